@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One exception tree with stable codes; every message says what, where, limit, value, chip and the way out.
+
+    TrnlabError
+    |- UsageError            TRN1xx   command line, unknown target, missing file, no permission
+    |- UnsupportedOpError    TRN2xx   the framework's op or dtype has no lowering
+    |- GraphError            TRN3xx   a graph breaks the rules of its ops
+    |- ConstraintError       TRN4xx   an instruction breaks a rule of its engine or of the chip
+    |- CapacityError         TRN5xx   it does not fit in SBUF, PSUM or HBM
+    |- CacheError            TRN6xx   the compile cache could not be read or written
+    |- NumericsError         TRN7xx   NaN or infinity where the user asked to be told
+    `- RunError              TRN8xx   a run could not be made or read
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in the user's source. `line` counts from one; `text` is the source line when known."""
+
+    file: str
+    line: int
+    function: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}"
+        return f"{place} in {self.function}" if self.function else place
+
+
+class TrnlabError(Exception):
+    """Base of every error a user can meet.
+
+    `code` is stable across releases and names a section of `docs/errors.md`.
+    """
+
+    code = "TRN000"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        code: str | None = None,
+        where: Location | None = None,
+        limit: object = None,
+        got: object = None,
+        chip: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.what, self.where, self.limit, self.got = what, where, limit, got
+        self.chip, self.remedy = chip, remedy
+        if code is not None:
+            self.code = code
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [f"{self.code}: {self.what}"]
+        if self.where is not None:
+            lines.append(f"  at     {self.where}")
+            if self.where.text:
+                lines.append(f"         {self.where.text.strip()}")
+        for label, value in (("limit", self.limit), ("got", self.got), ("chip", self.chip), ("do", self.remedy)):
+            if value is not None:
+                lines.append(f"  {label:<6} {value}")
+        return "\n".join(lines)
+
+
+class UsageError(TrnlabError):
+    """The request itself is wrong: a name, a path, an option, a permission."""
+
+    code = "TRN100"
+
+
+class UnsupportedOpError(TrnlabError):
+    """An operator, dtype or form that has no lowering; carries all of a script's at once."""
+
+    code = "TRN200"
+
+
+class GraphError(TrnlabError):
+    """A graph that breaks the typing rules of its ops."""
+
+    code = "TRN300"
+
+
+class ConstraintError(TrnlabError):
+    """An instruction that its engine, or this generation of the chip, would refuse."""
+
+    code = "TRN400"
+
+
+class CapacityError(TrnlabError):
+    """Something that does not fit in SBUF, PSUM or HBM."""
+
+    code = "TRN500"
+
+
+class CacheError(TrnlabError):
+    """The compile cache could not be read or written."""
+
+    code = "TRN600"
+
+
+class NumericsError(TrnlabError):
+    """NaN or infinity, found where the user asked to be told."""
+
+    code = "TRN700"
+
+
+class RunError(TrnlabError):
+    """A run that could not be made, saved or read back."""
+
+    code = "TRN800"

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensor-level IR: a functional graph of ops named and defined as in StableHLO (https://openxla.org/stablehlo/spec).
+
+A graph is a list of ops in topological order over typed values. Nothing here is computed: shapes are in `infer`, meaning in
+`interpret`, rules in `verify`, text in `text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from trnlab.errors import Location
+from trnlab.numerics.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element format of a value. Shapes are static."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"tensor<{'x'.join([*map(str, self.shape), self.dtype.name])}>"
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """The result of an op, or a graph input (`op` is None). Compared by identity. `name` is a hint for people."""
+
+    type: TensorType
+    op: Op | None = None
+    index: int = 0
+    name: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+@dataclass(eq=False, slots=True)
+class Op:
+    """One operation. Attribute values are ints, floats, bools, strings, tuples of these, DTypes or NumPy arrays.
+
+    `loc` is the user's line; `origin` the framework's own name for the op, e.g. "aten.gelu".
+    """
+
+    name: str
+    operands: tuple[Value, ...]
+    attrs: dict[str, Any]
+    results: tuple[Value, ...]
+    loc: Location | None = None
+    origin: str = ""
+
+    @property
+    def result(self) -> Value:
+        return self.results[0]
+
+
+@dataclass(eq=False)
+class Graph:
+    """A function of tensors. `aliases[i] = j`: output i overwrites input j in place (a donated buffer)."""
+
+    name: str
+    inputs: list[Value] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)
+    aliases: dict[int, int] = field(default_factory=dict)
+
+    def users(self) -> dict[Value, list[Op]]:
+        """For each value the ops that read it, in order (outputs of the graph are not ops)."""
+        found: dict[Value, list[Op]] = {}
+        for op in self.ops:
+            for operand in dict.fromkeys(op.operands):
+                found.setdefault(operand, []).append(op)
+        return found
+
+    def values(self) -> Iterator[Value]:
+        """Inputs, then results in order."""
+        yield from self.inputs
+        for op in self.ops:
+            yield from op.results
+
+    def replace(self, mapping: Mapping[Value, Value]) -> None:
+        """Make every reader of a key read its replacement instead, chains followed."""
+
+        def final(value: Value) -> Value:
+            while value in mapping:
+                value = mapping[value]
+            return value
+
+        for op in self.ops:
+            if any(v in mapping for v in op.operands):
+                op.operands = tuple(final(v) for v in op.operands)
+        self.outputs = [final(v) for v in self.outputs]
+
+
+def total_bytes(values: Sequence[Value]) -> int:
+    """Bytes of all the values together."""
+    return sum(v.type.nbytes for v in values)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Buffers and access patterns: where the operands of instructions are.
+
+Shape letters: P partition, F free. On chip a buffer is a byte range in each of some partitions; in HBM it is one run
+of bytes, and the first dimension of an access pattern plays the part of the partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from trnlab.errors import ConstraintError
+from trnlab.isa.base import Memory
+from trnlab.numerics.dtypes import DType, dtype
+
+MAX_FREE_DIMS = 4
+RECORD = 18  # ints of one operand record, see AP.record
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory that instructions of one routine read and write.
+
+    nbytes: bytes per partition on chip, all bytes in HBM. address: byte offset within the partition (on chip), or
+    within the routine's scratch (HBM scratch); parameters get theirs when the routine is called.
+    Dependencies between instructions are tracked per slot, see `routine.Slots`; `slot_bytes` is the piece of this buffer
+    that makes one slot.
+    """
+
+    id: int
+    name: str
+    memory: Memory
+    shape: tuple[int, ...]
+    dtype: DType
+    nbytes: int
+    first_partition: int = 0
+    partitions: int = 1
+    address: int = 0
+    slot_bytes: int = 1
+    kind: str = "tile"  # "param", "scratch" or "tile"
+
+
+@dataclass(frozen=True, slots=True)
+class AP:
+    """An access pattern: which elements of a buffer an instruction touches, in which order.
+
+    On chip: partitions [start_partition, +partitions) of the buffer, and in each the same free pattern.
+    In HBM: `partition_step` bytes lie between the rows (0 repeats one row).
+    `dims` are (step in elements, count), outermost first, at most four; no dims means one element.
+    `offset` is in bytes, from the buffer's first byte (of the partition, on chip).
+    """
+
+    buffer: Buffer
+    dtype: DType
+    start_partition: int
+    partitions: int
+    partition_step: int
+    offset: int
+    dims: tuple[tuple[int, int], ...]
+    _cache: list[Any] = field(default_factory=list, compare=False, repr=False)
+
+    # -- what the instruction asks ------------------------------------------------------------------------------
+    @property
+    def memory(self) -> Memory:
+        return self.buffer.memory
+
+    @property
+    def first_partition(self) -> int:
+        return self.buffer.first_partition + self.start_partition
+
+    @property
+    def free(self) -> int:
+        return prod(count for _, count in self.dims)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.partitions, *(count for _, count in self.dims))
+
+    @property
+    def contiguous_bytes(self) -> int:
+        run = 1
+        for step, count in reversed(self.dims):
+            if count == 1:
+                continue
+            if step != run:
+                return run * self.dtype.itemsize
+            run *= count
+        size = run * self.dtype.itemsize
+        if self.memory is Memory.HBM and self.partition_step == size:
+            size *= self.partitions
+        return size
+
+    def signature(self) -> tuple[object, ...]:
+        """All that the rules of an instruction may depend on; two operands with equal signatures are equally legal."""
+        return (
+            self.buffer.memory,
+            self.dtype.code,
+            self.first_partition,
+            self.partitions,
+            self.partition_step,
+            self.dims,
+            self.offset % 64,
+        )
+
+    # -- views --------------------------------------------------------------------------------------------------
+    def __getitem__(self, index: Any) -> AP:
+        """Slice as NumPy would, unit steps only; the partition dimension always stays, an int drops a free one."""
+        index = index if isinstance(index, tuple) else (index,)
+        start, parts, offset = self.start_partition, self.partitions, self.offset
+        lo, hi = _bounds(index[0], parts, self, 0)
+        if self.memory is Memory.HBM:
+            offset += lo * self.partition_step
+        else:
+            start += lo
+        dims = []
+        for axis, (step, count) in enumerate(self.dims):
+            if axis + 1 >= len(index):
+                dims.append((step, count))
+                continue
+            first, last = _bounds(index[axis + 1], count, self, axis + 1)
+            offset += first * step * self.dtype.itemsize
+            if not isinstance(index[axis + 1], int):
+                dims.append((step, last - first))
+        return AP(self.buffer, self.dtype, start, hi - lo, self.partition_step, offset, tuple(dims))
+
+    def with_dims(self, *dims: tuple[int, int], skip: int = 0) -> AP:
+        """The same partitions with another free pattern, `skip` elements further on."""
+        return AP(
+            self.buffer,
+            self.dtype,
+            self.start_partition,
+            self.partitions,
+            self.partition_step,
+            self.offset + skip * self.dtype.itemsize,
+            tuple(dims),
+        )
+
+    def split(self, axis: int, *counts: int) -> AP:
+        """Split free dimension `axis` (0 is the first free one) into several."""
+        step, count = self.dims[axis]
+        assert prod(counts) == count, f"cannot split {count} into {counts}"
+        parts = []
+        for i, c in enumerate(counts):
+            parts.append((step * prod(counts[i + 1 :]), c))
+        return self.with_dims(*self.dims[:axis], *parts, *self.dims[axis + 1 :])
+
+    def permute(self, *order: int) -> AP:
+        """Reorder the free dimensions."""
+        return self.with_dims(*(self.dims[i] for i in order))
+
+    def repeat(self, axis: int, count: int) -> AP:
+        """Insert a free dimension at `axis` that reads the same elements `count` times."""
+        return self.with_dims(*self.dims[:axis], (0, count), *self.dims[axis:])
+
+    def cast(self, to: DType | str) -> AP:
+        """The same bytes read as another format of the same width."""
+        to = dtype(to)
+        assert to.itemsize == self.dtype.itemsize
+        return AP(
+            self.buffer, to, self.start_partition, self.partitions, self.partition_step, self.offset, self.dims
+        )
+
+    # -- what simulators read -----------------------------------------------------------------------------------
+    def extent(self) -> tuple[int, int]:
+        """First and last byte touched, relative to the buffer (within a partition, on chip)."""
+        low = high = 0
+        for step, count in self.dims:
+            span = step * (count - 1)
+            low, high = low + min(span, 0), high + max(span, 0)
+        first, last = self.offset + low * self.dtype.itemsize, self.offset + (high + 1) * self.dtype.itemsize - 1
+        if self.memory is Memory.HBM:
+            last += self.partition_step * (self.partitions - 1)
+        return first, last
+
+    def record(self, role: int) -> tuple[int, ...]:
+        """The operand as RECORD integers; column names are in `routine.OPERAND_COLUMNS`."""
+        if self._cache:
+            return (role, *self._cache[0])
+        first, last = self.extent()
+        buf = self.buffer
+        if first < 0 or last >= buf.nbytes or self.start_partition + self.partitions > max(buf.partitions, 1) and (
+            self.memory is not Memory.HBM
+        ):
+            raise ConstraintError(
+                f"access outside of buffer {buf.name!r}",
+                code="TRN410",
+                limit=f"{buf.nbytes} bytes, {buf.partitions} partitions",
+                got=f"bytes {first}..{last}, partitions {self.start_partition}+{self.partitions}",
+                remedy="slice the tile within its shape",
+            )
+        dims = [(0, 1)] * (MAX_FREE_DIMS - len(self.dims)) + list(self.dims)
+        body = (
+            buf.id,
+            self.dtype.code,
+            self.start_partition,
+            self.partitions,
+            self.partition_step,
+            self.offset,
+            dims[0][0],
+            dims[0][1],
+            dims[1][0],
+            dims[1][1],
+            dims[2][0],
+            dims[2][1],
+            dims[3][0],
+            dims[3][1],
+            first,
+            last,
+            1 if buf.memory is Memory.HBM else 0,
+        )
+        self._cache.append(body)
+        return (role, *body)
+
+
+def whole(buffer: Buffer) -> AP:
+    """All of a buffer: [P, F...] on chip, row-major with the first dimension as partition in HBM."""
+    free = buffer.shape[1:]
+    dims = tuple((prod(free[i + 1 :]), count) for i, count in enumerate(free))
+    step = prod(free) * buffer.dtype.itemsize if buffer.memory is Memory.HBM else 0
+    return AP(buffer, buffer.dtype, 0, buffer.shape[0], step, 0, dims)
+
+
+def hbm_view(buffer: Buffer, offset: int, dims: tuple[tuple[int, int], ...]) -> AP:
+    """Any strided view of an HBM buffer: offset and steps in elements, the first dimension is the partition."""
+    item = buffer.dtype.itemsize
+    (step, count), free = dims[0], dims[1:]
+    return AP(buffer, buffer.dtype, 0, count, step * item, offset * item, tuple(free))
+
+
+def _bounds(index: Any, count: int, ap: AP, axis: int) -> tuple[int, int]:
+    if isinstance(index, slice):
+        assert index.step in (None, 1), "access patterns are sliced with unit steps"
+        lo = 0 if index.start is None else index.start
+        hi = count if index.stop is None else index.stop
+    else:
+        lo, hi = index, index + 1
+    if not 0 <= lo < hi <= count:
+        raise ConstraintError(
+            f"slice outside of {ap.buffer.name!r}, dimension {axis}",
+            code="TRN410",
+            limit=f"0..{count}",
+            got=f"{lo}..{hi}",
+            remedy="slice the tile within its shape",
+        )
+    return lo, hi

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way to make a routine: kernels, lowerings and the text parser all call this builder.
+
+    b = Builder("scale", chip)
+    x, y = b.param("x", (256, 512), float32), b.param("y", (256, 512), float32)
+    tiles = b.pool((128, 512), float32, bufs=2, name="t")
+    for r in range(0, 256, 128):
+        t = tiles.next()
+        b.dma_copy(dst=t, src=x[r : r + 128])
+        b.tensor_scalar(dst=t, data=t, operand0=2.0, op0="multiply")
+        b.dma_copy(dst=y[r : r + 128], src=t)
+    routine = b.build()
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.chips.spec import Chip
+from trnlab.errors import CapacityError, Location
+from trnlab.isa.base import Engine, Instruction, Memory, Work
+from trnlab.numerics.dtypes import DType, dtype
+from trnlab.program.access import AP, RECORD, Buffer, whole
+from trnlab.program.routine import Attrs, Routine
+from trnlab.program.slots import assign_slots
+
+HBM_ROWS_PER_SLOT = 128
+_ALIGN = 64  # bytes; tiles start on multiples
+
+
+class Pool:
+    """`bufs` tiles of one shape used in rotation: the next user of a tile waits for the last one to be done."""
+
+    def __init__(self, tiles: list[AP]) -> None:
+        self.tiles, self._turn = tiles, 0
+
+    def next(self) -> AP:
+        """The tile whose turn it is."""
+        tile = self.tiles[self._turn % len(self.tiles)]
+        self._turn += 1
+        return tile
+
+
+class Builder:
+    """Records instructions in program order, checks each one, and places tiles in SBUF and PSUM."""
+
+    def __init__(self, name: str, chip: Chip, *, sbuf_limit: int | None = None) -> None:
+        """`sbuf_limit`: bytes per partition this routine may use; all of the chip's usable SBUF by default."""
+        self.name, self.chip = name, chip
+        self.sbuf_limit = sbuf_limit or chip.sbuf.usable_bytes_per_partition
+        self.location: Location | None = None
+        self.queue_turn = 0
+        self._buffers: list[Buffer] = []
+        self._params: list[int] = []
+        self._sbuf_top = self._sbuf_peak = self._scratch = self._psum_turn = 0
+        self._opcode, self._engine, self._queue = array("h"), array("b"), array("b")
+        self._work, self._attr, self._loc = array("i"), array("i"), array("i")
+        self._first, self._operands = array("i", [0]), array("q")
+        self._works: dict[Work, int] = {}
+        self._attrs: dict[Attrs, int] = {}
+        self._locs: dict[Location | None, int] = {}
+        self._legal: dict[tuple[object, ...], int] = {}
+
+    # -- memory -------------------------------------------------------------------------------------------------
+    def param(self, name: str, shape: tuple[int, ...], dt: DType | str, *, slot_rows: int | None = None) -> AP:
+        """An HBM tensor passed in by the caller. Dependencies are tracked per `slot_rows` rows of its last two dims."""
+        buffer = self._hbm(name, shape, dtype(dt), "param", slot_rows)
+        self._params.append(buffer.id)
+        return whole(buffer)
+
+    def scratch(self, name: str, shape: tuple[int, ...], dt: DType | str) -> AP:
+        """HBM memory of the routine's own; what spills goes here, and its traffic shows."""
+        return whole(self._hbm(name, shape, dtype(dt), "scratch", None))
+
+    def tile(
+        self, shape: tuple[int, ...], dt: DType | str, *, name: str = "tile", memory: Memory = Memory.SBUF, slots: int = 1
+    ) -> AP:
+        """A tile [P, F...] that lives until the enclosing `scope` ends. Raises CapacityError when SBUF is full.
+
+        `slots`: equal pieces of the free range that dependencies are tracked on separately.
+        """
+        return whole(self._on_chip(name, shape, dtype(dt), memory, slots))
+
+    def pool(
+        self, shape: tuple[int, ...], dt: DType | str, *, bufs: int, name: str = "pool", memory: Memory = Memory.SBUF
+    ) -> Pool:
+        """`bufs` tiles used in turn."""
+        return Pool([self.tile(shape, dt, name=f"{name}{i}", memory=memory) for i in range(bufs)])
+
+    def psum(self, shape: tuple[int, ...], dt: DType | str = "float32", *, name: str = "acc") -> AP:
+        """A PSUM tile at the start of the next bank in turn; the hardware's eight banks are the rotation."""
+        return whole(self._on_chip(name, shape, dtype(dt), Memory.PSUM, 1))
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """SBUF tiles made inside are released at the end; later tiles that reuse the bytes wait for their readers."""
+        top = self._sbuf_top
+        try:
+            yield
+        finally:
+            self._sbuf_top = top
+
+    def _hbm(self, name: str, shape: tuple[int, ...], dt: DType, kind: str, slot_rows: int | None) -> Buffer:
+        nbytes = max(prod(shape), 1) * dt.itemsize
+        row = (shape[-1] if shape else 1) * dt.itemsize
+        slot = max((slot_rows or HBM_ROWS_PER_SLOT) * row, 1)
+        address = self._scratch if kind == "scratch" else 0
+        buffer = Buffer(
+            len(self._buffers), name, Memory.HBM, shape or (1,), dt, nbytes, address=address, slot_bytes=slot,
+            kind=kind,
+        )  # fmt: skip
+        if kind == "scratch":
+            self._scratch += -(-nbytes // _ALIGN) * _ALIGN
+        return self._add(buffer)
+
+    def _on_chip(self, name: str, shape: tuple[int, ...], dt: DType, memory: Memory, slots: int) -> Buffer:
+        nbytes = prod(shape[1:]) * dt.itemsize
+        if memory is Memory.PSUM:
+            address = self._psum_address(nbytes)
+        else:
+            address = self._sbuf_address(name, nbytes)
+        slot = -(-nbytes // slots)
+        buffer = Buffer(
+            len(self._buffers), name, memory, shape, dt, nbytes, partitions=shape[0], address=address, slot_bytes=slot,
+        )  # fmt: skip
+        return self._add(buffer)
+
+    def _add(self, buffer: Buffer) -> Buffer:
+        self._buffers.append(buffer)
+        return buffer
+
+    def _sbuf_address(self, name: str, nbytes: int) -> int:
+        address, size = self._sbuf_top, -(-nbytes // _ALIGN) * _ALIGN
+        if address + size > self.sbuf_limit:
+            largest = sorted((b for b in self._buffers if b.memory is Memory.SBUF), key=lambda b: -b.nbytes)[:5]
+            raise CapacityError(
+                f"tile {name!r} of routine {self.name!r} does not fit in SBUF",
+                code="TRN501",
+                limit=f"{self.sbuf_limit} bytes per partition",
+                got=f"{address} in use + {nbytes}; largest: "
+                + ", ".join(f"{b.name} {list(b.shape)} {b.nbytes} B" for b in largest),
+                chip=self.chip.name,
+                remedy="use smaller tiles, fewer buffers in a pool, or a scope that ends earlier",
+            )
+        self._sbuf_top += size
+        self._sbuf_peak = max(self._sbuf_peak, self._sbuf_top)
+        return address
+
+    def _psum_address(self, nbytes: int) -> int:
+        psum = self.chip.psum
+        banks = -(-nbytes // psum.bank_bytes_per_partition)
+        if banks > psum.num_banks:
+            raise CapacityError(
+                f"a PSUM tile of routine {self.name!r} is larger than PSUM",
+                code="TRN502", limit=f"{psum.num_banks} banks of {psum.bank_bytes_per_partition} bytes",
+                got=f"{nbytes} bytes per partition", chip=self.chip.name, remedy="split the free dimension",
+            )  # fmt: skip
+        turn = self._psum_turn % psum.num_banks
+        if turn + banks > psum.num_banks:
+            turn = 0
+        self._psum_turn = turn + banks
+        return turn * psum.bank_bytes_per_partition
+
+    # -- instructions -------------------------------------------------------------------------------------------
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        try:
+            return partial(self.emit, isa.REGISTRY[name])
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def emit(
+        self, instr: Instruction, *, engine: Engine | None = None, queue: int | None = None, **arguments: Any
+    ) -> None:
+        """Append one instruction; operands are APs by name, everything else is an attribute.
+
+        Raises ConstraintError (with the current location) when the chip would refuse it.
+        """
+        ops: dict[str, AP] = {}
+        records = []
+        for role, spec in enumerate(instr.operands):
+            value = arguments.get(spec.name)
+            if isinstance(value, AP):
+                ops[spec.name] = value
+                records.append(value.record(role))
+                del arguments[spec.name]
+        attrs = tuple(sorted(({**instr.attrs, **arguments}).items())) if arguments else _defaults(instr)
+        engine = engine if engine is not None else instr.engines[0]
+        key = (instr.opcode, engine, attrs, *(op.signature() for op in ops.values()))
+        work = self._legal.get(key)
+        if work is None:
+            checked = isa.validate(instr, ops, dict(attrs), engine, self.chip, self.location)
+            work = self._legal[key] = self._works.setdefault(checked, len(self._works))
+        for record in records:
+            self._operands.extend(record)
+        self._opcode.append(instr.opcode)
+        self._engine.append(engine)
+        self._queue.append(-1 if queue is None else queue)
+        self._work.append(work)
+        self._attr.append(self._attrs.setdefault(attrs, len(self._attrs)))
+        self._loc.append(self._locs.setdefault(self.location, len(self._locs)))
+        self._first.append(len(self._operands) // RECORD)
+
+    def build(self) -> Routine:
+        """The finished routine."""
+        operands = np.array(self._operands, np.int64).reshape(-1, RECORD)
+        num_slots, hbm_slot = assign_slots(self._buffers, operands, self.chip.psum)
+        return Routine(
+            name=self.name,
+            target=self.chip.name,
+            buffers=tuple(self._buffers),
+            params=tuple(self._params),
+            opcode=np.array(self._opcode, np.int16),
+            engine=np.array(self._engine, np.int8),
+            queue=np.array(self._queue, np.int8),
+            work=np.array(self._work, np.int32),
+            attr=np.array(self._attr, np.int32),
+            loc=np.array(self._loc, np.int32),
+            first_operand=np.array(self._first, np.int32),
+            operands=operands,
+            works=tuple(self._works),
+            attr_table=tuple(self._attrs),
+            locs=tuple(self._locs),
+            sbuf_bytes=self._sbuf_peak,
+            scratch_bytes=self._scratch,
+            num_slots=num_slots,
+            num_psum=self.chip.psum.num_banks,
+            hbm_slot=hbm_slot,
+        )
+
+
+def _defaults(instr: Instruction) -> Attrs:
+    return tuple(sorted(instr.attrs.items()))

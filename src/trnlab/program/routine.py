@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routines and programs: the instructions that one NeuronCore executes.
+
+A `Routine` is a straight run of instructions over its own tiles and its HBM parameters, held in columns so that a
+million instructions cost megabytes and the simulators can run over them without Python. A `Program` is a list of calls of
+routines over HBM tensors: layers that repeat share one routine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trnlab.errors import Location
+from trnlab.isa.base import Engine, Work
+from trnlab.numerics.dtypes import DType
+from trnlab.program.access import Buffer
+
+# Columns of one operand record. role: index in the instruction's operand list. step/count: free dims, outermost first,
+# padded in front with (0, 1). partition_step: bytes (HBM only). offset: bytes. is_hbm: 1 for HBM buffers.
+# first/last: while recording, the first and last byte touched within the buffer; in a Routine, the slots touched.
+OPERAND_COLUMNS = (
+    "role", "buffer", "dtype", "start_partition", "partitions", "partition_step", "offset",
+    "step0", "count0", "step1", "count1", "step2", "count2", "step3", "count3",
+    "first", "last", "is_hbm",
+)  # fmt: skip
+COL = {name: i for i, name in enumerate(OPERAND_COLUMNS)}
+
+Attrs = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Routine:
+    """Straight-line code of one core. Array columns have one row per instruction, `operands` one per operand.
+
+    opcode int16, engine int8, queue int8 (DMA queue id, -1 for engine instructions), work/attr/loc int32 indices into
+    `works`, `attr_table`, `locs`; operands of instruction i are rows first_operand[i] .. first_operand[i+1].
+
+    Slots are the units of dependency, numbered per routine: 0..num_psum-1 are the PSUM banks; then come the SBUF slots, the
+    elementary byte intervals that the tile boundaries cut SBUF into (so tiles that reuse bytes share slots); then every
+    HBM buffer's slots, from `hbm_slot[buffer id]` on (-1 for on-chip buffers), one per `slot_bytes` bytes of it.
+    """
+
+    name: str
+    target: str
+    buffers: tuple[Buffer, ...]
+    params: tuple[int, ...]  # buffer ids of the HBM parameters, in call order
+    opcode: np.ndarray[Any, np.dtype[np.int16]]
+    engine: np.ndarray[Any, np.dtype[np.int8]]
+    queue: np.ndarray[Any, np.dtype[np.int8]]
+    work: np.ndarray[Any, np.dtype[np.int32]]
+    attr: np.ndarray[Any, np.dtype[np.int32]]
+    loc: np.ndarray[Any, np.dtype[np.int32]]
+    first_operand: np.ndarray[Any, np.dtype[np.int32]]
+    operands: np.ndarray[Any, np.dtype[np.int64]]  # [operands, RECORD]
+    works: tuple[Work, ...]
+    attr_table: tuple[Attrs, ...]
+    locs: tuple[Location | None, ...]
+    sbuf_bytes: int  # peak bytes per partition
+    scratch_bytes: int = 0  # HBM scratch that every call needs
+    num_slots: int = 0
+    num_psum: int = 8
+    hbm_slot: tuple[int, ...] = ()
+    _memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # plans of the simulators
+
+    def __len__(self) -> int:
+        return len(self.opcode)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A run of HBM bytes that calls pass to routines. kind: "input", "output", "constant", "temp"."""
+
+    id: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    nbytes: int
+    kind: str
+    address: int = -1  # byte offset in the program's HBM arena; inputs and outputs may be bound elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One execution of a routine: its HBM parameters are bound to `args` (tensor ids).
+
+    `sbuf_base`: bytes added to every SBUF address of the routine, so that neighbouring calls overlap.
+    """
+
+    routine: int
+    args: tuple[int, ...]
+    sbuf_base: int = 0
+    label: str = ""
+    loc: Location | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that one core executes in one step. `aliases` maps an output tensor to the input it updates in place."""
+
+    name: str
+    target: str
+    routines: tuple[Routine, ...]
+    tensors: tuple[Tensor, ...]
+    calls: tuple[Call, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    constants: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+    hbm_bytes: int = 0  # peak of the arena
+
+    def __iter__(self) -> Iterator[tuple[Call, Routine]]:
+        for call in self.calls:
+            yield call, self.routines[call.routine]
+
+    @property
+    def num_instructions(self) -> int:
+        """Instructions executed in one step."""
+        return sum(len(routine) for _, routine in self)
+
+
+ENGINE_NAMES = {e: e.name.lower() for e in Engine}
