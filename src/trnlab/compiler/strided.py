@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values of a graph are only another look at a value in memory, and how they look at it.
+
+Reshape, transpose, slice and broadcast move nothing when a strided access pattern can express them; a value that cannot
+be expressed forces its operand's view to be copied out first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.kernels.view import row_major
+
+VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast_in_dim"})
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A value as a strided look at `root`, which is contiguous in memory. Offset and strides in elements."""
+
+    root: Value
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.offset == 0 and self.shape_is_whole and _packed(self.shape, self.strides)
+
+    @property
+    def shape_is_whole(self) -> bool:
+        return prod(self.shape) == self.root.type.size
+
+    def reshaped(self, shape: tuple[int, ...]) -> Strided | None:
+        """The same elements in another shape, or None where no strides can say it."""
+        strides = _reshape_strides(self.shape, self.strides, shape)
+        return None if strides is None else Strided(self.root, self.offset, shape, strides)
+
+
+def identity(value: Value) -> Strided:
+    """A value in memory seen as itself."""
+    return Strided(value, 0, value.shape, row_major(value.shape))
+
+
+def look(op: Op, source: Strided) -> Strided | None:
+    """The result of view op `op` whose operand is `source`; None when it cannot be a view."""
+    if op.name == "reshape":
+        return source.reshaped(op.result.shape)
+    if op.name == "transpose":
+        order = op.attrs["permutation"]
+        return Strided(
+            source.root, source.offset, tuple(source.shape[i] for i in order), tuple(source.strides[i] for i in order)
+        )
+    if op.name == "slice":
+        starts, steps = op.attrs["start_indices"], op.attrs["strides"]
+        offset = source.offset + sum(s * stride for s, stride in zip(starts, source.strides))
+        strides = tuple(stride * step for stride, step in zip(source.strides, steps))
+        return Strided(source.root, offset, op.result.shape, strides)
+    assert op.name == "broadcast_in_dim"
+    strides_out = [0] * len(op.result.shape)
+    for axis, dim in enumerate(op.attrs["broadcast_dimensions"]):
+        if source.shape[axis] != 1 or op.result.shape[dim] == 1:
+            strides_out[dim] = source.strides[axis]
+    return Strided(source.root, source.offset, op.result.shape, tuple(strides_out))
+
+
+def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
+    """Every view op's result as a look at a root, and the view results that must be copied out to memory.
+
+    Copies are values whose reader's reshape cannot look through them, and views that are outputs of the graph.
+    """
+    looks: dict[Value, Strided] = {}
+    copies: set[Value] = set()
+
+    def source_of(value: Value) -> Strided:
+        return looks.get(value) or identity(value)
+
+    for op in graph.ops:
+        if op.name not in VIEW_OPS:
+            continue
+        operand = op.operands[0]
+        seen = look(op, source_of(operand))
+        if seen is None:
+            copies.add(operand)
+            looks[operand] = identity(operand)
+            seen = look(op, identity(operand))
+            assert seen is not None
+        looks[op.result] = seen
+    for value in graph.outputs:
+        if value in looks and value not in copies:
+            copies.add(value)
+    for value in copies:
+        looks.pop(value, None)
+    return _follow(graph, looks, copies), copies
+
+
+def _follow(graph: Graph, looks: dict[Value, Strided], copies: set[Value]) -> dict[Value, Strided]:
+    """Recompute the looks now that all copies are known."""
+    final: dict[Value, Strided] = {}
+    for op in graph.ops:
+        if op.name in VIEW_OPS and op.result not in copies:
+            seen = look(op, final.get(op.operands[0]) or identity(op.operands[0]))
+            assert seen is not None
+            final[op.result] = seen
+    return final
+
+
+def source_before_copy(op: Op, looks: dict[Value, Strided]) -> Strided:
+    """What a copied-out view op reads: its own look through its operand."""
+    seen = look(op, looks.get(op.operands[0]) or identity(op.operands[0]))
+    assert seen is not None
+    return seen
+
+
+def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    expected = row_major(shape)
+    return all(count == 1 or a == b for count, a, b in zip(shape, strides, expected))
+
+
+def _reshape_strides(
+    old: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Strides of a reshape that moves nothing, or None. Groups of dimensions with equal products are matched in turn."""
+    if prod(old) == 1:
+        return (0,) * len(new)
+    kept = [(count, stride) for count, stride in zip(old, strides) if count != 1]
+    result: list[int] = []
+    i = 0
+    j = 0
+    targets = [c for c in new if c != 1]
+    while j < len(targets):
+        group_new, group_old = [targets[j]], [kept[i]]
+        size_new, size_old = targets[j], kept[i][0]
+        while size_new != size_old:
+            if size_new < size_old:
+                j += 1
+                group_new.append(targets[j])
+                size_new *= targets[j]
+            else:
+                i += 1
+                group_old.append(kept[i])
+                size_old *= kept[i][0]
+        for (_, outer), (count, inner) in zip(group_old, group_old[1:]):
+            if outer != inner * count:
+                return None
+        step = group_old[-1][1]
+        result.extend(step * prod(group_new[k + 1 :]) for k in range(len(group_new)))
+        i, j = i + 1, j + 1
+    values = iter(result)
+    return tuple(0 if c == 1 else next(values) for c in new)
