@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensor-level IR: a functional graph of ops named and defined as in StableHLO (https://openxla.org/stablehlo/spec).
+"""The tensor-level IR: a functional graph of ops named and defined as in StableHLO.
 
-A graph is a list of ops in topological order over typed values. Nothing here is computed: shapes are in `infer`, meaning in
-`interpret`, rules in `verify`, text in `text`.
+The specification: https://openxla.org/stablehlo/spec. A graph is a list of ops in topological order over typed values.
+Nothing here is computed: ops are listed in `ops`, shapes are in `infer`, rules in `verify`, meaning in `interpret`, text
+in `text`.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ class TensorType:
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all elements."""
         return self.size * self.dtype.itemsize
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.shape)
 
     def __str__(self) -> str:
@@ -50,11 +54,17 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
         return self.type.shape
 
     @property
     def dtype(self) -> DType:
+        """Element format."""
         return self.type.dtype
+
+    def __repr__(self) -> str:
+        made_by = f"{self.op.name}[{self.index}]" if self.op is not None else f"input {self.index}"
+        return f"<{self.name or 'value'}: {self.type} of {made_by}>"
 
 
 @dataclass(eq=False, slots=True)
@@ -73,7 +83,11 @@ class Op:
 
     @property
     def result(self) -> Value:
+        """The first result."""
         return self.results[0]
+
+    def __repr__(self) -> str:
+        return f"<{self.name}({', '.join(str(v.type) for v in self.operands)})>"
 
 
 @dataclass(eq=False)
