@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hardware as data: what a chip description is made of. Every figure says how it is known and where from."""
+"""Hardware as data: what a chip description is made of. Every figure says how it is known and where from.
+
+Nothing here behaves: what an instruction costs on these figures is `sim.timing.cost`, when it happens `sim.timing`.
+Rates are in cycles of the engine's own clock, so that scaling a clock scales everything the engine does.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,40 @@ class Figure(NamedTuple):
     source: str
 
 
+# What a generation can do beyond the first; behaviour asks `chip.has(...)`, never for the generation's number.
+FEATURES: dict[str, str] = {
+    "pe_transpose": "the PE array transposes bit-exactly, 16-bit in and out",
+    "fp8_double_row": "two FP8 rows of the contraction in one pass (K = 256)",
+    "vector_fast_modes": "VectorE runs 16-bit SBUF copies and tensor-scalar ops at two or four elements a cycle",
+    "scalar_tensor_copy": "ScalarE copies tensors bit-exactly",
+    "scalar_tensor_scalar": "ScalarE runs tensor_scalar with multiply and add",
+    "scalar_bias_immediate": "activation takes a number as bias",
+    "range_select": "VectorE selects by an index range",
+    "gpsimd_rng": "GpSimdE draws random bits",
+    "hwdge": "two hardware blocks generate DMA descriptors on command of ScalarE and SyncE",
+    "dma_transpose": "the DMA engines transpose 2-byte and 4-byte elements",
+    "logical_cores": "two cores can act as one (LNC = 2)",
+}
+
+
+@dataclass(frozen=True)
+class PerDtype:
+    """One figure per floating point format of the PE array. Formats without a field cost as float32."""
+
+    float32: Figure
+    tfloat32: Figure
+    bfloat16: Figure
+    float16: Figure
+    float8_e4m3: Figure
+    float8_e5m2: Figure
+
+    def of(self, dtype: str) -> Figure:
+        """The figure of a format by name; integers and unknown names take float32's."""
+        found = getattr(self, dtype, self.float32)
+        assert isinstance(found, Figure)
+        return found
+
+
 @dataclass(frozen=True)
 class Sbuf:
     """The state buffer: 128 partitions of on-chip memory."""
@@ -35,6 +73,7 @@ class Sbuf:
 
     @property
     def usable_bytes_per_partition(self) -> int:
+        """What programs may use."""
         return int(self.bytes_per_partition.value - self.reserved_bytes_per_partition.value)
 
 
@@ -47,8 +86,147 @@ class Psum:
 
     @property
     def num_banks(self) -> int:
+        """Banks, eight."""
         return int(self.banks.value)
 
     @property
     def bank_bytes_per_partition(self) -> int:
+        """Bytes of one bank in each partition."""
         return int(self.bank_bytes.value)
+
+
+@dataclass(frozen=True)
+class Hbm:
+    """Device memory as one core sees it when all cores of the chip are at work."""
+
+    capacity: Figure  # bytes per core
+    bandwidth: Figure  # bytes/s per core
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes that one core may use."""
+        return int(self.capacity.value)
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What the four compute engines share. Cycles are of `clock`.
+
+    An instruction that streams for c cycles occupies its engine for max(c + issue, min_interval) cycles
+    (the PE array: max(c, min_interval) + issue); its result is usable c + latency cycles after it began.
+    """
+
+    clock: Figure  # Hz
+    min_interval: Figure  # cycles
+    issue: Figure  # cycles between independent instructions, beyond streaming
+    latency: Figure  # cycles from the last element streamed to the result
+
+
+@dataclass(frozen=True)
+class TensorEngine(EngineSpec):
+    """The 128 x 128 PE array: LoadStationary, then one moving column a cycle and pass."""
+
+    weight_columns_per_cycle: Figure  # LoadStationary speed
+    passes: PerDtype  # passes over the array per matmul
+    transpose_passes: PerDtype
+    peak_flops: PerDtype  # FLOP/s, dense, best published mode
+
+
+@dataclass(frozen=True)
+class VectorEngine(EngineSpec):
+    """Elementwise and reductions along the free dimension. Rates are cycles per element and partition.
+
+    "16" is for operands of two bytes or less. Where the hardware's fast modes apply is in `sim.timing.cost`.
+    """
+
+    copy: Figure  # one input stream, PSUM or 32-bit strided
+    copy_sbuf32: Figure  # one 32-bit input stream, SBUF to SBUF
+    copy16: Figure  # 16-bit, all in SBUF, contiguous
+    copy16_strided: Figure  # 16-bit, strided or one side in PSUM
+    memset16: Figure
+    two_inputs: Figure  # two input streams, both from SBUF
+    two_inputs_psum: Figure  # one of them from PSUM
+    two_inputs16: Figure  # both 16-bit from SBUF
+    reduce: Figure
+    reduce16: Figure
+    reciprocal: Figure
+
+
+@dataclass(frozen=True)
+class ScalarEngine(EngineSpec):
+    """Pointwise functions from tables."""
+
+    function_latency: Figure  # cycles after streaming for a function from the tables (`latency` is that of copies)
+    accumulator_read: Figure  # cycles to read the reduction registers
+    table_load: Figure  # ns, when the function's table set is not loaded
+    table_sets: Figure  # table sets held at once
+
+
+@dataclass(frozen=True)
+class GpSimdEngine(EngineSpec):
+    """Eight general processors; everything else."""
+
+    fixed: Figure  # cycles of software overhead per instruction
+    elementwise: Figure  # cycles per element and partition of one- and two-input elementwise work
+
+
+@dataclass(frozen=True)
+class Dma:
+    """The DMA engines of one core. Times in ns."""
+
+    engines: Figure
+    queues: Figure  # rings per engine
+    engine_bandwidth: Figure  # bytes/s of one engine while it moves data
+    descriptor: Figure  # ns per descriptor beyond its bytes
+    descriptor_bytes: Figure  # longest run that one descriptor moves
+    partitions_per_engine: Figure  # rows of a [128, F] transfer that one engine serves
+    trigger: Figure  # ns that the issuing sequencer is busy (ScalarE, SyncE, TensorE, VectorE)
+    trigger_gpsimd: Figure  # ns that GpSimdE is busy when it issues
+    start: Figure  # ns from the trigger's end to the first byte
+    start_indirect: Figure  # the same when descriptors are made by software (gather)
+    completion: Figure  # ns from the last byte to the semaphore
+    strided_rows: Figure  # bandwidth factor when elements are not adjacent
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Semaphores and the start and end of a program. Times in ns."""
+
+    semaphore: Figure  # from a producer's end to the start of an instruction of another engine that waits for it
+    program_start: Figure  # before the first instruction
+    program_end: Figure  # after the last
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One NeuronCore of a chip generation, and how many of them share the chip."""
+
+    name: str
+    title: str
+    generation: int  # NeuronCore version
+    features: frozenset[str]
+    partitions: Figure
+    cores: Figure  # per chip
+    sbuf: Sbuf
+    psum: Psum
+    hbm: Hbm
+    tensor: TensorEngine
+    vector: VectorEngine
+    scalar: ScalarEngine
+    gpsimd: GpSimdEngine
+    dma: Dma
+    sync: Sync
+
+    @property
+    def num_partitions(self) -> int:
+        """Partitions of SBUF and PSUM, 128."""
+        return int(self.partitions.value)
+
+    def has(self, feature: str) -> bool:
+        """Whether the chip can do `feature`, one of FEATURES. Raises KeyError for a name that is not a feature."""
+        FEATURES[feature]
+        return feature in self.features
+
+    def peak_flops(self, dtype: str) -> float:
+        """Published dense FLOP/s of one core's PE array in this format."""
+        return self.tensor.peak_flops.of(dtype).value

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chips and instances by name."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+
+from trnlab.chips.spec import Chip
+from trnlab.chips.trn1 import INF2, TRN1
+from trnlab.chips.trn2 import TRN2
+from trnlab.errors import UsageError
+
+_CHIPS = {chip.name: chip for chip in (TRN1, TRN2, INF2)}
+NAMES = tuple(_CHIPS)
+
+
+@dataclass(frozen=True)
+class Target:
+    """An instance type that can be rented: so many chips of a kind.
+
+    Prices are in US dollars per hour, None when not known.
+
+    `price_source` and `price_date` say where the prices are from and when they were read; `source` is for the rest.
+    """
+
+    name: str
+    chip: Chip
+    chips: int
+    vcpus: int
+    host_memory_gib: int
+    on_demand: float | None
+    reserved: float | None
+    capacity_block: float | None
+    spot: str
+    price_date: str
+    price_source: str
+    source: str
+    note: str
+
+    @property
+    def cores(self) -> int:
+        """NeuronCores of the instance."""
+        return self.chips * int(self.chip.cores.value)
+
+    @property
+    def usd_per_hour(self) -> tuple[float, str] | None:
+        """The price to reckon with and its kind: on demand, else capacity block, else reserved."""
+        kinds = (("on-demand", self.on_demand), ("capacity block", self.capacity_block), ("reserved", self.reserved))
+        return next(((price, kind) for kind, price in kinds if price is not None), None)
+
+
+def get(name: str) -> Chip:
+    """The chip called `name`. Raises UsageError with the names that exist."""
+    if name not in _CHIPS:
+        raise _unknown("chip", name, NAMES)
+    return _CHIPS[name]
+
+
+def target(name: str) -> Target:
+    """The instance type called `name`. Raises UsageError with the names that exist."""
+    if name not in TARGETS:
+        raise _unknown("target", name, TARGETS)
+    return TARGETS[name]
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    remedy = f"did you mean {close[0]!r}?" if close else f"choose one of the {kind}s above"
+    return UsageError(f"unknown {kind} {name!r}", code="TRN101", limit=", ".join(names), got=name, remedy=remedy)
+
+
+def _load() -> dict[str, Target]:
+    with files(__package__).joinpath("instances.csv").open(encoding="utf-8") as file:
+        return {row["name"]: _target(row) for row in csv.DictReader(file)}
+
+
+def _target(row: dict[str, str]) -> Target:
+    def price(column: str) -> float | None:
+        return float(row[column]) if row[column] else None
+
+    return Target(
+        name=row["name"],
+        chip=_CHIPS[row["chip"]],
+        chips=int(row["chips"]),
+        vcpus=int(row["vcpus"]),
+        host_memory_gib=int(row["host_memory_gib"]),
+        on_demand=price("on_demand"),
+        reserved=price("reserved"),
+        capacity_block=price("capacity_block"),
+        spot=row["spot"],
+        price_date=row["price_date"],
+        price_source=row["price_source"],
+        source=row["source"],
+        note=row["note"],
+    )
+
+
+TARGETS = _load()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NeuronCore-v2: the core of Trainium1 and Inferentia2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trnlab.chips.sources import (
+    ARCH1,
+    BANDWIDTH,
+    DMA_INTRO,
+    ISA_OLD,
+    MAMBA,
+    PERF,
+    assumed,
+    derived,
+    documented,
+    measured,
+    per_dtype,
+)
+from trnlab.chips.spec import (
+    Chip,
+    Dma,
+    GpSimdEngine,
+    Hbm,
+    Psum,
+    Sbuf,
+    ScalarEngine,
+    Sync,
+    TensorEngine,
+    VectorEngine,
+)
+from trnlab.units import GIB, KIB
+
+_ACCESS = documented(60, "cycle", f"{ARCH1}:773 static overhead of a memory access request")
+_CYCLES = "cycle/element"
+
+TENSOR = TensorEngine(
+    clock=documented(2.8e9, "Hz", f"{ARCH1}:67"),
+    min_interval=documented(64, "cycle", f"{ARCH1}:266-268 a matmul takes max(N, 64) cycles"),
+    issue=assumed(7, "cycle", "as on NeuronCore-v3, where 128 and 512 columns were seen to take 5 and 9 cycles more"),
+    latency=measured(330, "cycle", f"{PERF} fig18 and fig20: 188 to 219 ns for a matmul of 128 columns"),
+    weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
+    passes=per_dtype(
+        documented(4, "pass", f"{ARCH1}:103 fp32 at a quarter of the rate"),
+        documented(1, "pass", f"{ARCH1}:266-268"),
+    ),
+    transpose_passes=per_dtype(
+        documented(4, "pass", f"{ARCH1} a transpose is a matmul with the identity"),
+        documented(1, "pass", f"{ARCH1} a transpose is a matmul with the identity"),
+    ),
+    peak_flops=per_dtype(
+        documented(23e12, "FLOP/s", f"{ARCH1}:103"),
+        documented(92e12, "FLOP/s", f"{ARCH1}:103"),
+    ),
+)
+
+VECTOR = VectorEngine(
+    clock=documented(1.12e9, "Hz", f"{ARCH1}:69"),
+    min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
+    issue=measured(
+        115, "cycle", f"{MAMBA} 97 to 110 ns per instruction beyond streaming; {ARCH1}:402 says about 100"
+    ),
+    latency=measured(385, "cycle", f"{PERF} fig17: fp32 tensor_tensor of 8192 takes 14.97 us"),
+    copy=documented(1, _CYCLES, f"{ISA_OLD}:4754"),
+    copy_sbuf32=documented(1, _CYCLES, f"{ISA_OLD}:4754"),
+    copy16=documented(1, _CYCLES, f"{ISA_OLD}:4754"),
+    copy16_strided=documented(1, _CYCLES, f"{ISA_OLD}:4754"),
+    memset16=documented(0.5, _CYCLES, f"{ISA_OLD}:595-601"),
+    two_inputs=documented(2, _CYCLES, f"{ISA_OLD}:3888-3903"),
+    two_inputs_psum=documented(1, _CYCLES, f"{ISA_OLD}:3888-3903"),
+    two_inputs16=documented(1, _CYCLES, f"{ISA_OLD}:3888-3903"),
+    reduce=documented(1, _CYCLES, f"{ISA_OLD}:4222-4233"),
+    reduce16=documented(0.5, _CYCLES, f"{ISA_OLD}:4222-4233 bf16 in and out"),
+    reciprocal=documented(8, _CYCLES, f"{ISA_OLD}:4544"),
+)
+
+SCALAR = ScalarEngine(
+    clock=documented(1.4e9, "Hz", f"{ARCH1}:71"),
+    min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
+    issue=_ACCESS,
+    latency=measured(222, "cycle", f"{PERF} fig16: an ACTIVATE of one element takes 159 ns"),
+    function_latency=measured(222, "cycle", f"{PERF} fig16: an ACTIVATE of one element takes 159 ns"),
+    accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
+    table_load=measured(368, "ns", "neuron-profile-instruction-details.png, the chip is not named"),
+    table_sets=assumed(1, "set", "grouping and capacity of the tables are not published"),
+)
+
+GPSIMD = GpSimdEngine(
+    clock=documented(1.4e9, "Hz", f"{ARCH1}:73"),
+    min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
+    issue=_ACCESS,
+    latency=assumed(222, "cycle", "as ScalarE: nothing is published"),
+    fixed=documented(150, "cycle", f"{ISA_OLD}:630, 5634 iota and affine_select cost 150 + N"),
+    elementwise=assumed(2, _CYCLES, "not published; eight 16-lane processors serve 128 partitions"),
+)
+
+DMA = Dma(
+    engines=documented(16, "engine", f"{ARCH1}:613"),
+    queues=documented(16, "queue", f"{DMA_INTRO}:29"),
+    engine_bandwidth=documented(17e9, "byte/s", f"{BANDWIDTH}:61-63 achievable; the links could do 27.2e9"),
+    descriptor=assumed(5, "ns", "as measured on Trainium2"),
+    descriptor_bytes=documented(
+        4 * KIB, "byte", "neuron-runtime/explore/compute-comm-overlap.rst:83 packet of a ring"
+    ),
+    partitions_per_engine=documented(8, "partition", f"{DMA_INTRO}:34"),
+    trigger=assumed(
+        86, "ns", f"descriptors lie ready in a ring; {DMA_INTRO} shows 86 ns for such a trigger on Trainium2"
+    ),
+    trigger_gpsimd=assumed(86, "ns", "as the other engines"),
+    start=derived(1214, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less the trigger"),
+    start_indirect=assumed(
+        1214, "ns", "software makes the descriptors; its time is not published for this generation"
+    ),
+    completion=measured(300, "ns", f"{DMA_INTRO} timeline, on Trainium2"),
+    strided_rows=documented(0.5, "ratio", f"{ARCH1}:757-762 half rate when the inner stride exceeds 16 bytes"),
+)
+
+SYNC = Sync(
+    semaphore=measured(30, "ns", f"{PERF} fig16: one dependent ACTIVATE every 189 ns, each 159 ns long"),
+    program_start=measured(17_000, "ns", f"{MAMBA} profile: set-up before the first instruction"),
+    program_end=measured(5_000, "ns", f"{MAMBA} profile: after the last"),
+)
+
+TRN1 = Chip(
+    name="trn1",
+    title="Trainium1 (NeuronCore-v2)",
+    generation=2,
+    features=frozenset(),
+    partitions=documented(128, "partition", f"{ARCH1}:76"),
+    cores=documented(2, "core", f"{ARCH1}:20"),
+    sbuf=Sbuf(
+        bytes_per_partition=documented(192 * KIB, "byte", f"{ARCH1}:76"),
+        reserved_bytes_per_partition=measured(16 * KIB, "byte", "architecture.md of ucb-bar/autocomp, trn1-nki1:9"),
+    ),
+    psum=Psum(
+        banks=documented(8, "bank", f"{ARCH1}:790"),
+        bank_bytes=documented(2 * KIB, "byte", f"{ARCH1}:790 512 fp32 in each partition"),
+    ),
+    hbm=Hbm(
+        capacity=derived(16 * GIB, "byte", f"{ARCH1}:21 32 GiB for two cores"),
+        bandwidth=derived(410e9, "byte/s", f"{ARCH1}:21 820 GB/s for two cores"),
+    ),
+    tensor=TENSOR,
+    vector=VECTOR,
+    scalar=SCALAR,
+    gpsimd=GPSIMD,
+    dma=DMA,
+    sync=SYNC,
+)
+
+INF2 = replace(TRN1, name="inf2", title="Inferentia2 (NeuronCore-v2)")

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NeuronCore-v3: the core of Trainium2."""
+
+from __future__ import annotations
+
+from trnlab.chips.sources import (
+    ARCH1,
+    ARCH2,
+    CHIP2,
+    DGE,
+    DMA_INTRO,
+    ISA_OLD,
+    PROFILES,
+    assumed,
+    derived,
+    documented,
+    measured,
+    per_dtype,
+)
+from trnlab.chips.spec import (
+    Chip,
+    Dma,
+    GpSimdEngine,
+    Hbm,
+    Psum,
+    Sbuf,
+    ScalarEngine,
+    Sync,
+    TensorEngine,
+    VectorEngine,
+)
+from trnlab.units import GIB, KIB
+
+_CYCLES = "cycle/element"
+
+TENSOR = TensorEngine(
+    clock=documented(2.4e9, "Hz", f"{ARCH2}:52"),
+    min_interval=documented(64, "cycle", f"{ARCH1}:266-268 a matmul takes max(N, 64) cycles"),
+    issue=measured(7, "cycle", f"{PROFILES}: bf16 matmuls of 128 and 512 columns every 55.3 and 217 ns"),
+    latency=measured(392, "cycle", f"{PROFILES}: matmuls end 163 ns after their last column"),
+    weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
+    passes=per_dtype(
+        documented(4, "pass", f"{ARCH2}:71 fp32 at a quarter of the rate"),
+        documented(1, "pass", f"{ARCH1}:266-268"),
+    ),
+    transpose_passes=per_dtype(
+        documented(2, "pass", f"{ARCH2}:197-204 fp32 transposes twice as fast as by matmul; {PROFILES} agree"),
+        documented(1, "pass", f"{ARCH2}:197-204"),
+    ),
+    peak_flops=per_dtype(
+        documented(20e12, "FLOP/s", f"{ARCH2}:71"),
+        documented(79e12, "FLOP/s", f"{ARCH2}:71"),
+        documented(158e12, "FLOP/s", f"{ARCH2}:71 with two rows in one pass"),
+    ),
+)
+
+VECTOR = VectorEngine(
+    clock=documented(0.96e9, "Hz", f"{ARCH2}:56"),
+    min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
+    issue=measured(58, "cycle", f"{PROFILES}: independent reductions of 512 elements every 593 ns"),
+    latency=measured(147, "cycle", f"{PROFILES}: copies and reductions end 140 to 158 ns after their last element"),
+    copy=documented(1, _CYCLES, f"{ISA_OLD}:4754; {PROFILES} agree for PSUM sources"),
+    copy_sbuf32=measured(0.5, _CYCLES, "kernel-optimization tutorial, v5-zoom.png: 512 fp32 in 423 to 432 ns"),
+    copy16=documented(0.25, _CYCLES, f"{ARCH2}:222-239"),
+    copy16_strided=documented(0.5, _CYCLES, f"{ARCH2}:222-239"),
+    memset16=documented(0.5, _CYCLES, f"{ISA_OLD}:595-601"),
+    two_inputs=documented(2, _CYCLES, f"{ISA_OLD}:3888-3903, not restated for this generation"),
+    two_inputs_psum=measured(1, _CYCLES, "kernel-optimization tutorial, v5-zoom.png: 512 fp32 in 694 ns"),
+    two_inputs16=documented(0.5, _CYCLES, f"{ARCH2}:222-239"),
+    reduce=documented(1, _CYCLES, f"{ISA_OLD}:4222-4233; {PROFILES} agree"),
+    reduce16=documented(0.5, _CYCLES, f"{ISA_OLD}:4222-4233 bf16 in and out"),
+    reciprocal=documented(8, _CYCLES, f"{ISA_OLD}:4544"),
+)
+
+SCALAR = ScalarEngine(
+    clock=documented(1.2e9, "Hz", f"{ARCH2}:60"),
+    min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
+    issue=measured(60, "cycle", f"{PROFILES}: independent copies of 512 elements every 477 to 483 ns"),
+    latency=measured(190, "cycle", f"{PROFILES}: copies end 158 ns after their last element"),
+    function_latency=measured(352, "cycle", f"{DMA_INTRO} timelines: exp takes 293 ns + N / 1.2 GHz"),
+    accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
+    table_load=measured(1326, "ns", f"{DMA_INTRO} timelines; {PROFILES} show 1283"),
+    table_sets=assumed(1, "set", "grouping and capacity of the tables are not published"),
+)
+
+GPSIMD = GpSimdEngine(
+    clock=documented(1.2e9, "Hz", f"{ARCH2}:64"),
+    min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
+    issue=documented(60, "cycle", f"{ARCH1}:773 static overhead of a memory access request"),
+    latency=assumed(190, "cycle", "as ScalarE: nothing is published"),
+    fixed=documented(150, "cycle", f"{ISA_OLD}:630, 5634 iota and affine_select cost 150 + N"),
+    elementwise=assumed(2, _CYCLES, "not published; eight 16-lane processors serve 128 partitions"),
+)
+
+DMA = Dma(
+    engines=documented(16, "engine", f"{ARCH1}:613"),
+    queues=documented(16, "queue", f"{DMA_INTRO}:29"),
+    engine_bandwidth=measured(27.3e9, "byte/s", f"{PROFILES}: packets of 0.25 to 4 KiB fit 5 ns + bytes / 27.3e9"),
+    descriptor=measured(5, "ns", f"{PROFILES}: packets of 0.25 to 4 KiB fit 5 ns + bytes / 27.3e9"),
+    descriptor_bytes=measured(4 * KIB, "byte", f"{PROFILES}: no longer data packets"),
+    partitions_per_engine=documented(8, "partition", f"{DMA_INTRO}:34"),
+    trigger=measured(570, "ns", f"{PROFILES}: SyncE and ScalarE are busy 541 to 613 ns; {DGE} says about 600"),
+    trigger_gpsimd=measured(43, "ns", f"{PROFILES}: GpSimdE is busy 31 to 75 ns"),
+    start=measured(800, "ns", f"{PROFILES}: first byte 670 to 960 ns after the trigger's end"),
+    start_indirect=measured(700, "ns", f"{PROFILES}: first byte 600 to 730 ns after GpSimdE's trigger"),
+    completion=measured(310, "ns", f"{DMA_INTRO} timelines: 298 and 328 ns; {PROFILES} agree"),
+    strided_rows=assumed(0.5, "ratio", f"as on NeuronCore-v2 ({ARCH1}:757-762)"),
+)
+
+SYNC = Sync(
+    semaphore=measured(34, "ns", f"{PROFILES}: between VectorE and ScalarE, and from an engine to itself"),
+    program_start=measured(13_500, "ns", f"{PROFILES}: first DMA trigger 13.5 us after the start"),
+    program_end=assumed(5_000, "ns", "as on Trainium1"),
+)
+
+TRN2 = Chip(
+    name="trn2",
+    title="Trainium2 (NeuronCore-v3)",
+    generation=3,
+    features=frozenset(
+        {
+            "pe_transpose",
+            "fp8_double_row",
+            "vector_fast_modes",
+            "scalar_tensor_copy",
+            "scalar_tensor_scalar",
+            "scalar_bias_immediate",
+            "range_select",
+            "gpsimd_rng",
+            "hwdge",
+            "dma_transpose",
+            "logical_cores",
+        }
+    ),
+    partitions=documented(128, "partition", f"{ARCH2}:39"),
+    cores=documented(8, "core", f"{ARCH2}:15"),
+    sbuf=Sbuf(
+        bytes_per_partition=documented(224 * KIB, "byte", f"{ARCH2}:39"),
+        reserved_bytes_per_partition=assumed(16 * KIB, "byte", "as on Trainium1"),
+    ),
+    psum=Psum(
+        banks=documented(8, "bank", f"{ARCH2}:39"),
+        bank_bytes=documented(2 * KIB, "byte", f"{ARCH2}:39 512 fp32 in each partition"),
+    ),
+    hbm=Hbm(
+        capacity=derived(12 * GIB, "byte", f"{ARCH2}:16 a stack of 24 GiB for two cores"),
+        bandwidth=derived(362.5e9, "byte/s", f"{CHIP2}:30 2.9 TB/s for eight cores; profilers state 716e9 for two"),
+    ),
+    tensor=TENSOR,
+    vector=VECTOR,
+    scalar=SCALAR,
+    gpsimd=GPSIMD,
+    dma=DMA,
+    sync=SYNC,
+)
