@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of device `neuron` that share memory with tensors of the host.
+
+A DLPack capsule describes memory and names its device. Between making a capsule and reading it back the device may be
+rewritten: that relabels the memory without moving a byte, in either direction, in a few microseconds. The new tensor keeps
+the old one alive. DLPack's layout is fixed by https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import torch
+
+_KDL_CPU, _KDL_EXT_DEV = 1, 12
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
+
+
+_DEVICE_OFFSET = ctypes.sizeof(ctypes.c_void_p)  # a DLTensor begins with its data pointer; its device follows
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_to_dlpack: Any = torch._C._to_dlpack
+_from_dlpack: Any = torch._C._from_dlpack
+
+
+def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
+    capsule = _to_dlpack(tensor)
+    device = _DLDevice.from_address(_capsule_pointer(capsule, b"dltensor") + _DEVICE_OFFSET)
+    device.device_type, device.device_id = device_type, 0
+    return _from_dlpack(capsule)
+
+
+def as_neuron(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of device `neuron:0`; `tensor` is on the CPU."""
+    return _relabel(tensor, _KDL_EXT_DEV)
+
+
+def as_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor of the CPU; `tensor` is on `neuron` (or on the CPU already)."""
+    return _relabel(tensor, _KDL_CPU) if tensor.device.type == "neuron" else tensor
+
+
+_NOT_NUMPY = {
+    torch.bfloat16: (torch.int16, "bfloat16"),
+    torch.float8_e5m2: (torch.uint8, "float8_e5m2"),
+    torch.float8_e4m3fn: (torch.uint8, "float8_e4m3fn"),
+}
+
+
+def to_numpy_alias(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A NumPy array over the tensor's own memory: writing to one is writing to the other. No copy is made.
+
+    Formats that NumPy lacks come as those of `ml_dtypes`. The array has the tensor's shape and strides.
+    """
+    host = as_host(tensor.detach())
+    if host.dtype in _NOT_NUMPY:
+        import ml_dtypes
+
+        bits, name = _NOT_NUMPY[host.dtype]
+        return host.view(bits).numpy().view(getattr(ml_dtypes, name))
+    return host.numpy()
+
+
+def from_numpy_alias(array: np.ndarray[Any, Any], device: str = "neuron") -> torch.Tensor:
+    """A tensor over the array's own memory; the inverse of `to_numpy_alias`."""
+    kinds = {name: (kind, bits) for kind, (bits, name) in _NOT_NUMPY.items()}
+    if array.dtype.name in kinds:
+        kind, bits = kinds[array.dtype.name]
+        host = torch.from_numpy(array.view(np.int16 if bits is torch.int16 else np.uint8)).view(kind)
+    else:
+        host = torch.from_numpy(array)
+    return as_neuron(host) if device == "neuron" else host
