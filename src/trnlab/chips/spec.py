@@ -37,7 +37,8 @@ FEATURES: dict[str, str] = {
     "vector_fast_modes": "VectorE runs 16-bit SBUF copies and tensor-scalar ops at two or four elements a cycle",
     "scalar_tensor_copy": "ScalarE copies tensors bit-exactly",
     "scalar_tensor_scalar": "ScalarE runs tensor_scalar with multiply and add",
-    "scalar_bias_immediate": "activation takes a number as bias",
+    "scalar_immediate_bias": "activation takes a number as bias",
+    "alu_abs_max_min": "the ALU has abs_max and abs_min",
     "range_select": "VectorE selects by an index range",
     "gpsimd_rng": "GpSimdE draws random bits",
     "hwdge": "two hardware blocks generate DMA descriptors on command of ScalarE and SyncE",
@@ -70,6 +71,7 @@ class Sbuf:
 
     bytes_per_partition: Figure
     reserved_bytes_per_partition: Figure  # kept by the compiler
+    wide_stride_rate: Figure  # speed of an engine whose innermost step is more than 16 bytes
 
     @property
     def usable_bytes_per_partition(self) -> int:
@@ -185,7 +187,6 @@ class Dma:
     start: Figure  # ns from the trigger's end to the first byte
     start_indirect: Figure  # the same when descriptors are made by software (gather)
     completion: Figure  # ns from the last byte to the semaphore
-    strided_rows: Figure  # bandwidth factor when elements are not adjacent
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,6 @@ DMA = Dma(
         1214, "ns", "software makes the descriptors; its time is not published for this generation"
     ),
     completion=measured(300, "ns", f"{DMA_INTRO} timeline, on Trainium2"),
-    strided_rows=documented(0.5, "ratio", f"{ARCH1}:757-762 half rate when the inner stride exceeds 16 bytes"),
 )
 
 SYNC = Sync(
@@ -132,6 +131,7 @@ TRN1 = Chip(
     sbuf=Sbuf(
         bytes_per_partition=documented(192 * KIB, "byte", f"{ARCH1}:76"),
         reserved_bytes_per_partition=measured(16 * KIB, "byte", "architecture.md of ucb-bar/autocomp, trn1-nki1:9"),
+        wide_stride_rate=documented(0.5, "ratio", f"{ARCH1}:757-762"),
     ),
     psum=Psum(
         banks=documented(8, "bank", f"{ARCH1}:790"),

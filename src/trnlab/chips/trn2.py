@@ -104,7 +104,6 @@ DMA = Dma(
     start=measured(800, "ns", f"{PROFILES}: first byte 670 to 960 ns after the trigger's end"),
     start_indirect=measured(700, "ns", f"{PROFILES}: first byte 600 to 730 ns after GpSimdE's trigger"),
     completion=measured(310, "ns", f"{DMA_INTRO} timelines: 298 and 328 ns; {PROFILES} agree"),
-    strided_rows=assumed(0.5, "ratio", f"as on NeuronCore-v2 ({ARCH1}:757-762)"),
 )
 
 SYNC = Sync(
@@ -124,7 +123,7 @@ TRN2 = Chip(
             "vector_fast_modes",
             "scalar_tensor_copy",
             "scalar_tensor_scalar",
-            "scalar_bias_immediate",
+            "scalar_immediate_bias",
             "range_select",
             "gpsimd_rng",
             "hwdge",
@@ -137,6 +136,7 @@ TRN2 = Chip(
     sbuf=Sbuf(
         bytes_per_partition=documented(224 * KIB, "byte", f"{ARCH2}:39"),
         reserved_bytes_per_partition=assumed(16 * KIB, "byte", "as on Trainium1"),
+        wide_stride_rate=assumed(0.5, "ratio", f"as on NeuronCore-v2 ({ARCH1}:757-762)"),
     ),
     psum=Psum(
         banks=documented(8, "bank", f"{ARCH2}:39"),
