@@ -95,8 +95,15 @@ class Builder:
         """`bufs` tiles used in turn."""
         return Pool([self.tile(shape, dt, name=f"{name}{i}", memory=memory) for i in range(bufs)])
 
-    def psum(self, shape: tuple[int, ...], dt: DType | str = "float32", *, name: str = "acc") -> AP:
-        """A PSUM tile at the start of the next bank in turn; the hardware's eight banks are the rotation."""
+    def psum(
+        self, shape: tuple[int, ...], dt: DType | str = "float32", *, name: str = "acc", bank: int | None = None
+    ) -> AP:
+        """A PSUM tile at the start of the next bank in turn; the hardware's eight banks are the rotation.
+
+        `bank`: at the start of this bank instead, for kernels that keep some results while others rotate.
+        """
+        if bank is not None:
+            self._psum_turn = bank
         return whole(self._on_chip(name, shape, dtype(dt), Memory.PSUM, 1))
 
     @contextmanager
