@@ -37,7 +37,7 @@ FEATURES: dict[str, str] = {
     "vector_fast_modes": "VectorE runs 16-bit SBUF copies and tensor-scalar ops at two or four elements a cycle",
     "scalar_tensor_copy": "ScalarE copies tensors bit-exactly",
     "scalar_tensor_scalar": "ScalarE runs tensor_scalar with multiply and add",
-    "scalar_immediate_bias": "activation takes a number as bias",
+    "scalar_bias_immediate": "activation takes a number as bias",
     "alu_abs_max_min": "the ALU has abs_max and abs_min",
     "range_select": "VectorE selects by an index range",
     "gpsimd_rng": "GpSimdE draws random bits",

@@ -123,7 +123,7 @@ TRN2 = Chip(
             "vector_fast_modes",
             "scalar_tensor_copy",
             "scalar_tensor_scalar",
-            "scalar_immediate_bias",
+            "scalar_bias_immediate",
             "range_select",
             "gpsimd_rng",
             "hwdge",
