@@ -106,6 +106,11 @@ class Builder:
             self._psum_turn = bank
         return whole(self._on_chip(name, shape, dtype(dt), Memory.PSUM, 1))
 
+    @property
+    def sbuf_free(self) -> int:
+        """Bytes per partition that tiles may still take in this scope."""
+        return self.sbuf_limit - self._sbuf_top
+
     @contextmanager
     def scope(self) -> Iterator[None]:
         """SBUF tiles made inside are released at the end; later tiles that reuse the bytes wait for their readers."""
