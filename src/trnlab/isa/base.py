@@ -12,15 +12,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError
-from trnlab.numerics.dtypes import DType
+from trnlab.numerics.dtypes import ALL, DType
 
-Arrays = Mapping[str, np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
 
 
 class Engine(enum.IntEnum):
@@ -45,6 +46,31 @@ ON_CHIP = frozenset({Memory.SBUF, Memory.PSUM})
 SBUF_ONLY = frozenset({Memory.SBUF})
 PSUM_ONLY = frozenset({Memory.PSUM})
 DMA_MEMORIES = frozenset({Memory.HBM, Memory.SBUF})
+
+ANY_DTYPE = frozenset(d.name for d in ALL)
+MATMUL_DTYPES = frozenset({"float32", "tfloat32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2"})
+HALF_FLOATS = frozenset({"bfloat16", "float16"})
+INT32 = frozenset({"int32", "uint32"})
+FLOATS = frozenset(d.name for d in ALL if d.is_float)
+FLOAT32 = frozenset({"float32"})
+
+# Stable codes of the rules; each is a section of docs/errors.md.
+CODES: Mapping[str, str] = {
+    "TRN401": "the engine does not execute this instruction",
+    "TRN402": "an operand is missing",
+    "TRN403": "an operand lies in a memory that the engine cannot reach",
+    "TRN404": "too many partitions",
+    "TRN405": "a tile starts on a partition that its height does not allow",
+    "TRN406": "an operand is larger than the instruction can address",
+    "TRN407": "an access pattern has too many dimensions or too long a step",
+    "TRN408": "a number format that the instruction does not take",
+    "TRN409": "the shapes of two operands do not match",
+    "TRN410": "an access outside of its buffer",
+    "TRN411": "an attribute that the instruction does not have, or a value it cannot take",
+    "TRN412": "an ALU operator or activation function that is unknown or not allowed here",
+    "TRN413": "two operands that may not both lie in PSUM",
+    "TRN414": "this generation of the chip lacks the feature",
+}
 
 
 class Operand(Protocol):
@@ -79,7 +105,11 @@ class Operand(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OperandSpec:
-    """One operand slot. `immediate`: a Python float may stand in its place. `rw`: read as well as written (a dst)."""
+    """One operand slot. `immediate`: a Python number may stand in its place. `rw`: read as well as written (a dst).
+
+    shape: what its partition count and its elements per partition are called. Operands that use one letter must agree
+    on it; "1" is one; "" is not compared. dtypes: names of the formats it takes.
+    """
 
     name: str
     role: str  # "dst" or "src"
@@ -87,18 +117,27 @@ class OperandSpec:
     optional: bool = False
     immediate: bool = False
     rw: bool = False
+    shape: tuple[str, str] = ("P", "F")
+    dtypes: frozenset[str] = ANY_DTYPE
+
+    @property
+    def is_scalar(self) -> bool:
+        """One value per partition: it is loaded once, not streamed."""
+        return self.shape[1] == "1"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """How much an instruction has to do, in terms that no generation changes.
 
-    kind: cost class, e.g. "pe.matmul", "vector.tensor_tensor", "scalar.activation", "dma.copy".
+    kind: cost class, a key of `isa.costs.COST_CLASSES`, e.g. "pe.matmul", "vector.tensor_tensor", "dma.copy".
     n: elements streamed per partition (PE: moving columns N; DMA: bytes of one descriptor).
-    m: second size (PE: stationary columns M; DMA: number of descriptors; else 0).
-    k: partitions (PE: contraction rows K).
-    itemsize: bytes of the widest streamed operand's element. dtype: its name.
-    psum: bit i set when operand i (in spec order) lies in PSUM. strided: some operand's inner step is not 1.
+    m: second size (PE: stationary columns M; DMA: number of descriptors; else what the cost class says, or 0).
+    k: partitions (PE: contraction rows K; DMA: partitions on the SBUF side).
+    itemsize: bytes of the widest streamed operand's element. dtype: the format that all streamed operands share,
+    "float16" where bfloat16 and float16 mix, "mixed" otherwise (PE: the wider input's).
+    psum: bit i set when operand i (in spec order) lies in PSUM. strided: some streamed operand's inner step is not 1;
+    wide_stride: it is more than 16 bytes.
     nbytes: bytes moved (DMA). flops: useful floating point operations (2*K*M*N for a matmul, else elements times ops).
     """
 
@@ -112,12 +151,14 @@ class Work:
     strided: bool = False
     nbytes: int = 0
     flops: int = 0
+    wide_stride: bool = False
 
 
 class Instruction:
     """One instruction of the NeuronCore; subclasses are singletons, one file each, registered in `trnlab.isa`.
 
-    Subclasses set the class attributes and define `check`, `meaning` and `work`.
+    Subclasses set the class attributes and define `check`, `meaning` and `work`. What the class attributes say is
+    checked by `isa.rules` for every instruction; `check` adds what they cannot say, and `limits` says that in words.
     """
 
     name: ClassVar[str]
@@ -126,24 +167,84 @@ class Instruction:
     operands: ClassVar[tuple[OperandSpec, ...]]  # destinations first
     attrs: ClassVar[Mapping[str, Any]] = {}  # attribute name -> default
     source: ClassVar[str] = ""
+    engine_features: ClassVar[Mapping[Engine, str]] = {}  # engine -> what `chip.has` must say yes to
+    sizes: ClassVar[Mapping[str, int]] = {}  # letter of a shape -> largest value
+    same_dtype: ClassVar[tuple[str, ...]] = ()  # operands that share one format
+    not_both_psum: ClassVar[tuple[str, ...]] = ()  # operands of which at most one lies in PSUM
+    limits: ClassVar[tuple[str, ...]] = ()  # rules beyond these, for people
+    is_dma: ClassVar[bool] = False
+
+    def engines_on(self, chip: Chip) -> tuple[Engine, ...]:
+        """The engines that execute this instruction on `chip`, the default first."""
+        needs = self.engine_features
+        return tuple(e for e in self.engines if e not in needs or chip.has(needs[e]))
+
+    def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
+        """Whether the former contents of an `rw` destination matter."""
+        return any(spec.rw for spec in self.operands)
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Raise ConstraintError for what the chip refuses, beyond the rules every instruction shares."""
 
-    def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Destination arrays from source arrays.
 
         Every array is [P, F...]; floats arrive as float32 (already exact values of their format), integers in their
-        own dtype. The result is cast to the destination's format by the caller.
+        own dtype. Every operand given is in `arrays`, destinations too: of these only the shape and dtype count, and
+        the contents where `reads_destination`. The result is cast to the destination's format by the caller: unchanged
+        when it already has that dtype, otherwise through float32 (`numerics.rounding.store`).
         """
         raise NotImplementedError
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
         """The amount of work."""
-        raise NotImplementedError
+        return self.streaming(ops, engine)
 
-    def refuse(self, what: str, *, limit: object, got: object, chip: Chip, remedy: str, code: str = "TRN400") -> None:
-        """Raise the ConstraintError of this instruction."""
-        raise ConstraintError(
-            f"{self.name}: {what}", code=code, limit=limit, got=got, chip=chip.name, remedy=remedy
+    def streaming(
+        self, ops: Mapping[str, Operand], engine: Engine, *, m: int = 0, flops: int = 0, kind: str | None = None
+    ) -> Work:
+        """Work of an instruction that streams its operands through one engine; `flops` are per element."""
+        streamed = [ops[s.name] for s in self.operands if s.name in ops and not s.is_scalar]
+        largest = max(streamed, key=lambda op: op.partitions * op.free)
+        steps = [(op.dims[-1][0], op.dtype.itemsize) for op in streamed if op.dims and op.dims[-1][1] > 1]
+        return Work(
+            kind=f"{engine.name.lower()}.{kind or self.name}",
+            n=largest.free,
+            m=m,
+            k=largest.partitions,
+            itemsize=max(op.dtype.itemsize for op in streamed),
+            dtype=shared_dtype({op.dtype.name for op in streamed}),
+            psum=self.psum_mask(ops),
+            strided=any(step != 1 for step, _ in steps),
+            flops=flops * largest.partitions * largest.free,
+            wide_stride=any(abs(step) * item > 16 for step, item in steps),
         )
+
+    def psum_mask(self, ops: Mapping[str, Operand]) -> int:
+        """Bit i is set when operand i lies in PSUM."""
+        return sum(1 << i for i, s in enumerate(self.operands) if s.name in ops and ops[s.name].memory is Memory.PSUM)
+
+    def refuse(
+        self, what: str, *, limit: object, got: object, chip: Chip, remedy: str, code: str = "TRN400"
+    ) -> NoReturn:
+        """Raise the ConstraintError of this instruction."""
+        raise ConstraintError(f"{self.name}: {what}", code=code, limit=limit, got=got, chip=chip.name, remedy=remedy)
+
+
+def shared_dtype(names: set[str]) -> str:
+    """The name that stands for the formats of several streamed operands, see `Work.dtype`."""
+    if len(names) == 1:
+        return next(iter(names))
+    return "float16" if names <= HALF_FLOATS else "mixed"
+
+
+def as_float(array: Array) -> Array:
+    """An operand as the arithmetic units see it: float32, integers rounded to nearest even."""
+    return array if array.dtype == np.float32 else array.astype(np.float32)
+
+
+def per_partition(value: Any, ndim: int) -> Any:
+    """A [P, 1] operand shaped to broadcast against [P, F...] with `ndim` dimensions; numbers pass as float32."""
+    if isinstance(value, np.ndarray):
+        return as_float(value).reshape(value.shape[0], *(1,) * (ndim - 1))
+    return np.float32(value)

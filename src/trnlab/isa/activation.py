@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pointwise function on ScalarE, with a multiply and an add before it and a sum behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.isa import register
+from trnlab.isa.activations import activation_op
+from trnlab.isa.base import (
+    ANY_DTYPE,
+    FLOAT32,
+    FLOATS,
+    Array,
+    Arrays,
+    Engine,
+    Instruction,
+    Operand,
+    OperandSpec,
+    Work,
+    as_float,
+    per_partition,
+)
+from trnlab.isa.opcheck import check_activation
+
+
+@register
+class Activation(Instruction):
+    """dst = op(data * scale + bias), and reduce_res = the sum of each row of results, in float32.
+
+    scale and bias are one value per partition, or numbers; they and the sum cost no throughput. The sum is taken before dst is
+    rounded to its format, and reading it costs one access to the engine's accumulators.
+    """
+
+    name = "activation"
+    opcode = 3
+    engines = (Engine.SCALAR,)
+    operands = (
+        OperandSpec("dst", "dst"),
+        OperandSpec("reduce_res", "dst", optional=True, shape=("P", "1"), dtypes=FLOATS),
+        OperandSpec("data", "src"),
+        OperandSpec("bias", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=ANY_DTYPE - {"tfloat32"}),
+        OperandSpec("scale", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
+    )
+    attrs: Mapping[str, Any] = {"op": "copy", "scale": 1.0, "bias": 0.0, "reduce_op": "add"}
+    limits = (
+        "op is a name of isa.activations",
+        "a bias that is a number other than 0 needs scalar_bias_immediate",
+        "reciprocal takes no bias",
+        "reduce_op is add",
+    )
+    source = "nki.isa.activation; trainium_inferentia2_arch.rst:421-502"
+
+    def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
+        """The function exists, and its bias and reduction are possible."""
+        check_activation(self, attrs["op"], chip)
+        bias = attrs.get("bias")
+        if "bias" not in ops and bias and not chip.has("scalar_bias_immediate"):
+            self.refuse(
+                "the bias of this generation is a tile", limit="an access pattern [P, 1]", got=bias, chip=chip,
+                remedy="memset a [P, 1] tile with the number and pass it as bias", code="TRN414",
+            )  # fmt: skip
+        if attrs["op"] == "reciprocal" and ("bias" in ops or bias):
+            self.refuse(
+                "reciprocal takes no bias", limit="no bias", got="a bias", chip=chip,
+                remedy="add with tensor_scalar first", code="TRN411",
+            )  # fmt: skip
+        if attrs["reduce_op"] != "add":
+            self.refuse(
+                "the accumulators only add", limit="add", got=attrs["reduce_op"], chip=chip,
+                remedy="reduce dst with tensor_reduce", code="TRN412",
+            )  # fmt: skip
+
+    def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
+        """One float32 multiply and add, the function, the row sums."""
+        data = as_float(arrays["data"])
+        scale, bias = (arrays.get(name, attrs.get(name)) for name in ("scale", "bias"))
+        with np.errstate(all="ignore"):
+            x = data * per_partition(1.0 if scale is None else scale, data.ndim)
+            x = x + per_partition(0.0 if bias is None else bias, data.ndim)
+            result = {"dst": activation_op(attrs["op"])(x).reshape(arrays["dst"].shape)}
+            if "reduce_res" in arrays:
+                sums = result["dst"].reshape(data.shape[0], -1).sum(axis=1, dtype=np.float32)
+                result["reduce_res"] = sums.reshape(arrays["reduce_res"].shape)
+        return result
+
+    def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
+        """N elements; m is the function's table set; a reduction adds a read of the accumulators."""
+        kind = "activation_reduce" if "reduce_res" in ops else "activation"
+        flops = 4 if "reduce_res" in ops else 3
+        return self.streaming(ops, engine, m=activation_op(attrs["op"]).table, flops=flops, kind=kind)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation page of an instruction, derived from the instruction object."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+
+from trnlab.isa.base import ANY_DTYPE, Instruction, OperandSpec
+from trnlab.isa.costs import COST_CLASSES
+
+
+def page(instr: Instruction) -> str:
+    """Signature, prose, operands, attributes, limits, engines and cost, and the source, as Markdown."""
+    sections = [
+        f"# {instr.name}",
+        f"    {signature(instr)}",
+        cleandoc(instr.__doc__ or ""),
+        _list("Operands", [_operand(spec) for spec in instr.operands]),
+        _list("Attributes", [f"{name} = {value!r}" for name, value in sorted(instr.attrs.items())]),
+        _list("Limits", rule_lines(instr)),
+        _list("Engines and cost", _engines(instr)),
+        f"Opcode {instr.opcode}. Source: {instr.source}.",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def signature(instr: Instruction) -> str:
+    """The call as it is written with the builder."""
+    names = [spec.name for spec in instr.operands]
+    required = [s.name for s in instr.operands if not s.optional]
+    optional = [f"{n}={instr.attrs.get(n)!r}" for n in names if n not in required]
+    attrs = [f"{n}={v!r}" for n, v in sorted(instr.attrs.items()) if n not in names]
+    return f"{instr.name}({', '.join([*required, *optional, *attrs])})"
+
+
+def rule_lines(instr: Instruction) -> list[str]:
+    """Every rule beyond those of all instructions, in words."""
+    lines = [f"{letter} is at most {limit}" for letter, limit in instr.sizes.items()]
+    if instr.same_dtype:
+        lines.append(f"{' and '.join(instr.same_dtype)} have one format")
+    if instr.not_both_psum:
+        lines.append(f"{' and '.join(instr.not_both_psum)} are not both in PSUM")
+    return [*lines, *instr.limits]
+
+
+def _operand(spec: OperandSpec) -> str:
+    shape = f" [{', '.join(spec.shape)}]" if any(spec.shape) else ""
+    memories = " or ".join(m.name for m in sorted(spec.memories, reverse=True))
+    formats = "any format" if spec.dtypes == ANY_DTYPE else ", ".join(sorted(spec.dtypes))
+    notes = [
+        text
+        for text, holds in (
+            ("optional", spec.optional),
+            ("or a number", spec.immediate),
+            ("read and written", spec.rw),
+        )
+        if holds
+    ]
+    return f"{spec.name} ({'; '.join([spec.role, *notes])}){shape}: {memories}; {formats}"
+
+
+def _engines(instr: Instruction) -> list[str]:
+    lines = []
+    for engine in instr.engines:
+        need = instr.engine_features.get(engine)
+        lines.append(engine.name.lower() + (f", on chips with {need}" if need else ""))
+    return [*lines, *(f"`{kind}`: {rule}" for kind, rule in cost_classes(instr).items())]
+
+
+def cost_classes(instr: Instruction) -> dict[str, str]:
+    """The cost classes that the instruction's work can have."""
+    stem = instr.name.removeprefix("nc_")
+    kinds = {f"pe.{stem}", *(f"{e.name.lower()}.{instr.name}" for e in instr.engines)}
+    if instr.is_dma:
+        kinds = {"dma.copy", "dma.gather"}
+    return {
+        kind: rule for kind, rule in COST_CLASSES.items() if kind in kinds or kind.startswith(f"scalar.{instr.name}_")
+    }
+
+
+def _list(title: str, lines: list[str]) -> str:
+    return "\n".join([f"## {title}", "", *(f"- {line}" for line in lines)]) if lines else ""

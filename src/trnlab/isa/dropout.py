@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random zeroing of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.isa import register
+from trnlab.isa.base import FLOAT32, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, per_partition
+from trnlab.isa.random_streams import SEED, tile_bits
+
+
+@register
+class Dropout(Instruction):
+    """dst = 0 with probability prob, data otherwise (not rescaled); prob is a number or one value per partition.
+
+    An element is dropped when the top 24 of its random bits, as a fraction, are below prob: a function of seed and place.
+    """
+
+    name = "dropout"
+    opcode = 16
+    engines = (Engine.VECTOR,)
+    operands = (
+        OperandSpec("dst", "dst"),
+        OperandSpec("data", "src"),
+        OperandSpec("prob", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
+        SEED,
+    )
+    attrs: Mapping[str, Any] = {"prob": 0.0, "seed": 0}
+    same_dtype = ("dst", "data")
+    limits = ("prob as a number is between 0 and 1",)
+    source = "nki.isa.dropout; the stream and the seed argument are ours"
+
+    def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
+        """A probability."""
+        prob = attrs.get("prob")
+        if "prob" not in ops and (prob is None or not 0 <= prob <= 1):
+            self.refuse(
+                "not a probability", limit="0..1", got=prob, chip=chip, remedy="pass a number from 0 to 1",
+                code="TRN411",
+            )  # fmt: skip
+
+    def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
+        """data or zero, bit-exact."""
+        data = arrays["data"].reshape(arrays["dst"].shape)
+        fraction = (tile_bits(arrays, attrs) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+        prob = per_partition(arrays.get("prob", attrs.get("prob")), 2)
+        return {"dst": np.where((fraction < prob).reshape(data.shape), np.zeros((), data.dtype), data)}
+
+    def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
+        """N elements."""
+        return self.streaming(ops, engine, flops=1)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of operator names, shared by the instructions that take one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trnlab.chips.spec import Chip
+from trnlab.isa.activations import ACTIVATIONS
+from trnlab.isa.alu import ALIASES, ALU, AluOp, alu_op
+from trnlab.isa.base import Engine, Instruction, Operand
+
+
+def check_alu(instr: Instruction, name: str, engine: Engine, chip: Chip) -> AluOp:
+    """The operator `name`, which must exist on this engine of this chip."""
+    if name not in ALU and name not in ALIASES:
+        instr.refuse(
+            "unknown operator", limit=", ".join(ALU), got=name, chip=chip, remedy="use one of these", code="TRN412"
+        )
+    op = alu_op(name)
+    if op.feature is not None and op.feature not in chip.features:
+        instr.refuse(
+            f"operator {op.name} is not of this generation", limit=op.feature, got=op.name, chip=chip,
+            remedy="compose it from abs, max and min", code="TRN414",
+        )  # fmt: skip
+    if engine not in op.engines:
+        names = ", ".join(sorted(e.name.lower() for e in op.engines))
+        instr.refuse(
+            f"operator {op.name} does not exist on {engine.name.lower()}", limit=names, got=engine.name.lower(),
+            chip=chip, remedy=f"issue it on {names}", code="TRN412",
+        )  # fmt: skip
+    return op
+
+
+def check_reduction(instr: Instruction, name: str, engine: Engine, chip: Chip) -> AluOp:
+    """The operator `name`, which must be legal in a reduction."""
+    op = check_alu(instr, name, engine, chip)
+    if not op.reduces:
+        instr.refuse(
+            f"operator {op.name} cannot reduce", limit=", ".join(o.name for o in ALU.values() if o.reduces), got=op.name,
+            chip=chip, remedy="use one of these", code="TRN412",
+        )  # fmt: skip
+    return op
+
+
+def check_arithmetic(instr: Instruction, name: str, engine: Engine, chip: Chip) -> AluOp:
+    """The operator `name`, which must not be a bitvec operator."""
+    op = check_alu(instr, name, engine, chip)
+    if op.bitvec:
+        instr.refuse(
+            f"operator {op.name} works on bits", limit="an arithmetic operator", got=op.name, chip=chip,
+            remedy="use tensor_scalar or tensor_tensor for bits", code="TRN412",
+        )  # fmt: skip
+    return op
+
+
+def check_bits(instr: Instruction, ops: Mapping[str, Operand], names: tuple[str, ...], chip: Chip) -> None:
+    """Bitvec operators take integers of one format and do not cast."""
+    formats = {name: ops[name].dtype for name in names if name in ops}
+    if not all(d.is_integer for d in formats.values()) or len(set(formats.values())) > 1:
+        instr.refuse(
+            "operators on bits take integers of one format", limit=" = ".join(formats),
+            got={name: d.name for name, d in formats.items()}, chip=chip,
+            remedy="cast with tensor_copy, or reinterpret with AP.cast", code="TRN408",
+        )  # fmt: skip
+
+
+def check_activation(instr: Instruction, name: Any, chip: Chip) -> None:
+    """The function `name`, which must exist."""
+    if name not in ACTIVATIONS:
+        instr.refuse(
+            "unknown function", limit=", ".join(ACTIVATIONS), got=name, chip=chip, remedy="use one of these",
+            code="TRN412",
+        )  # fmt: skip

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that every instruction shares, read off its class attributes.
+
+Sources: Trainium/Inferentia2 architecture guide (nki/guides/architecture/trainium_inferentia2_arch.rst, lines 336 for
+sizes, 705-723 for partitions and access patterns) and the nki.isa reference, in aws-neuron/aws-neuron-sdk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trnlab.chips.spec import Chip
+from trnlab.isa.base import Engine, Instruction, Memory, Operand, OperandSpec
+
+MAX_FREE_DIMS = 4
+MAX_STEP = 1 << 15  # steps are signed 16-bit numbers of elements
+MAX_FREE = {Memory.SBUF: 64 * 1024, Memory.PSUM: 4 * 1024}  # elements per partition that one operand may span
+
+
+def check_shared(
+    instr: Instruction, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip
+) -> None:
+    """Raise ConstraintError for the first rule broken."""
+    _engine_rule(instr, engine, chip)
+    _attribute_rule(instr, attrs, chip)
+    for spec in instr.operands:
+        op = ops.get(spec.name)
+        if op is None:
+            _presence_rule(instr, spec, attrs, chip)
+            continue
+        _memory_rule(instr, spec, op, engine, chip)
+        _dtype_rule(instr, spec, op, chip)
+        if op.memory is not Memory.HBM:
+            _partition_rule(instr, spec.name, op, chip)
+            _pattern_rule(instr, spec.name, op, chip)
+    _shape_rule(instr, ops, chip)
+    _pair_rules(instr, ops, chip)
+
+
+def _engine_rule(instr: Instruction, engine: Engine, chip: Chip) -> None:
+    allowed = instr.engines_on(chip)
+    if engine not in allowed:
+        names = ", ".join(e.name.lower() for e in allowed)
+        instr.refuse(
+            "wrong engine",
+            limit=names,
+            got=engine.name.lower(),
+            chip=chip,
+            remedy=f"issue it on {names}",
+            code="TRN401",
+        )
+
+
+def _attribute_rule(instr: Instruction, attrs: Mapping[str, Any], chip: Chip) -> None:
+    slots = {spec.name: spec for spec in instr.operands}
+    for name, value in attrs.items():
+        spec = slots.get(name)
+        if name in instr.attrs or (spec is not None and (spec.immediate or (spec.optional and value is None))):
+            continue
+        if spec is not None:
+            instr.refuse(
+                f"operand {name!r} must be an access pattern", limit="an access pattern", got=value, chip=chip,
+                remedy="put the value in a tile", code="TRN402",
+            )  # fmt: skip
+        known = ", ".join([*slots, *instr.attrs])
+        instr.refuse(
+            f"no argument {name!r}", limit=known, got=name, chip=chip, remedy="use one of these names", code="TRN411"
+        )
+
+
+def _presence_rule(instr: Instruction, spec: OperandSpec, attrs: Mapping[str, Any], chip: Chip) -> None:
+    if spec.optional or (spec.immediate and attrs.get(spec.name) is not None):
+        return
+    instr.refuse(
+        f"operand {spec.name!r} is missing", limit="an access pattern" + (" or a number" if spec.immediate else ""),
+        got=attrs.get(spec.name), chip=chip, remedy=f"pass {spec.name}=", code="TRN402",
+    )  # fmt: skip
+
+
+def _memory_rule(instr: Instruction, spec: OperandSpec, op: Operand, engine: Engine, chip: Chip) -> None:
+    allowed = spec.memories
+    if engine is Engine.GPSIMD and not instr.is_dma:
+        allowed = allowed - {Memory.PSUM}  # GpSimd has no port to PSUM
+    if op.memory not in allowed:
+        names = " or ".join(sorted(m.name for m in allowed))
+        instr.refuse(
+            f"operand {spec.name!r} lies in a memory that {engine.name.lower()} cannot use here", limit=names,
+            got=op.memory.name, chip=chip, remedy=f"move it to {names} first", code="TRN403",
+        )  # fmt: skip
+
+
+def _dtype_rule(instr: Instruction, spec: OperandSpec, op: Operand, chip: Chip) -> None:
+    if op.dtype.name not in spec.dtypes:
+        instr.refuse(
+            f"operand {spec.name!r} has a format it cannot have", limit=", ".join(sorted(spec.dtypes)),
+            got=op.dtype.name, chip=chip, remedy="cast it with tensor_copy first", code="TRN408",
+        )  # fmt: skip
+
+
+def _partition_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> None:
+    if op.partitions > chip.num_partitions:
+        instr.refuse(
+            f"operand {name!r} has too many partitions", limit=chip.num_partitions, got=op.partitions, chip=chip,
+            remedy="tile the partition dimension", code="TRN404",
+        )  # fmt: skip
+    if instr.is_dma:
+        return  # DMA reaches every partition
+    starts = allowed_starts(op.partitions)
+    if op.first_partition not in starts:
+        instr.refuse(
+            f"operand {name!r} starts on partition {op.first_partition}", limit=f"{starts} for {op.partitions} partitions",
+            got=op.first_partition, chip=chip, remedy="place the tile so that it starts on one of these", code="TRN405",
+        )  # fmt: skip
+
+
+def allowed_starts(partitions: int) -> tuple[int, ...]:
+    """The partitions on which a tile of this height may start: quadrants, halves or zero."""
+    return (0,) if partitions > 64 else (0, 64) if partitions > 32 else (0, 32, 64, 96)
+
+
+def _pattern_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> None:
+    if len(op.dims) > MAX_FREE_DIMS:
+        instr.refuse(
+            f"operand {name!r} has too many free dimensions", limit=MAX_FREE_DIMS, got=len(op.dims), chip=chip,
+            remedy="merge dimensions, or issue one instruction per outer index", code="TRN407",
+        )  # fmt: skip
+    if op.free > MAX_FREE[op.memory]:
+        instr.refuse(
+            f"operand {name!r} is too long", limit=f"{MAX_FREE[op.memory]} elements per partition in {op.memory.name}",
+            got=op.free, chip=chip, remedy="split the free dimension", code="TRN406",
+        )  # fmt: skip
+    for step, count in op.dims:
+        if count > 1 and not -MAX_STEP <= step < MAX_STEP:
+            instr.refuse(
+                f"operand {name!r} has too long a step", limit=f"{-MAX_STEP}..{MAX_STEP - 1} elements", got=step,
+                chip=chip, remedy="issue one instruction per outer index", code="TRN407",
+            )  # fmt: skip
+
+
+def _shape_rule(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
+    """Operands that use one letter agree on it, and no letter passes its limit."""
+    seen: dict[str, tuple[int, str]] = {"1": (1, "one element")}
+    for spec in instr.operands:
+        op = ops.get(spec.name)
+        if op is None:
+            continue
+        for letter, size in zip(spec.shape, (op.partitions, op.free)):
+            if not letter:
+                continue
+            expected, owner = seen.setdefault(letter, (size, f"{spec.name!r}"))
+            if size != expected:
+                instr.refuse(
+                    f"operand {spec.name!r} does not match {owner} in {letter}", limit=f"{letter} = {expected}",
+                    got=f"{spec.name} [{op.partitions}, {op.free}] as [{', '.join(spec.shape)}]", chip=chip,
+                    remedy="slice or reshape the operands to agree", code="TRN409",
+                )  # fmt: skip
+            limit = instr.sizes.get(letter)
+            if limit is not None and size > limit:
+                instr.refuse(
+                    f"{letter} of operand {spec.name!r} is too large", limit=limit, got=size, chip=chip,
+                    remedy=f"tile {letter} in pieces of at most {limit}", code="TRN406",
+                )  # fmt: skip
+
+
+def _pair_rules(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
+    in_psum = [name for name in instr.not_both_psum if name in ops and ops[name].memory is Memory.PSUM]
+    if len(in_psum) > 1:
+        instr.refuse(
+            f"{' and '.join(in_psum)} both lie in PSUM", limit="at most one of them", got=", ".join(in_psum), chip=chip,
+            remedy="copy one of them to SBUF first", code="TRN413",
+        )  # fmt: skip
+    formats = {name: ops[name].dtype.name for name in instr.same_dtype if name in ops}
+    if len(set(formats.values())) > 1:
+        instr.refuse(
+            "operands must share one format", limit=" = ".join(formats), got=formats, chip=chip,
+            remedy="cast with tensor_copy first", code="TRN408",
+        )  # fmt: skip

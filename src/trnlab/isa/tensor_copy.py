@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copy and cast of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trnlab.isa import register
+from trnlab.isa.base import Array, Arrays, Engine, Instruction, OperandSpec
+
+
+@register
+class TensorCopy(Instruction):
+    """dst = src: bit-exact within one format, otherwise through float32 with rounding to nearest even.
+
+    Between SBUF and PSUM, between formats, and between layouts of the free dimensions.
+    """
+
+    name = "tensor_copy"
+    opcode = 4
+    engines = (Engine.VECTOR, Engine.GPSIMD, Engine.SCALAR)
+    engine_features: Mapping[Engine, str] = {Engine.SCALAR: "scalar_tensor_copy"}
+    operands = (OperandSpec("dst", "dst"), OperandSpec("src", "src"))
+    source = "nki.isa.tensor_copy; trainium2_arch.rst:222-239 (fast modes)"
+
+    def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
+        """The elements of src in the shape of dst."""
+        return {"dst": arrays["src"].reshape(arrays["dst"].shape)}
