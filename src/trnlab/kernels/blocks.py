@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How kernels meet memory: sources that bring blocks of a matrix on chip, sinks that take finished blocks away.
+
+A matmul kernel knows how to block and when to load; what a block is (a strided view of HBM, something that must be cast)
+and what becomes of a result (bias, activation, another layout) is the business of its sources and sinks.
+
+DMA is triggered by engines that would otherwise be idle, because a trigger waits in the order of its engine: loads by
+SyncE, which may run far ahead, stores by GpSimdE, whose waiting for a result holds up no load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.view import View, rectangle
+from trnlab.numerics.dtypes import DType, dtype
+from trnlab.program.access import AP, MAX_FREE_DIMS
+from trnlab.program.builder import Builder, Pool
+
+P = 128  # partitions, and rows of a block
+BANKS = 8  # of PSUM
+BANK = 512  # fp32 columns of a PSUM bank
+MIN_ROW_BYTES = 2048  # rows of a DMA at least this long use its bandwidth well
+
+_QUEUES = {Engine.SYNC: (0, 1, 2, 3), Engine.SCALAR: (4, 5, 6, 7), Engine.GPSIMD: (8, 9, 10, 11)}
+
+Epilogue = Callable[[Builder, AP, AP, int, int], None]
+"""epilogue(b, dst, acc, row, col): write the SBUF tile `dst` from the PSUM tile `acc`, whose corner is (row, col)."""
+
+
+def next_queue(b: Builder, engine: Engine = Engine.SYNC) -> int:
+    """The DMA queue whose turn it is among those of the triggering engine; transfers in one queue keep their order."""
+    b.queue_turn += 1
+    queues = _QUEUES[engine]
+    return queues[b.queue_turn % len(queues)]
+
+
+def dma_load(b: Builder, dst: AP, src: AP) -> None:
+    """HBM to SBUF, triggered by SyncE; by GpSimdE when it casts, which hardware-made descriptors cannot."""
+    engine = Engine.SYNC if dst.dtype is src.dtype else Engine.GPSIMD
+    b.dma_copy(dst=dst, src=src, engine=engine, queue=next_queue(b, engine))
+
+
+def dma_store(b: Builder, dst: AP, src: AP) -> None:
+    """SBUF to HBM, triggered by GpSimdE."""
+    b.dma_copy(dst=dst, src=src, engine=Engine.GPSIMD, queue=next_queue(b, Engine.GPSIMD))
+
+
+class Workspace:
+    """What the parts of one kernel call share: pools of SBUF tiles by name, and the turn of the evacuating engines."""
+
+    def __init__(self, b: Builder) -> None:
+        self._b = b
+        self._pools: dict[tuple[str, tuple[int, ...], DType], Pool] = {}
+        self._turn = 0
+
+    def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int) -> Pool:
+        """The pool of that name, shape and format; made on first use."""
+        key = (name, shape, dt)
+        if key not in self._pools:
+            self._pools[key] = self._b.pool(shape, dt, bufs=bufs, name=name)
+        return self._pools[key]
+
+    def evacuate(self, dst: AP, src: AP) -> None:
+        """Copy, and cast, from PSUM to SBUF: VectorE and ScalarE in turn, the two that can reach PSUM."""
+        self._turn += 1
+        if self._turn % 2:
+            self._b.tensor_copy(dst=dst, src=src, engine=Engine.VECTOR)
+        else:
+            self._b.activation(dst=dst, data=src, op="copy", engine=Engine.SCALAR)
+
+
+class Source(Protocol):
+    """A matrix [R, C] that can be brought into SBUF block by block. `dtype` is its format once there."""
+
+    shape: tuple[int, int]
+    dtype: DType
+
+    def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """Bring rows [row, +dst.partitions) and columns [col, +dst.free) into the SBUF tile `dst`."""
+        ...
+
+    def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """Bring blocks of 128 rows: dst[p, i, :] = rows row + 128 i + p. One transfer where the matrix allows it."""
+        for i in range(dst.shape[1]):
+            self.load(b, dst[:, i], row + i * P, col)
+
+
+class Sink(Protocol):
+    """Where the finished tiles of a matrix go. Tiles come in runs: same rows, each to the right of the last."""
+
+    def open(self, b: Builder, work: Workspace, width: int) -> None:
+        """Reserve what SBUF it needs. `width`: columns of the longest run of adjacent tiles."""
+
+    def store(self, b: Builder, acc: AP, row: int, col: int) -> None:
+        """Consume the finished fp32 PSUM tile `acc` [rows, cols] whose corner is (row, col)."""
+        ...
+
+    def close(self, b: Builder) -> None:
+        """There is no more to come: write out what is still held back."""
+
+
+class ViewSource(Source):
+    """A view of HBM as a matrix: its first `rows` dimensions, flattened, are R, the others C."""
+
+    def __init__(self, view: View, *, rows: int = 1, dt: DType | str | None = None) -> None:
+        """`dt`: format on chip; the DMA casts when it is not that of the view."""
+        self.view, self.rows = view, rows
+        self.shape = _matrix_shape(view, rows)
+        self.dtype = view.dtype if dt is None else dtype(dt)
+
+    def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """One DMA, or one for each affine part of the view that the block touches."""
+        for piece in rectangle(self.view, self.rows, row, dst.partitions, col, dst.free):
+            parts, cols = (piece.partition, piece.partitions), (piece.col, piece.cols)
+            dma_load(b, _part(dst, parts, cols), piece.ap)
+
+    def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """One DMA when the rows are one stride apart throughout, else one for each block or part of it."""
+        _, blocks, cols = dst.shape
+        pieces = rectangle(self.view, self.rows, row, blocks * P, col, cols)
+        ap = pieces[0].ap
+        if len(pieces) == 1 and ap.partitions == blocks * P and len(ap.dims) < MAX_FREE_DIMS:
+            step = P * ap.partition_step // ap.dtype.itemsize
+            src = AP(ap.buffer, ap.dtype, 0, P, ap.partition_step, ap.offset, ((step, blocks), *ap.dims))
+            dma_load(b, dst, src)
+        else:
+            super().load_blocks(b, dst, row, col)
+
+
+class ViewSink(Sink):
+    """Writes a matrix to a view of HBM, cast to the view's format, several tiles to a DMA so that its rows are long."""
+
+    def __init__(self, view: View, *, rows: int = 1, epilogue: Epilogue | None = None) -> None:
+        """`rows`: leading dimensions of the view that are the matrix's rows. `epilogue`: instead of a copy."""
+        self.view, self.rows, self.epilogue = view, rows, epilogue
+        self.shape = _matrix_shape(view, rows)
+        self._tile: AP | None = None
+        self._corner, self._height, self._filled = (0, 0), 0, 0
+
+    def open(self, b: Builder, work: Workspace, width: int) -> None:
+        """Three row tiles of up to 2 KiB a partition, and never narrower than a PSUM bank."""
+        self._work = work
+        self._width = min(width, max(BANK, MIN_ROW_BYTES // self.view.dtype.itemsize))
+        self._pool = work.pool("out", (P, self._width), self.view.dtype, bufs=3)
+
+    def store(self, b: Builder, acc: AP, row: int, col: int) -> None:
+        """Put the tile beside the last one; write out when the row tile is full or the run ends."""
+        follows = (row, col) == (self._corner[0], self._corner[1] + self._filled)
+        if self._tile is None or not follows or self._filled + acc.free > self._width:
+            self.close(b)
+            self._tile, self._corner, self._height = self._pool.next(), (row, col), acc.partitions
+        dst = self._tile[: acc.partitions, self._filled : self._filled + acc.free]
+        if self.epilogue is not None:
+            self.epilogue(b, dst, acc, row, col)
+        else:
+            self._work.evacuate(dst, acc)
+        self._filled += acc.free
+        if self._filled == self._width or col + acc.free == self.shape[1]:
+            self.close(b)
+
+    def close(self, b: Builder) -> None:
+        """Write out the row tile."""
+        if self._tile is not None:
+            row, col = self._corner
+            for piece in rectangle(self.view, self.rows, row, self._height, col, self._filled):
+                parts, cols = (piece.partition, piece.partitions), (piece.col, piece.cols)
+                dma_store(b, piece.ap, _part(self._tile, parts, cols))
+        self._tile, self._filled = None, 0
+
+
+def _matrix_shape(view: View, rows: int) -> tuple[int, int]:
+    head = View(view.buffer, 0, view.shape[:rows], view.strides[:rows])
+    tail = View(view.buffer, 0, view.shape[rows:], view.strides[rows:])
+    return head.size, tail.size
+
+
+def _part(tile: AP, parts: tuple[int, int], cols: tuple[int, int]) -> AP:
+    """Partitions and columns of a tile, each as (first, count)."""
+    return tile[parts[0] : parts[0] + parts[1], cols[0] : cols[0] + cols[1]]

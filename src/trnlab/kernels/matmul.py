@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of any size: out[M, N] = sum over K of lhs and rhs, on the PE array, accumulated in PSUM.
+
+The work is a list of *groups*, each the product of some pieces of both operands over one chunk of the contraction; pieces
+are SBUF tiles used in rotation. A piece is loaded in program order as soon as the last group that reads its predecessor in
+the tile has been recorded, so that DMA runs as far ahead as memory allows; an operand that lies the wrong way round is
+transposed on the PE array one group ahead, in between the matmuls of the group before, so that the copies out of PSUM are
+hidden.
+
+Letters: M stationary free, N moving free, K contraction; "resident" and "streamed" are defined in `blocking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice, product
+from math import ceil
+from typing import NamedTuple
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.blocking import Problem, Side, choose
+from trnlab.kernels.blocks import BANK, BANKS, P, Sink, Source, Workspace
+from trnlab.numerics.dtypes import DType
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder
+
+__all__ = ["Product", "batch_matmul", "matmul"]
+
+
+class Product(NamedTuple):
+    """One product of a batch."""
+
+    lhs: Source
+    rhs: Source
+    sink: Sink
+
+
+def matmul(b: Builder, lhs: Source, rhs: Source, sink: Sink, *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
+    """Record out[M, N] = sum over k of lhs and rhs.
+
+    lhs is [K, M] if `lhs_k_rows`, as the PE array wants it, else [M, K] and transposed on chip; rhs is [K, N] if
+    `rhs_k_rows`, else [N, K]. Both have one format on chip. Sums are fp32; `sink` receives each tile of at most [128, 512]
+    once, finished. Uses the SBUF that is free in `b` and leaves it free. Raises CapacityError when that is too little.
+    """
+    batch_matmul(b, [Product(lhs, rhs, sink)], lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
+
+
+def batch_matmul(b: Builder, items: Sequence[Product], *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
+    """Record several products, each as `matmul` would; neighbours of one shape share tiles and overlap."""
+
+    def problem(item: Product) -> Problem:
+        (k, m) = item.lhs.shape if lhs_k_rows else item.lhs.shape[::-1]
+        (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
+        assert k == rhs_k, f"contraction of {k} against {rhs_k}"
+        return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows)
+
+    for shape, run in groupby(items, key=problem):
+        with b.scope():
+            _Multiplier(b, shape, list(run)).record()
+
+
+@dataclass(slots=True, eq=False)
+class _Tile:
+    """An SBUF tile [128, k tiles, columns] of a pool, with the access patterns into it that were made so far."""
+
+    ap: AP
+    parts: dict[tuple[int, int, int], list[AP]] = field(default_factory=dict)
+
+    def columns(self, col: int, cols: int, k_rows: int) -> list[AP]:
+        """Matmul operands, one for each k tile of the first `k_rows` rows of the chunk: [rows, cols] from `col` on."""
+        key = (col, cols, k_rows)
+        if key not in self.parts:
+            heights = [min(P, k_rows - k) for k in range(0, k_rows, P)]
+            self.parts[key] = [self.ap[:h, k, col : col + cols] for k, h in enumerate(heights)]
+        return self.parts[key]
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """Columns [col, +cols) of an operand, rows [k, +k_rows) of the contraction; groups `first` to `last` read it."""
+
+    source: Source
+    k: int
+    k_rows: int
+    col: int
+    cols: int
+    first: int = 0
+    last: int = 0
+    tile: _Tile | None = None
+
+    def columns(self, col: int, cols: int) -> list[AP]:
+        assert self.tile is not None
+        return self.tile.columns(col, cols, self.k_rows)
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """One chunk of the product of some lhs pieces with some rhs pieces.
+
+    `bank`: of its first output tile; `begins` and `ends`: whether it is the first and the last chunk.
+    """
+
+    item: Product
+    lhs: list[_Piece]
+    rhs: list[_Piece]
+    bank: int
+    begins: bool
+    ends: bool
+
+    def tiles(self) -> list[tuple[_Piece, int, int, _Piece, int, int]]:
+        """Output tiles, row by row: lhs piece with (column, columns) in it, rhs piece likewise."""
+        across = [(p, n, min(BANK, p.cols - n)) for p in self.rhs for n in range(0, p.cols, BANK)]
+        return [(p, m, min(P, p.cols - m), *right) for p in self.lhs for m in range(0, p.cols, P) for right in across]
+
+
+class _Job(NamedTuple):
+    """Transpose k tile `k` of columns [col, +cols) of a piece: one PSUM bank, one copy out of it."""
+
+    piece: _Piece
+    raw: AP
+    k: int
+    col: int
+    cols: int
+
+
+class _Feed:
+    """Brings the pieces of one operand on chip, in the order of need, into the tiles of one pool in rotation."""
+
+    def __init__(self, b: Builder, work: Workspace, side: Side, depth: int, dt: DType, banks: list[AP]) -> None:
+        """`depth`: k tiles of a piece. `banks`: PSUM tiles to transpose into."""
+        self.b, self.work, self.side, self.banks = b, work, side, banks
+        self.pieces: list[_Piece] = []
+        self.loaded = self.ready = self._turn = 0  # pieces loaded, pieces ready for matmuls, banks used
+        self._tiles = [_Tile(t) for t in b.pool((P, depth, side.piece), dt, bufs=side.tiles, name="tile").tiles]
+        blocks = ceil(side.piece / P)
+        self._raw = b.pool((P, blocks, depth * P), dt, bufs=side.raw_tiles, name="raw").tiles
+        self._width = min(BANK * 4 // dt.itemsize, side.piece)  # columns transposed side by side
+
+    def can_load(self, now: int) -> bool:
+        """Whether there is a piece left to load whose place is free before group `now`."""
+        if self.loaded == len(self.pieces):
+            return False
+        return self._is_free(self.loaded, now) if self.side.k_rows else self.loaded - len(self._raw) < self.ready
+
+    def load(self) -> None:
+        """Record the load of the next piece."""
+        piece, index = self.pieces[self.loaded], self.loaded
+        self.loaded += 1
+        if self.side.k_rows:
+            piece.tile = self._tiles[index % len(self._tiles)]
+            _load_rows(self.b, piece.source, piece.tile.ap[:, :, : piece.cols], piece.k_rows, piece.k, piece.col)
+            self.ready = self.loaded
+        else:
+            raw = self._raw[index % len(self._raw)]
+            _load_rows(self.b, piece.source, raw[:, :, : piece.k_rows], piece.cols, piece.col, piece.k)
+
+    def backlog(self, group: int) -> int:
+        """Number of transposing jobs that groups up to `group` still wait for."""
+        count, index = 0, self.ready
+        while not self.side.k_rows and index < len(self.pieces) and self.pieces[index].first <= group:
+            piece = self.pieces[index]
+            count += ceil(piece.k_rows / P) * ceil(piece.cols / self._width)
+            index += 1
+        return count
+
+    def jobs(self, group: int, now: int) -> Iterator[_Job]:
+        """These jobs, as far as there are tiles free before group `now`; each must be recorded before the next is taken."""
+        while not self.side.k_rows and self.ready < len(self.pieces) and self.pieces[self.ready].first <= group:
+            piece, index = self.pieces[self.ready], self.ready
+            if not self._is_free(index, now):
+                return
+            piece.tile = self._tiles[index % len(self._tiles)]
+            if self.loaded == index:
+                self.load()
+            for k in range(ceil(piece.k_rows / P)):
+                for col in range(0, piece.cols, self._width):
+                    yield _Job(piece, self._raw[index % len(self._raw)], k, col, min(self._width, piece.cols - col))
+            self.ready += 1
+
+    def transpose(self, job: _Job) -> None:
+        """Record one job."""
+        bank = self.banks[self._turn % len(self.banks)]
+        self._turn += 1
+        height = min(P, job.piece.k_rows - job.k * P)
+        for at in range(0, job.cols, P):
+            cols = min(P, job.cols - at)
+            data = job.raw[:cols, (job.col + at) // P, job.k * P : job.k * P + height]
+            self.b.nc_transpose(dst=bank[:height, at : at + cols], data=data, engine=Engine.TENSOR)
+        assert job.piece.tile is not None
+        target = job.piece.tile.ap[:height, job.k, job.col : job.col + job.cols]
+        self.work.evacuate(target, bank[:height, : job.cols])
+
+    def _is_free(self, index: int, now: int) -> bool:
+        before = index - len(self._tiles)
+        return before < 0 or self.pieces[before].last < now
+
+
+class _Multiplier:
+    """Records a batch of products of one shape."""
+
+    def __init__(self, b: Builder, problem: Problem, items: list[Product]) -> None:
+        self.b = b
+        work = Workspace(b)
+        for item in items:
+            item.sink.open(b, work, problem.n)
+        self.blocking = choose(problem, b.sbuf_free, b.chip)
+        self.accumulators = [b.psum((P, BANK)) for _ in range(BANKS)][: problem.accumulators]
+        dt, columns = items[0].lhs.dtype, BANK * 4 // problem.itemsize
+        transposed = [b.psum((P, columns), dt, name="turned") for _ in range(BANKS)][problem.accumulators :]
+        depth = self.blocking.depth
+        self.lhs = _Feed(b, work, self.blocking.lhs, depth, dt, transposed)
+        self.rhs = _Feed(b, work, self.blocking.rhs, depth, dt, transposed)
+        self.groups: list[_Group] = []
+        self._banks_used = 0
+        self._slices: dict[tuple[int, int, int], AP] = {}
+        for item in items:
+            self._plan(item, problem.k)
+
+    def record(self) -> None:
+        """Emit everything, in the order that lets engines run ahead."""
+        for now, group in enumerate(self.groups):
+            self._load_ahead(now)
+            for _ in self._transposes(now, now):
+                pass
+            self._multiply(group, now)
+            if now + 1 == len(self.groups) or self.groups[now + 1].item is not group.item:
+                group.item.sink.close(self.b)
+
+    def _load_ahead(self, now: int) -> None:
+        """Record loads into all tiles that are free before group `now`, what is needed first before the rest."""
+        while True:
+            waiting = [(feed.pieces[feed.loaded].first, i) for i, feed in enumerate(self._feeds) if feed.can_load(now)]
+            if not waiting:
+                return
+            self._feeds[min(waiting)[1]].load()
+
+    def _transposes(self, group: int, now: int) -> Iterator[None]:
+        """Record, one a step, the transposes that groups up to `group` need and that can be done before group `now`."""
+        for feed in self._feeds:
+            for job in feed.jobs(group, now):
+                feed.transpose(job)
+                yield
+        self._load_ahead(now)
+
+    def _multiply(self, group: _Group, now: int) -> None:
+        """Record the matmuls of a group, the transposes of the next one spread among them."""
+        tiles = group.tiles()
+        backlog = sum(feed.backlog(now + 1) for feed in self._feeds)
+        ahead = self._transposes(now + 1, now)
+        each = ceil(backlog / len(tiles))
+        matmul_ = self.b.nc_matmul
+        for i, (left, m, rows, right, n, cols) in enumerate(tiles):
+            acc = self._accumulator(group.bank + i, rows, cols)
+            stationary, moving = left.columns(m, rows), right.columns(n, cols)
+            final = len(moving) - 1
+            for k, (weights, data) in enumerate(zip(stationary, moving)):
+                matmul_(
+                    dst=acc, stationary=weights, moving=data,
+                    accumulate=k > 0 or not group.begins, stop=k == final and group.ends,
+                )  # fmt: skip
+            if group.ends:
+                group.item.sink.store(self.b, acc, left.col + m, right.col + n)
+            for _ in islice(ahead, each):
+                pass
+        for _ in ahead:
+            pass
+
+    def _accumulator(self, turn: int, rows: int, cols: int) -> AP:
+        key = (turn % len(self.accumulators), rows, cols)
+        if key not in self._slices:
+            self._slices[key] = self.accumulators[key[0]][:rows, :cols]
+        return self._slices[key]
+
+    # -- what is to be done ------------------------------------------------------------------------------------------
+    @property
+    def _feeds(self) -> tuple[_Feed, _Feed]:
+        return self.lhs, self.rhs
+
+    def _plan(self, item: Product, k: int) -> None:
+        """Append the groups of one product, and their pieces in the order of need."""
+        blocking = self.blocking
+        chunk = blocking.depth * P
+        made: dict[tuple[int, ...], _Piece] = {}
+        feeds, sources = (self.lhs, self.rhs), (item.lhs, item.rhs)
+        r_side, s_side = (0, 1) if blocking.lhs_resident else (1, 0)
+
+        def piece(side: int, col: int, k0: int, visit: int) -> _Piece:
+            key = (side, col, k0, visit)
+            if key not in made:
+                cols = min(feeds[side].side.piece, feeds[side].side.size - col)
+                made[key] = _Piece(sources[side], k0, min(chunk, k - k0), col, cols, first=len(self.groups))
+                feeds[side].pieces.append(made[key])
+            made[key].last = len(self.groups)
+            return made[key]
+
+        resident, streamed = blocking.resident, blocking.streamed
+        for r, s, c in product(range(resident.blocks), range(streamed.blocks), range(blocking.chunks)):
+            columns = range(r * resident.block, min((r + 1) * resident.block, resident.size), resident.piece)
+            # A block that comes or goes is used piece by piece, so that tiles are waited for and freed one by one.
+            singly = blocking.chunks == 1 and s in (0, streamed.blocks - 1)
+            for part in [[col] for col in columns] if singly else [list(columns)]:
+                near = [piece(r_side, col, c * chunk, 0 if blocking.keep else s) for col in part]
+                far = [piece(s_side, s * streamed.block, c * chunk, 0 if blocking.loads[1] == 1 else r)]
+                lhs, rhs = (near, far) if blocking.lhs_resident else (far, near)
+                group = _Group(item, lhs, rhs, self._banks_used, begins=c == 0, ends=c == blocking.chunks - 1)
+                self.groups.append(group)
+                self._banks_used += len(group.tiles()) if group.ends else 0
+
+
+def _load_rows(b: Builder, source: Source, dst: AP, rows: int, row: int, col: int) -> None:
+    """Rows [row, +rows) of a source, in blocks of 128, into a tile [128, blocks, columns]."""
+    blocks, rest = divmod(rows, P)
+    if blocks:
+        source.load_blocks(b, dst[:, :blocks], row, col)
+    if rest:
+        source.load(b, dst[:rest, blocks], row + blocks * P, col)
