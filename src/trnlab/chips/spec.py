@@ -152,13 +152,15 @@ class VectorEngine(EngineSpec):
     reduce: Figure
     reduce16: Figure
     reciprocal: Figure
+    scalar_operand: Figure  # cycles more until the result when an operand is one value per partition
 
 
 @dataclass(frozen=True)
 class ScalarEngine(EngineSpec):
     """Pointwise functions from tables."""
 
-    function_latency: Figure  # cycles after streaming for a function from the tables (`latency` is that of copies)
+    function_issue: Figure  # as `issue`, for a function from the tables
+    function_latency: Figure  # as `latency`, for a function from the tables
     accumulator_read: Figure  # cycles to read the reduction registers
     table_load: Figure  # ns, when the function's table set is not loaded
     table_sets: Figure  # table sets held at once
@@ -169,7 +171,8 @@ class GpSimdEngine(EngineSpec):
     """Eight general processors; everything else."""
 
     fixed: Figure  # cycles of software overhead per instruction
-    elementwise: Figure  # cycles per element and partition of one- and two-input elementwise work
+    elementwise: Figure  # cycles per element and partition of elementwise work; iota and affine_select take 1
+    rsqrt: Figure  # the same for the functions that its software computes
 
 
 @dataclass(frozen=True)

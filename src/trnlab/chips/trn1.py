@@ -73,6 +73,7 @@ VECTOR = VectorEngine(
     reduce=documented(1, _CYCLES, f"{ISA_OLD}:4222-4233"),
     reduce16=documented(0.5, _CYCLES, f"{ISA_OLD}:4222-4233 bf16 in and out"),
     reciprocal=documented(8, _CYCLES, f"{ISA_OLD}:4544"),
+    scalar_operand=_ACCESS,
 )
 
 SCALAR = ScalarEngine(
@@ -80,6 +81,7 @@ SCALAR = ScalarEngine(
     min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
     issue=_ACCESS,
     latency=measured(222, "cycle", f"{PERF} fig16: an ACTIVATE of one element takes 159 ns"),
+    function_issue=documented(100, "cycle", f"{ARCH1}:402 about 100 cycles of static overhead"),
     function_latency=measured(222, "cycle", f"{PERF} fig16: an ACTIVATE of one element takes 159 ns"),
     accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
     table_load=measured(368, "ns", "neuron-profile-instruction-details.png, the chip is not named"),
@@ -92,6 +94,7 @@ GPSIMD = GpSimdEngine(
     issue=_ACCESS,
     latency=assumed(222, "cycle", "as ScalarE: nothing is published"),
     fixed=documented(150, "cycle", f"{ISA_OLD}:630, 5634 iota and affine_select cost 150 + N"),
+    rsqrt=documented(4, _CYCLES, "nki/api/nki.api.shared.rst:261 about four times slower than ScalarE"),
     elementwise=assumed(2, _CYCLES, "not published; eight 16-lane processors serve 128 partitions"),
 )
 

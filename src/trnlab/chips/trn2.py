@@ -70,6 +70,7 @@ VECTOR = VectorEngine(
     reduce=documented(1, _CYCLES, f"{ISA_OLD}:4222-4233; {PROFILES} agree"),
     reduce16=documented(0.5, _CYCLES, f"{ISA_OLD}:4222-4233 bf16 in and out"),
     reciprocal=documented(8, _CYCLES, f"{ISA_OLD}:4544"),
+    scalar_operand=measured(60, "cycle", f"{PROFILES}: tensor_scalar ends 210 to 218 ns after its last element"),
 )
 
 SCALAR = ScalarEngine(
@@ -77,6 +78,7 @@ SCALAR = ScalarEngine(
     min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
     issue=measured(60, "cycle", f"{PROFILES}: independent copies of 512 elements every 477 to 483 ns"),
     latency=measured(190, "cycle", f"{PROFILES}: copies end 158 ns after their last element"),
+    function_issue=measured(196, "cycle", f"{PROFILES}: exp of 512 elements every 570 to 614 ns"),
     function_latency=measured(352, "cycle", f"{DMA_INTRO} timelines: exp takes 293 ns + N / 1.2 GHz"),
     accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
     table_load=measured(1326, "ns", f"{DMA_INTRO} timelines; {PROFILES} show 1283"),
@@ -89,6 +91,7 @@ GPSIMD = GpSimdEngine(
     issue=documented(60, "cycle", f"{ARCH1}:773 static overhead of a memory access request"),
     latency=assumed(190, "cycle", "as ScalarE: nothing is published"),
     fixed=documented(150, "cycle", f"{ISA_OLD}:630, 5634 iota and affine_select cost 150 + N"),
+    rsqrt=documented(4, _CYCLES, "nki/api/nki.api.shared.rst:261 about four times slower than ScalarE"),
     elementwise=assumed(2, _CYCLES, "not published; eight 16-lane processors serve 128 partitions"),
 )
 
