@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: arguments, and nothing else. Each command's module is imported when it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import trnlab
+from trnlab.errors import CacheError, RunError, TrnlabError, UsageError
+from trnlab.runtime.files import why
+from trnlab.runtime.notices import one_line, say
+
+USAGE, INTERRUPTED = 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0 done, 1 the script or check failed, 2 an error that is told."""
+    args = parser().parse_args(argv)
+    try:
+        status: int = importlib.import_module(f"trnlab.cli.{args.command}").main(args)
+        sys.stdout.flush()
+    except (UsageError, CacheError, RunError) as error:
+        say(one_line(error))
+    except TrnlabError as error:
+        print(error, file=sys.stderr)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 0
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPTED
+    except OSError as error:
+        say(f"TRN100: {why(error)}" + (f" ({error.filename})" if error.filename else ""))
+    else:
+        return status
+    return USAGE
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    top = argparse.ArgumentParser(prog="trnlab", description="A whole AWS Trainium in software.")
+    top.add_argument("--version", action="version", version=f"trnlab {trnlab.__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _run(commands.add_parser("run", help="run a training script on a simulated Trainium"))
+    _chips(commands.add_parser("chips", help="the chips and instances that are known, with their figures"))
+    _cache(commands.add_parser("cache", help="look into the compile cache"))
+    _profile(commands.add_parser("profile", help="open a run again: summary, report, trace"))
+    _isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
+    return top
+
+
+def _run(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--target", metavar="NAME", help="the instance to simulate, e.g. trn1.2xlarge; default: $TRNLAB_TARGET")
+    add("--precision", choices=("bf16", "fp32"), help="format of matmul operands; default: $TRNLAB_PRECISION or bf16")
+    add("--out", metavar="DIR", type=Path, help="folder of the run; default: runs/<script>-<n>")
+    add("--stochastic-rounding", action="store_true", help="round to bf16 stochastically, reproducibly")
+    add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
+    add("--check-nan", action="store_true", help="stop at the first instruction that makes a NaN or infinity")
+    _cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
+    add("script", metavar="SCRIPT", type=Path)
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
+
+
+def _chips(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", nargs="?", help="a chip: all its figures, with their sources")
+    command.add_argument("--assumed", action="store_true", help="only the figures that nobody published")
+
+
+def _cache(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text in (
+        ("ls", "list the entries"),
+        ("verify", "check every entry to its last byte"),
+        ("clear", "remove everything"),
+        ("explain", "what made an entry differ from its nearest neighbour"),
+    ):
+        action = actions.add_parser(name, help=text)
+        _cache_folder(action)
+        if name == "explain":
+            action.add_argument("subject", metavar="KEY_OR_SCRIPT", help="start of a key, or the path of a script")
+
+
+def _profile(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", metavar="DIR", type=Path, help="folder of a run")
+
+
+def _isa(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", nargs="?", help="an instruction: operands, limits, meaning")
+
+
+def _cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    group = command.add_mutually_exclusive_group()
+    group.add_argument("--cache", metavar="DIR", type=Path, help="folder of the cache; default: $TRNLAB_CACHE")
+    return group

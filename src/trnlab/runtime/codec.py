@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs as plain data: a JSON tree of known classes, and arrays beside it. Loading imports, calls and guesses nothing.
+
+How Python values look in JSON: None, booleans, integers, finite floats and strings are themselves; a tuple is an array;
+and everything else is an object with one member that names what it is:
+
+    {"list": [...]}  {"dict": [[key, value], ...]}  {"float": "nan" | "inf" | "-inf"}  {"dtype": "bfloat16"}
+    {"array": index of an array}  {"Memory": 1}  {"Work": [fields in order]}
+
+Integer arrays are narrowed for storage to the smallest type that holds them, column by column, and widened on load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from trnlab.errors import Location
+from trnlab.isa.base import Engine, Memory, Work
+from trnlab.numerics.dtypes import ALL, DType, dtype
+from trnlab.program.access import Buffer
+from trnlab.program.routine import Call, Program, Routine, Tensor
+
+Array = np.ndarray[Any, Any]
+Json = Any  # what the json module reads and writes
+
+CLASSES: dict[str, type[Any]] = {c.__name__: c for c in (Program, Routine, Tensor, Call, Buffer, Work, Location)}
+_ENUMS: dict[str, type[Any]] = {c.__name__: c for c in (Memory, Engine)}
+_HOST_DTYPES = ("int64", "uint64", "float64", "bool")  # beyond the chip's own
+_ARRAY_DTYPES = {d.numpy.name: d.numpy for d in ALL} | {name: np.dtype(name) for name in _HOST_DTYPES}
+_SIGNED, _UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
+
+
+def field_names(cls: type[Any]) -> list[str]:
+    """The fields that are stored: all but memos."""
+    return [f.name for f in fields(cls) if not f.name.startswith("_")]
+
+
+def schema() -> dict[str, list[str]]:
+    """The classes and fields of this version; a file with another schema is of another version."""
+    return {name: field_names(cls) for name, cls in CLASSES.items()}
+
+
+@dataclass
+class Encoder:
+    """Turns values into JSON, collecting arrays on the way."""
+
+    arrays: list[Array] = field(default_factory=list)
+
+    def encode(self, value: Any) -> Json:
+        """`value` as JSON. Raises TypeError for a type that the format does not know."""
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": str(float(value))}
+        if isinstance(value, tuple):
+            return [self.encode(v) for v in value]
+        if isinstance(value, np.ndarray):
+            self.arrays.append(value)
+            return {"array": len(self.arrays) - 1}
+        if isinstance(value, np.generic):
+            return self.encode(value.item())
+        return self._tagged(value)
+
+    def _tagged(self, value: Any) -> Json:
+        name = type(value).__name__
+        if isinstance(value, DType):
+            return {"dtype": value.name}
+        if isinstance(value, list):
+            return {"list": [self.encode(v) for v in value]}
+        if isinstance(value, dict):
+            return {"dict": [[self.encode(k), self.encode(v)] for k, v in value.items()]}
+        if _ENUMS.get(name) is type(value):
+            return {name: int(value)}
+        if CLASSES.get(name) is type(value):
+            return {name: [self.encode(getattr(value, f)) for f in field_names(type(value))]}
+        raise TypeError(f"{name} has no place in an executable file")
+
+
+def decode(tree: Json, arrays: Sequence[Array]) -> Any:
+    """The value that `Encoder.encode` was given. Raises ValueError for a tree that is not of this format."""
+    if isinstance(tree, list):
+        return tuple(decode(v, arrays) for v in tree)
+    if not isinstance(tree, dict):
+        return tree
+    if len(tree) != 1:
+        raise ValueError("an object with more than one member")
+    ((tag, body),) = tree.items()
+    if tag in CLASSES:
+        cls = CLASSES[tag]
+        return cls(**dict(zip(field_names(cls), (decode(v, arrays) for v in body), strict=True)))
+    if tag in _ENUMS:
+        return _ENUMS[tag](body)
+    if tag not in _PLAIN:
+        raise ValueError(f"unknown object {tag!r}")
+    return _PLAIN[tag](body, arrays)
+
+
+_PLAIN: dict[str, Callable[[Json, Sequence[Array]], Any]] = {
+    "float": lambda body, arrays: float(body),
+    "dtype": lambda body, arrays: dtype(body),
+    "list": lambda body, arrays: [decode(v, arrays) for v in body],
+    "dict": lambda body, arrays: {decode(k, arrays): decode(v, arrays) for k, v in body},
+    "array": lambda body, arrays: arrays[body],
+}
+
+
+# -- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def pack(array: Array) -> tuple[Json, list[bytes]]:
+    """An array as (its entry in the table of arrays, raw bytes per column). Raises TypeError for an unknown dtype."""
+    if array.dtype.name not in _ARRAY_DTYPES:
+        raise TypeError(f"arrays of {array.dtype} have no place in an executable file")
+    columns = _columns(array)
+    stored = [c.astype(_narrowest(c), copy=False) for c in columns]
+    entry = {"dtype": array.dtype.name, "shape": list(array.shape), "columns": [c.dtype.name for c in stored]}
+    return entry, [np.ascontiguousarray(c).tobytes() for c in stored]
+
+
+def unpack(entry: Json, data: memoryview) -> tuple[Array, int]:
+    """The array that starts at the head of `data`, and how many bytes it took. Raises ValueError or KeyError."""
+    shape, full = tuple(entry["shape"]), _ARRAY_DTYPES[entry["dtype"]]
+    stored = [_ARRAY_DTYPES[name] for name in entry["columns"]]
+    array = np.empty(shape, full)
+    columns, used = _columns(array), 0
+    if len(columns) != len(stored):
+        raise ValueError("an array with missing columns")
+    for column, narrow in zip(columns, stored):
+        column[...] = np.frombuffer(data, narrow, column.size, used).reshape(column.shape)
+        used += column.size * narrow.itemsize
+    return array, used
+
+
+def _columns(array: Array) -> list[Array]:
+    """The pieces that are narrowed on their own: tables of integers by column, everything else whole."""
+    if array.ndim == 2 and array.dtype.kind in "iu" and array.shape[1] <= 64 < array.shape[0]:
+        return [array[:, i] for i in range(array.shape[1])]
+    return [array]
+
+
+def _narrowest(array: Array) -> np.dtype[Any]:
+    if array.dtype.kind not in "iu" or not array.size:
+        return array.dtype
+    low, high = int(array.min()), int(array.max())
+    names = _SIGNED if array.dtype.kind == "i" else _UNSIGNED
+    return next(np.dtype(n) for n in names if np.iinfo(n).min <= low and high <= np.iinfo(n).max)

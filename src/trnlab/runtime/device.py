@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph on the simulated chip: compile it (or find it in the cache), load it, run it, time it.
+
+In the order of use:
+
+    executable = compile_graph(graph, session)     # one per distinct graph
+    loaded = executable.load(session)
+    outputs = loaded.run(inputs)                   # one per batch
+    executable.timeline                            # once per executable, not once per batch
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.errors import RunError
+from trnlab.graph.ir import Graph
+from trnlab.program.routine import Program, Tensor
+from trnlab.runtime.cache import Cache
+from trnlab.runtime.fingerprint import Fingerprint, fingerprint
+from trnlab.runtime.memory import Forecast, forecast_graph, forecast_program
+from trnlab.runtime.notices import say
+from trnlab.runtime.session import Session
+from trnlab.runtime.toolchain import STANDARD, Timeline, Toolchain
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Executable:
+    """A compiled graph. `metadata` is what its cache entry says about it; see `_metadata`.
+
+    cache: "hit", "miss" or "off". seconds: what this process spent to get it, by compiling or by reading.
+    """
+
+    program: Program
+    graph: str
+    metadata: dict[str, Any]
+    chip: Chip
+    cache: str
+    seconds: float
+    toolchain: Toolchain
+
+    @property
+    def key(self) -> str:
+        """Its key in the cache."""
+        return str(self.metadata["key"])
+
+    @property
+    def name(self) -> str:
+        """The graph's name."""
+        return str(self.metadata["name"])
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When each instruction of one execution starts and ends; simulated on first use."""
+        return self.toolchain.time(self.program, self.chip)
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        """HBM that one execution takes at its peak."""
+        return forecast_program(self.program, self.chip)
+
+    def load(self, session: Session) -> Loaded:
+        """Ready to run. Raises CapacityError when it does not fit."""
+        self.forecast.require(self.name, self.chip)
+        return Loaded(self, session)
+
+
+class Loaded:
+    """An executable in the simulated HBM of a session."""
+
+    def __init__(self, executable: Executable, session: Session) -> None:
+        self.executable, self.session = executable, session
+        self._aliases = {int(out): int(source) for out, source in executable.metadata["aliases"]}
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Execute once.
+
+        Inputs are C-contiguous arrays in the graph's order; donated ones are overwritten, and are what is returned for
+        the outputs that replace them. Raises RunError for inputs that do not fit the program.
+        """
+        program = self.executable.program
+        self._check(inputs)
+        bindings = dict(zip(program.inputs, inputs))
+        for id in program.outputs:
+            if id not in bindings:
+                bindings[id] = np.empty(program.tensors[id].shape, program.tensors[id].dtype.numpy)
+        self.executable.toolchain.execute(program, bindings, self.session)
+        self._count()
+        return [self._output(i, bindings[id], inputs) for i, id in enumerate(program.outputs)]
+
+    def _output(self, index: int, value: Array, inputs: Sequence[Array]) -> Array:
+        """The output, in the memory of the input that it replaces where the graph says so."""
+        source = self._aliases.get(index)
+        if source is None or value is inputs[source]:
+            return value
+        inputs[source][...] = value
+        return inputs[source]
+
+    def _count(self) -> None:
+        self.session.counters.instructions += self.executable.program.num_instructions
+        if self.session.run is not None:
+            self.session.run.executed(self.executable)
+
+    def _check(self, inputs: Sequence[Array]) -> None:
+        program = self.executable.program
+        if len(inputs) != len(program.inputs):
+            raise RunError(
+                f"{program.name!r} was given the wrong number of inputs", code="TRN802", limit=len(program.inputs),
+                got=len(inputs), remedy="pass one array per input of the graph",
+            )  # fmt: skip
+        for id, array in zip(program.inputs, inputs):
+            _check_input(program.tensors[id], array)
+
+
+def compile_graph(graph: Graph, session: Session, toolchain: Toolchain = STANDARD) -> Executable:
+    """The executable of `graph` for the session's chip and options, compiled unless memory or the cache has it.
+
+    Says in one line what changed when a graph that this session already compiled has to be compiled again.
+    Raises CapacityError, before compiling, for a graph that cannot fit.
+    """
+    forecast_graph(graph, session.chip).require(graph.name, session.chip)
+    wanted = fingerprint(graph, session.chip, session.compile_options(), toolchain.canonical)
+    found = session.executables.get(wanted.key)
+    if found is None:
+        found = _obtain(graph, wanted, session, toolchain)
+        session.executables[wanted.key] = found
+        found.forecast.require(graph.name, session.chip)
+    session.compiled[graph.name] = wanted
+    return found
+
+
+def _obtain(graph: Graph, wanted: Fingerprint, session: Session, toolchain: Toolchain) -> Executable:
+    started = time.perf_counter()
+    cache = session.cache
+    with cache.building(wanted.key) if cache is not None and not cache.has(wanted.key) else contextlib.nullcontext():
+        found = _from_cache(wanted, session.chip, cache, started, toolchain)
+        return found or _build(graph, wanted, session, started, toolchain)
+
+
+def _from_cache(
+    wanted: Fingerprint, chip: Chip, cache: Cache | None, started: float, toolchain: Toolchain
+) -> Executable | None:
+    stored = cache.get(wanted.key) if cache is not None else None
+    if stored is None:
+        return None
+    seconds = time.perf_counter() - started
+    return Executable(stored.program, stored.graph, stored.metadata, chip, "hit", seconds, toolchain)
+
+
+def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float, toolchain: Toolchain) -> Executable:
+    earlier = session.compiled.get(graph.name)
+    if earlier is not None:
+        say(f"compiling {graph.name!r} again, because of {'; '.join(wanted.differences(earlier))}")
+    text = toolchain.text(graph)
+    program = toolchain.compile(graph, session.chip, session.compile_options())
+    seconds = time.perf_counter() - started
+    metadata = _metadata(graph, wanted, session, seconds)
+    if session.cache is not None:
+        session.cache.put(wanted.key, program, metadata, text)
+    cache = "off" if session.cache is None else "miss"
+    return Executable(program, text, metadata, session.chip, cache, seconds, toolchain)
+
+
+def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: float) -> dict[str, Any]:
+    return {
+        "key": wanted.key,
+        "name": graph.name,
+        "target": session.chip.name,
+        "options": session.compile_options(),
+        "parts": dict(wanted.parts),
+        "aliases": [list(pair) for pair in sorted(graph.aliases.items())],
+        "compile_seconds": seconds,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "script": str(session.run.script) if session.run is not None else "",
+    }
+
+
+def _check_input(tensor: Tensor, array: Array) -> None:
+    fits = array.shape == tensor.shape and array.dtype == tensor.dtype.numpy and array.flags.c_contiguous
+    if not fits:
+        layout = "" if array.flags.c_contiguous else ", not contiguous"
+        raise RunError(
+            f"input {tensor.name!r} does not fit the program", code="TRN803",
+            limit=f"{tensor.dtype.name}{list(tensor.shape)}", got=f"{array.dtype.name}{list(array.shape)}{layout}",
+            remedy="pass an array of the shape and format that was compiled for",
+        )  # fmt: skip

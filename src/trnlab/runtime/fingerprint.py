@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What decides a compilation, as a key for machines and as labelled parts for people.
+
+The key is a digest over the canonical graph, the chip with all its figures, the options, and the compiler's version.
+The parts say the same in words, so that two fingerprints can be compared: which input, constant or option changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trnlab import chips
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.runtime.version import compiler_version
+
+Canonical = Callable[[Graph], bytes]
+MAX_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """`key`: 64 hexadecimal digits. `parts`: label to value, most telling first ("input x": "float32[8, 128]")."""
+
+    key: str
+    name: str
+    parts: Mapping[str, str]
+
+    def differences(self, old: Fingerprint) -> list[str]:
+        """What changed from `old` to this, one line each, at most MAX_SHOWN; empty when the keys are equal."""
+        if self.key == old.key:
+            return []
+        changed = []
+        for label in dict.fromkeys((*self.parts, *old.parts)):
+            before, after = old.parts.get(label), self.parts.get(label)
+            if before != after and label != "wiring":
+                changed.append(f"{label}: {before or 'absent'} -> {after or 'absent'}")
+        if not changed:
+            changed = ["the graph: the same ops in another order or wired differently"]
+        hidden = len(changed) - MAX_SHOWN
+        return changed[:MAX_SHOWN] + ([f"and {hidden} more"] if hidden > 0 else [])
+
+    def distance(self, other: Fingerprint) -> tuple[bool, int]:
+        """Smaller is nearer: graphs of the same name first, then by the number of differing parts."""
+        labels = {*self.parts, *other.parts}
+        return self.name != other.name, sum(self.parts.get(x) != other.parts.get(x) for x in labels)
+
+
+def fingerprint(graph: Graph, chip: chips.Chip, options: Mapping[str, Any], canonical: Canonical) -> Fingerprint:
+    """The fingerprint of compiling `graph` for `chip` with `options` (plain JSON values)."""
+    wiring = hashlib.sha256(canonical(graph)).hexdigest()
+    figures = hashlib.sha256(chips.to_toml(chip).encode()).hexdigest()
+    version = compiler_version()
+    request = json.dumps([wiring, chip.name, figures, options, version], sort_keys=True, allow_nan=False)
+    parts = {
+        **_inputs(graph),
+        **_constants(graph),
+        **{f"option {name}": str(value) for name, value in sorted(options.items())},
+        "target": chip.name,
+        "figures of the chip": figures[:12],
+        "outputs": ", ".join(_type(v) for v in graph.outputs),
+        **{f"ops {name}": str(count) for name, count in sorted(Counter(op.name for op in graph.ops).items())},
+        "compiler version": version,
+        "wiring": wiring,
+    }
+    return Fingerprint(hashlib.sha256(request.encode()).hexdigest(), graph.name, parts)
+
+
+def _inputs(graph: Graph) -> dict[str, str]:
+    return {f"input {v.name or i}": _type(v) for i, v in enumerate(graph.inputs)}
+
+
+def _constants(graph: Graph) -> dict[str, str]:
+    """Constants by place in the user's source where it is known, so that an edited number is named by its line."""
+    found: dict[str, str] = {}
+    for op in graph.ops:
+        if op.name == "constant":
+            place = f"constant at {op.loc.file}:{op.loc.line}" if op.loc else "constant"
+            count = sum(label == place or label.startswith(f"{place} #") for label in found)
+            found[f"{place} #{count + 1}" if count else place] = _value(op)
+    return found
+
+
+def _value(op: Op) -> str:
+    array = np.asarray(op.attrs["value"])
+    if array.size == 1:
+        return f"{array.reshape(()).item()!r} {_type(op.result)}"
+    return f"{_type(op.result)} {hashlib.sha256(array.tobytes()).hexdigest()[:12]}"
+
+
+def _type(value: Value) -> str:
+    return f"{value.dtype.name}{list(value.shape)}"

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run says beside its results: one line each, on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from trnlab.errors import TrnlabError
+
+Say = Callable[[str], None]
+
+_ERASE_LINE = "\r\x1b[2K"
+
+
+def say(line: str) -> None:
+    """Write one notice. On a terminal it takes the place of a progress bar, which is drawn anew by its owner."""
+    start = _ERASE_LINE if sys.stderr.isatty() else ""
+    sys.stderr.write(f"{start}trnlab: {line}\n")
+    sys.stderr.flush()
+
+
+def one_line(error: TrnlabError) -> str:
+    """An error in one line: code, what, and then limit, value, chip and the way out where they are known."""
+    parts = [f"{error.code}: {error.what}"]
+    for label, value in (("limit", error.limit), ("got", error.got), ("chip", error.chip), ("do", error.remedy)):
+        if value is not None:
+            parts.append(f"{label}: {value}")
+    return "; ".join(parts)

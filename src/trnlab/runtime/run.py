@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run: what a training script did, gathered while it runs, and kept in a folder.
+
+    runs/<name>/summary.json              see `summary`; there from the start, renewed while the run goes on
+    runs/<name>/executables/<key>.json    what each executable was compiled from and for
+    runs/<name>/timelines/<key>...        when each of its instructions runs
+
+Every file is written whole or not at all. A run that is interrupted or killed leaves a summary that says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trnlab
+from trnlab.errors import RunError
+from trnlab.runtime import performance, summary
+from trnlab.runtime.files import way_out, why, write_atomic
+
+if TYPE_CHECKING:
+    from trnlab.runtime.device import Executable
+    from trnlab.runtime.session import Session
+
+SAVE_EVERY_S = 5.0
+StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times executed
+
+
+class Run:
+    """Collects what happens; `finish` writes the last summary. Raises RunError when the folder cannot be written."""
+
+    def __init__(self, folder: Path, session: Session, script: Path, arguments: Sequence[str] = ()) -> None:
+        self.folder, self.session, self.script, self.arguments = folder, session, script, list(arguments)
+        self.losses: list[float] = []
+        self.reference_losses: list[float] = []
+        self.wall_s: list[float] = []
+        self.executables: dict[str, Executable] = {}
+        self.calls: Counter[str] = Counter()
+        self._in_step: Counter[str] = Counter()
+        self._patterns: Counter[StepCalls] = Counter()
+        self._tokens: Counter[int] = Counter()
+        self._started = datetime.now(UTC)
+        self._clock = self._step_clock = self._saved = time.perf_counter()
+        self.save("running")
+
+    # -- what the run is told -----------------------------------------------------------------------------------
+    def executed(self, executable: Executable) -> None:
+        """`executable` ran once."""
+        self.executables[executable.key] = executable
+        self.calls[executable.key] += 1
+        self._in_step[executable.key] += 1
+
+    def step(self, loss: float, tokens: int = 0) -> None:
+        """A training step is over: its loss, and how many tokens (or samples) it learned from."""
+        now = time.perf_counter()
+        self.losses.append(float(loss))
+        self.wall_s.append(now - self._step_clock)
+        self._step_clock = now
+        self._patterns[tuple(sorted(self._in_step.items()))] += 1
+        self._in_step.clear()
+        self._tokens[tokens] += 1
+        self.session.counters.steps += 1
+        if now - self._saved > SAVE_EVERY_S:
+            self.save("running")
+
+    def reference(self, losses: Sequence[float]) -> None:
+        """The losses of the same script on the host's processor in float32."""
+        self.reference_losses = [float(loss) for loss in losses]
+
+    # -- what the run leaves ------------------------------------------------------------------------------------
+    def finish(self, status: str) -> dict[str, Any]:
+        """Write everything, the summary last, and return it. status: "complete", "interrupted" or "failed"."""
+        for key, executable in self.executables.items():
+            about = {**executable.metadata, "cache": executable.cache, "calls": self.calls[key]}
+            self._write(f"executables/{key}.json", json.dumps(about, indent=2).encode())
+            self._write(f"timelines/{key}.timeline", executable.timeline.to_bytes())
+        return self.save(status, timed=True)
+
+    def save(self, status: str, *, timed: bool = False) -> dict[str, Any]:
+        """Write the summary as it stands; `timed` adds what takes a simulation of time."""
+        record = self.record(status)
+        if timed:
+            record |= performance.summarise(self)
+        self._write(summary.FILE, summary.to_json(record))
+        self._saved = time.perf_counter()
+        return record
+
+    def record(self, status: str) -> dict[str, Any]:
+        """The part of the summary that needs no simulation of time."""
+        session, counters = self.session, self.session.counters
+        return {
+            "schema": summary.SCHEMA,
+            "version": summary.VERSION,
+            "trnlab": trnlab.__version__,
+            "name": self.folder.name,
+            "status": status,
+            "complete": status == "complete",
+            "script": str(self.script),
+            "arguments": self.arguments,
+            "started": self._started.isoformat(timespec="seconds"),
+            "wall_s": time.perf_counter() - self._clock,
+            "step_wall_s": self.wall_s,
+            "target": session.target.name,
+            "chip": session.chip.name,
+            "precision": session.precision,
+            "stochastic_rounding": session.stochastic_rounding,
+            "seed": session.seed,
+            "steps": counters.steps,
+            "loss": self.losses,
+            "reference_loss": self.reference_losses,
+            "reference_loss_gap": self._gap(),
+            "instructions": counters.instructions,
+            "host_fallback_ops": counters.host_fallback_ops,
+            "host_fallbacks": dict(counters.host_fallbacks.most_common()),
+            "compile": self._compile(),
+        }
+
+    @property
+    def step_calls(self) -> StepCalls:
+        """The executables of a typical step and how often each ran; of the whole run when no step was reported."""
+        if self._patterns:
+            return self._patterns.most_common(1)[0][0]
+        return tuple(sorted(self.calls.items()))
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of a typical step; 0 when the script does not say."""
+        return self._tokens.most_common(1)[0][0] if self._tokens else 0
+
+    def _gap(self) -> float | None:
+        pairs = list(zip(self.losses, self.reference_losses))
+        return max(abs(a - b) for a, b in pairs) if pairs else None
+
+    def _compile(self) -> dict[str, Any]:
+        kinds = {e.cache for e in self.session.executables.values()}
+        cache = next((kind for kind in ("miss", "off", "hit") if kind in kinds), None)
+        used = self.session.executables.values()
+        return {"seconds": sum(e.seconds for e in used), "cache": cache, "executables": len(used)}
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, content)
+        except OSError as error:
+            raise RunError(
+                f"{str(path)!r} cannot be written: {why(error)}", code="TRN801",
+                remedy=way_out(error, "name another folder with --out"),
+            ) from error  # fmt: skip
+
+
+def new_folder(parent: Path, stem: str) -> Path:
+    """Make and return the first free `parent/stem-<n>`. Raises RunError when it cannot be made."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for n in itertools.count(1):
+            try:
+                (parent / f"{stem}-{n}").mkdir()
+            except FileExistsError:
+                continue
+            return parent / f"{stem}-{n}"
+    except OSError as error:
+        raise RunError(
+            f"no folder for the run can be made in {str(parent)!r}: {why(error)}", code="TRN801",
+            remedy=way_out(error, "name a folder with --out"),
+        ) from error  # fmt: skip
+    raise AssertionError("unreachable")

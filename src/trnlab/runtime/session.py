@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training script runs under: target, precision, options, cache, counters. There is no default target.
+
+    with session.activate(Session(chips.target("trn1.2xlarge"))):
+        ...                                  # everything that asks `session.current()` gets it
+
+`trnlab run` activates one for the script. Without it the environment decides (TRNLAB_TARGET, TRNLAB_PRECISION,
+TRNLAB_CACHE), and where that is silent too, the error says how to choose.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trnlab import chips
+from trnlab.errors import UsageError
+from trnlab.runtime.cache import Cache
+from trnlab.runtime.fingerprint import Fingerprint
+
+if TYPE_CHECKING:  # these two are made with a session
+    from trnlab.runtime.device import Executable
+    from trnlab.runtime.run import Run
+
+PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
+
+
+@dataclass
+class Counters:
+    """What happened so far. `host_fallbacks`: operators that ran on the host instead of the chip, by name."""
+
+    steps: int = 0
+    instructions: int = 0
+    host_fallbacks: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def host_fallback_ops(self) -> int:
+        """How many operators ran on the host."""
+        return self.host_fallbacks.total()
+
+
+@dataclass
+class Session:
+    """The settings of one run and what it counted.
+
+    precision: "bf16" (matmul operands rounded to bfloat16, accumulation in float32) or "fp32".
+    seed: of stochastic rounding and of the device's random streams. check_nan: stop at the first NaN or infinity.
+    """
+
+    target: chips.Target
+    precision: str = "bf16"
+    stochastic_rounding: bool = False
+    seed: int = 0
+    check_nan: bool = False
+    cache: Cache | None = None
+    run: Run | None = None
+    counters: Counters = field(default_factory=Counters)
+    executables: dict[str, Executable] = field(default_factory=dict)  # by key: compiled or read in this process
+    compiled: dict[str, Fingerprint] = field(default_factory=dict)  # the latest of each graph name
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise UsageError(
+                f"unknown precision {self.precision!r}", code="TRN103", limit=", ".join(PRECISIONS),
+                remedy="choose one of these",
+            )  # fmt: skip
+
+    @property
+    def chip(self) -> chips.Chip:
+        """The chip of the target."""
+        return self.target.chip
+
+    def compile_options(self) -> dict[str, Any]:
+        """The settings that change the program; they are part of the cache key."""
+        return {"precision": self.precision}
+
+
+_active: list[Session] = []
+
+
+@contextmanager
+def activate(session: Session) -> Iterator[Session]:
+    """Make `session` the current one within the block."""
+    _active.append(session)
+    try:
+        yield session
+    finally:
+        _active.remove(session)
+
+
+def current() -> Session:
+    """The session of this process. Raises UsageError, with the ways to choose one, when no target was chosen."""
+    if not _active:
+        _active.append(from_environment(os.environ))
+    return _active[-1]
+
+
+def from_environment(environment: Mapping[str, str]) -> Session:
+    """The session that environment variables describe. Raises UsageError when they name no known target."""
+    name = environment.get("TRNLAB_TARGET")
+    if not name:
+        raise UsageError(
+            "no target is chosen, and none is guessed",
+            code="TRN102",
+            limit=", ".join(chips.TARGETS),
+            remedy="start the script with `trnlab run --target NAME SCRIPT`, or set TRNLAB_TARGET=NAME",
+        )
+    precision = environment.get("TRNLAB_PRECISION", "bf16")
+    return Session(chips.target(name), precision, cache=Cache(cache_folder(environment)))
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where compiled programs are kept unless a command says otherwise: TRNLAB_CACHE, or the user's cache folder."""
+    if chosen := environment.get("TRNLAB_CACHE"):
+        return Path(chosen)
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trnlab"
