@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention forward: out = softmax(scale * q k^T + bias) v, scores never leave the chip.
+
+Letters: B batch, H heads, T queries, S keys, D head size.
+
+The probabilities are needed with keys on partitions, to be the stationary operand of P V; their row maximum is needed with
+queries on partitions, where VectorE can reduce. Transposing every tile of probabilities would cost the PE array a third
+pass and VectorE or ScalarE another trip through PSUM, so the scores are computed twice instead, once each way round:
+
+    front   S = Q K^T       [128 queries, up to 1024 keys] in PSUM; VectorE takes the row maximum m
+    back    S^T - m         [128 keys, up to 512 queries] in PSUM: -m enters as one more row of the contraction,
+                            a row of ones in K^T times a row of -m in Q^T
+            P^T = exp(...)  ScalarE, PSUM to SBUF
+            O += P^T.T [V 1]  [128 queries, D + 1]: the column of ones gives the row sums
+
+Neither the accumulator nor the sums are ever rescaled, however long S is. m is rounded to the format of the inputs:
+any value near the maximum serves as long as everyone uses the same one (bf16: exp stays finite for scores up to 4e4).
+When D leaves no free quadrant for the row, a matmul of one row of contraction adds it.
+
+The causal mask and a bias are further terms of the accumulation in PSUM (identity times mask), which costs the PE array
+a little and the other engines nothing. Blocks above the diagonal are skipped.
+
+Order is what keeps the engines busy: each runs its instructions in the order given here. The front of the next
+superblock (up to four query blocks) is woven into the back of this one, and P V runs two tiles behind the exponentials.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.attention_tiles import (
+    Bias,
+    Constants,
+    Group,
+    Step,
+    Task,
+    accumulate,
+    block_runs,
+    count_blocks,
+    groups,
+    load_tokens,
+    pieces,
+    store_statistics,
+    store_tokens,
+    token_pool,
+    transpose_tokens,
+    weave,
+)
+from trnlab.kernels.blocks import BANK, P
+from trnlab.kernels.view import View
+from trnlab.numerics.dtypes import float32
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder, Pool
+
+LOOKAHEAD = 2  # tiles of scores between exp and P V
+QUADRANT = 32
+# PSUM banks: two double tiles for the front, one tile of scores more than LOOKAHEAD, one accumulator.
+FRONT_BANKS, SCORE_BANKS, OUT_BANK = (0, 2), (4, 5, 6), 7
+
+
+def attention_forward(
+    b: Builder, q: View, k: View, v: View, out: View, lse: View, *, causal: bool, scale: float, bias: View | None = None
+) -> None:
+    """Record softmax(scale * q k^T + bias) v into `out`, and the log of the softmax's denominator into `lse`.
+
+    q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32; bias [B or 1, H or 1, T or 1,
+    S]. D <= 128; causal needs T == S. Any strides will do; DMA is fast when the heads of one token are adjacent.
+    SBUF holds keys and values of one head: about S * (4 D / 128 + 4) bytes a partition in bf16.
+    """
+    task = Task(q, k, v, bias, causal, scale)
+    with b.scope():
+        _Forward(b, task, out, lse).run()
+
+
+@dataclass(eq=False)
+class _Pack:
+    """Query heads [head, +heads) of a group that are worked on together, with the key heads they use."""
+
+    group: Group
+    head: int
+    heads: int
+    kv: int
+    kvs: int
+    kt: AP = field(init=False)  # [rows, kvs, S]: K^T, then a row of ones
+    qt: AP = field(init=False)  # [rows, heads, T]: Q^T, then a row of -m
+    values: AP = field(init=False)  # [128, kvs, blocks of S, D + 1]: V, then a column of ones
+
+
+@dataclass(eq=False)
+class _Job:
+    """One superblock: queries [q0, q1) of each head of a pack. `starts`, `ends`: of its pack, of its group."""
+
+    pack: _Pack
+    q0: int
+    q1: int
+    starts: bool
+    ends: bool
+    shift: AP = field(init=False)  # -m as [1, heads, queries]
+    bias: AP | None = None
+
+
+class _Forward:
+    """The state of one call while it is recorded."""
+
+    def __init__(self, b: Builder, task: Task, out: View, lse: View) -> None:
+        self.b, self.task, self.out, self.lse = b, task, out, lse
+        # Row of the contraction that holds -m: a quadrant's first, where engines can write; none left for D > 96.
+        self.shift_row = -(-task.depth // QUADRANT) * QUADRANT
+        self.fused = self.shift_row < P
+        self.constants = Constants(b, task.dtype)
+        self.blocks = max(1, min(4, BANK // (task.depth + 1)))  # query blocks of a superblock
+        if task.bias is not None:
+            self.blocks = min(self.blocks, Bias.blocks_that_fit(task))
+        self.bias = Bias(b, task, self.constants, self.blocks) if task.bias is not None else None
+        self.groups = groups(task)
+        self.pending: deque[Step] = deque()
+        self._loaded: dict[int, tuple[AP, AP, AP]] = {}
+        self._open_psum()
+        self._open_sbuf()
+
+    # -- memory -----------------------------------------------------------------------------------------------------
+    def _open_psum(self) -> None:
+        b, dt = self.b, self.task.dtype
+        two_banks = 2 * BANK * float32.itemsize // dt.itemsize
+        self.front = Pool([b.psum((P, 2 * BANK), bank=i, name="front") for i in FRONT_BANKS])
+        self.transposed = Pool([b.psum((P, two_banks), dt, bank=i, name="transposed") for i in FRONT_BANKS])
+        self.scores = Pool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
+        self.sums = b.psum((P, BANK), bank=OUT_BANK, name="out")
+
+    def _open_sbuf(self) -> None:
+        b, t = self.b, self.task
+        group, nq = self.groups[0], count_blocks(t.queries)
+        bufs = 2 if len(self.groups) > 1 else 1
+        self.q_pool = token_pool(b, "q", t.queries, group.heads * t.depth, t.dtype, bufs)
+        self.k_pool = token_pool(b, "k", t.keys, group.kvs * t.depth, t.dtype, bufs)
+        self.v_pool = token_pool(b, "v", t.keys, group.kvs * t.depth, t.dtype, bufs)
+        self.out_pool = token_pool(b, "out", t.queries, group.heads * t.depth, self.out.dtype, bufs)
+        self.packs = [pack for g in self.groups for pack in self._packs(g)]
+        most = max(p.heads for p in self.packs)
+        bufs = 2 if len(self.packs) > 1 else 1
+        self.kt_pool = self._transposed_pool("kT", max(p.kvs for p in self.packs), t.keys, bufs)
+        self.qt_pool = self._transposed_pool("qT", most, t.queries, bufs)
+        # P V of the last pack may still be to come when the next but one is prepared, if one superblock is all of a pack.
+        behind = 1 if len(self.packs) > 2 and t.queries <= self.blocks * P else 0
+        self.value_pool = self._value_pool(max(p.kvs for p in self.packs), bufs + behind)
+        self.shifts = b.pool((1, BANK), t.dtype, bufs=2, name="shift") if not self.fused else None
+        self.p_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="p")
+        self.o_pool = b.pool((P, BANK), float32, bufs=2, name="o")
+        self.partial_max = b.pool((P, -(-t.keys // (2 * BANK))), float32, bufs=2, name="partial_max")
+        stats = (P, t.batch * t.heads, nq)
+        self.shift_all = b.tile(stats, t.dtype, name="minus_max", slots=stats[1] * stats[2])
+        self.inverse_all = b.tile(stats, float32, name="inverse_sum", slots=stats[1] * stats[2])
+
+    def _packs(self, group: Group) -> list[_Pack]:
+        """Short sequences put several heads into one superblock; heads that share keys only with each other."""
+        t = self.task
+        nq = count_blocks(t.queries)
+        most = self.blocks // nq if nq <= self.blocks and self.bias is None else 1
+        if t.shared == 1:
+            return [_Pack(group, h, n, h, n) for h, n in pieces(group.head, group.head + group.heads, most)]
+        return [
+            _Pack(group, h, n, kv, 1)
+            for kv in range(group.kv, group.kv + group.kvs)
+            for h, n in pieces(kv * t.shared, (kv + 1) * t.shared, most)
+        ]
+
+    def _transposed_pool(self, name: str, heads: int, tokens: int, bufs: int) -> Pool:
+        """Tiles [rows, heads, tokens]; what lies between D and the shift's row is zero, K^T's row of shift is one."""
+        b, t = self.b, self.task
+        rows = self.shift_row + 1 if self.fused else t.depth
+        slots = max(1, heads * tokens // P)
+        pool = Pool([b.tile((rows, heads, tokens), t.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)])
+        for tile in pool.tiles:
+            if self.fused and t.depth < self.shift_row:
+                b.memset(dst=tile[: self.shift_row], value=0.0, engine=Engine.GPSIMD)
+            if self.fused and name == "kT":
+                b.memset(dst=tile[self.shift_row : rows], value=1.0, engine=Engine.GPSIMD)
+        return pool
+
+    def _value_pool(self, heads: int, bufs: int) -> Pool:
+        """Tiles [128, heads, blocks, D + 1] whose last column is one."""
+        b, t = self.b, self.task
+        n = count_blocks(t.keys)
+        pool = Pool(
+            [b.tile((P, heads, n, t.depth + 1), t.dtype, name=f"values{i}", slots=heads * n) for i in range(bufs)]
+        )
+        for tile in pool.tiles:
+            b.memset(dst=tile[:, :, :, t.depth : t.depth + 1], value=1.0, engine=Engine.GPSIMD)
+        return pool
+
+    # -- the order of things ------------------------------------------------------------------------------------------
+    def run(self) -> None:
+        """Record the whole call."""
+        jobs = self._jobs()
+        weave([], self._front(jobs[0]))
+        for i, job in enumerate(jobs):
+            weave(self._back(job), self._front(jobs[i + 1]) if i + 1 < len(jobs) else [])
+        while self.pending:
+            self.pending.popleft()()
+        self._store_lse()
+
+    def _jobs(self) -> list[_Job]:
+        jobs = []
+        for i, pack in enumerate(self.packs):
+            ends = i + 1 == len(self.packs) or self.packs[i + 1].group is not pack.group
+            for q0, n in pieces(0, self.task.queries, self.blocks * P):
+                last = q0 + n == self.task.queries
+                jobs.append(_Job(pack, q0, q0 + n, starts=q0 == 0, ends=ends and last))
+        return jobs
+
+    # -- front: load, transpose, find the maximum -----------------------------------------------------------------------
+    def _front(self, job: _Job) -> list[Step]:
+        steps: list[Step] = []
+        if job.starts:
+            self._load_groups(self.groups.index(job.pack.group))
+            steps += self._prepare(job.pack)
+        if self.bias is not None:
+            job.bias = self.bias.tile(job.pack.group.batch, job.pack.head, job.q0, job.q1)
+        for q0, n in pieces(job.q0, job.q1, P):
+            steps += self._maxima(job, q0, n)
+        steps.append(partial(self._shift, job))
+        return steps
+
+    def _load_groups(self, index: int) -> None:
+        """The tokens of this group, unless they are there, and of the next one."""
+        t = self.task
+        for i in range(index, min(index + 2, len(self.groups))):
+            if i in self._loaded:
+                continue
+            g = self.groups[i]
+            q, k, v = self._loaded[i] = self.q_pool.next(), self.k_pool.next(), self.v_pool.next()
+            load_tokens(self.b, k, t.k[g.batch, g.kv : g.kv + g.kvs])
+            load_tokens(self.b, q, t.q[g.batch, g.head : g.head + g.heads])
+            load_tokens(self.b, v, t.v[g.batch, g.kv : g.kv + g.kvs])
+
+    def _prepare(self, pack: _Pack) -> list[Step]:
+        """K^T and Q^T through the PE array, V to stand beside its column of ones through GpSimd."""
+        depth, group = self.task.depth, pack.group
+        q, k, v = self._loaded[self.groups.index(group)]
+        steps: list[Step] = []
+        before = self.packs[self.packs.index(pack) - 1]
+        if before is not pack and before.group is group and before.kv == pack.kv:
+            pack.kt, pack.values = before.kt, before.values
+        else:
+            pack.kt, pack.values = self.kt_pool.next()[:, : pack.kvs], self.value_pool.next()[:, : pack.kvs]
+            col = (pack.kv - group.kv) * depth
+            steps += transpose_tokens(self.b, self.transposed, pack.kt[:depth], k, col)
+            steps.append(partial(self._widen, pack, v, col))
+        pack.qt = self.qt_pool.next()[:, : pack.heads]
+        col = (pack.head - group.head) * depth
+        return steps + transpose_tokens(self.b, self.transposed, pack.qt[:depth], q, col)
+
+    def _widen(self, pack: _Pack, v: AP, col: int) -> None:
+        depth = self.task.depth
+        for block, rows, count in block_runs(0, self.task.keys):
+            src = v[:rows, block : block + count, col : col + pack.kvs * depth].split(1, pack.kvs, depth)
+            dst = pack.values[:rows, :, block : block + count, :depth].permute(1, 0, 2)
+            self.b.tensor_copy(dst=dst, src=src, engine=Engine.GPSIMD)
+
+    def _maxima(self, job: _Job, q0: int, n: int) -> list[Step]:
+        """Steps that leave -m of queries [q0, +n) of each head in `shift_all`."""
+        pack, span = job.pack, self.task.span(q0 + n)
+        row, block = self._column(pack), q0 // P
+        minus_max = self.shift_all[:n, row : row + pack.heads, block]
+        if span <= 2 * BANK:
+            per_tile = max(1, BANK // span)
+            return [
+                partial(self._maximum, job, q0, n, head, heads, 0, span, minus_max[:, head : head + heads], True)
+                for head, heads in pieces(0, pack.heads, per_tile)
+            ]
+        steps: list[Step] = []
+        for head in range(pack.heads):
+            partial_max = self.partial_max.next()
+            strips = list(pieces(0, span, 2 * BANK))
+            for i, (k0, count) in enumerate(strips):
+                dst = partial_max[:n, i : i + 1]
+                steps.append(partial(self._maximum, job, q0, n, head, 1, k0, count, dst, False))
+            data, dst = partial_max[:n, : len(strips)], minus_max[:, head : head + 1]
+            steps.append(partial(self.b.tensor_reduce, dst=dst, data=data, op="max", negate=True))
+        return steps
+
+    def _maximum(
+        self, job: _Job, q0: int, n: int, head: int, heads: int, k0: int, count: int, dst: AP, negate: bool
+    ) -> None:
+        """dst [n, heads] = max over keys [k0, +count) of the raw scores of queries [q0, +n)."""
+        task, pack = self.task, job.pack
+        scores = self.front.next()[:n].with_dims((count, heads), (1, count))
+        strips = list(pieces(0, count, BANK))  # one matmul writes within one bank
+        firsts, more = [], []
+        for i in range(heads):
+            stationary = pack.qt[: task.depth, head + i, q0 : q0 + n]
+            for start, width in strips:
+                moving = pack.kt[: task.depth, self._key(pack, head + i), k0 + start : k0 + start + width]
+                firsts.append((scores[:, i, start : start + width], stationary, moving))
+        if task.causal and k0 + count > q0:
+            mask = self.constants.mask_keys_after()[:n, :n].repeat(0, heads)
+            more.append((scores[:, :, q0 - k0 : q0 - k0 + n], self.constants.identity()[:n, :n], mask))
+        if self.bias is not None and job.bias is not None:
+            block = (q0 - job.q0) // P
+            for start, width in strips:
+                more.append(self.bias.to_queries(scores[:, 0, start : start + width], job.bias, block, k0 + start))
+        accumulate(self.b, firsts, more)
+        self.b.tensor_reduce(dst=dst, data=scores, op="max", negate=negate)
+
+    def _shift(self, job: _Job) -> None:
+        """-m from a column per query block to a row: times the identity on the PE array."""
+        pack, width = job.pack, job.q1 - job.q0
+        bank = self.front.next()[:1].with_dims((width, pack.heads), (1, width))
+        for i in range(pack.heads):
+            for q0, n in pieces(job.q0, job.q1, P):
+                column = self.shift_all[:n, self._column(pack) + i, q0 // P : q0 // P + 1]
+                dst = bank[:, i, q0 - job.q0 : q0 - job.q0 + n]
+                self.b.nc_matmul(dst=dst, stationary=column, moving=self.constants.identity()[:n, :n])
+        if self.shifts is None:
+            job.shift = pack.qt[self.shift_row : self.shift_row + 1, :, job.q0 : job.q1]
+        else:
+            job.shift = self.shifts.next().with_dims((width, pack.heads), (1, width))
+        self.b.activation(dst=job.shift, data=bank, op="copy")
+
+    def _column(self, pack: _Pack) -> int:
+        """Where the pack's first head is among all (batch, head) pairs."""
+        return pack.group.batch * self.task.heads + pack.head
+
+    def _key(self, pack: _Pack, head: int) -> int:
+        """The pack's key head that its query head uses."""
+        return head if self.task.shared == 1 else 0
+
+    # -- back: exponentials, products with V ----------------------------------------------------------------------------
+    def _back(self, job: _Job) -> list[Step]:
+        return [partial(self._exponentials, job, k0, n) for k0, n in pieces(0, self.task.span(job.q1), P)]
+
+    def _exponentials(self, job: _Job, k0: int, n: int) -> None:
+        """P^T of keys [k0, +n); their product with V comes LOOKAHEAD tiles later."""
+        task, pack, width = self.task, job.pack, job.q1 - job.q0
+        skip = max(0, k0 - job.q0) if task.causal else 0  # queries before the block see none of its keys
+        scores = self.scores.next()[:n].with_dims((width, pack.heads), (1, width))[:, :, skip:]
+        p = self.p_pool.next()[:n].with_dims((width, pack.heads), (1, width))
+        rows = self.shift_row + 1 if self.fused else task.depth
+        firsts, more = [], []
+        for i in range(pack.heads):
+            stationary = pack.kt[:rows, self._key(pack, i), k0 : k0 + n]
+            firsts.append((scores[:, i], stationary, pack.qt[:rows, i, job.q0 + skip : job.q1]))
+        if not self.fused:
+            more.append((scores, self.constants.ones()[:, :n], job.shift[:, :, skip:]))
+        if task.causal and k0 >= job.q0:
+            mask = self.constants.mask_queries_before()[:n, :n].repeat(0, pack.heads)
+            more.append((scores[:, :, :n], self.constants.identity()[:n, :n], mask))
+        if self.bias is not None and job.bias is not None:
+            for q0, count in pieces(job.q0, job.q1, P):
+                at = q0 - job.q0 - skip
+                if at >= 0:
+                    part = scores[:, 0, at : at + count]
+                    more.append(self.bias.to_keys(part, job.bias, (q0 - job.q0) // P, k0))
+        accumulate(self.b, firsts, more)
+        self.b.activation(dst=p[:, :, skip:], data=scores, op="exp", scale=task.scale)
+        self.pending.append(partial(self._products, job, k0, n, p))
+        if len(self.pending) > LOOKAHEAD:
+            self.pending.popleft()()
+
+    def _products(self, job: _Job, k0: int, n: int, p: AP) -> None:
+        """Add P V of keys [k0, +n) to the accumulators [queries, D + 1] of the superblock's query blocks."""
+        task, pack = self.task, job.pack
+        blocks = count_blocks(job.q1 - job.q0)
+        for i in range(pack.heads):
+            values = pack.values[:n, self._key(pack, i), k0 // P]
+            for q0, count in pieces(job.q0, job.q1, P):
+                span = task.span(q0 + count)
+                if k0 >= span:
+                    continue
+                at = q0 - job.q0
+                self.b.nc_matmul(
+                    dst=self._sums(i * blocks + at // P, 1)[:count, 0],
+                    stationary=p[:, i, at : at + count],
+                    moving=values,
+                    accumulate=k0 > 0,
+                    stop=k0 + n >= span,
+                )
+        if k0 + n >= task.span(job.q1):
+            self._finish(job)
+
+    def _sums(self, first: int, count: int) -> AP:
+        """Accumulators [128, count, D + 1]."""
+        width = self.task.depth + 1
+        return self.sums.with_dims((width, count), (1, width), skip=first * width)
+
+    def _finish(self, job: _Job) -> None:
+        """out = O / l. ScalarE frees the accumulator's bank at once; GpSimd divides at leisure."""
+        b, pack, depth = self.b, job.pack, self.task.depth
+        if job.q0 == 0 and pack.head == pack.group.head:
+            self.out_tile = self.out_pool.next()
+        column, first = self._column(pack), (pack.head - pack.group.head) * depth
+        blocks = count_blocks(job.q1 - job.q0)
+        sums = self._sums(0, pack.heads * blocks).split(0, pack.heads, blocks)
+        copy = self.o_pool.next().with_dims(*sums.dims)
+        for block, n, count in block_runs(job.q0, job.q1):
+            at = block - job.q0 // P
+            src, dst = sums[:n, :, at : at + count], copy[:n, :, at : at + count]
+            b.activation(dst=dst, data=src, op="copy")
+            inverse = self.inverse_all[:n, column : column + pack.heads, block : block + count]
+            b.reciprocal(dst=inverse, data=dst[:, :, :, depth])
+            out = self.out_tile[:n, block : block + count, first : first + pack.heads * depth]
+            b.tensor_tensor(
+                dst=out.split(1, pack.heads, depth).permute(1, 0, 2),
+                data1=dst[:, :, :, :depth],
+                data2=inverse.repeat(2, depth),
+                op="multiply",
+                engine=Engine.GPSIMD,
+            )
+        if job.ends:
+            g = pack.group
+            store_tokens(b, self.out[g.batch, g.head : g.head + g.heads], self.out_tile)
+
+    def _store_lse(self) -> None:
+        """lse = scale * m + log(l), for all queries at once: changing ScalarE's table of functions takes long."""
+        b, t = self.b, self.task
+        for block, n, count in block_runs(0, t.queries):
+            inverse = self.inverse_all[:n, :, block : block + count]
+            b.activation(dst=inverse, data=inverse, op="log")
+            b.scalar_tensor_tensor(
+                dst=inverse,
+                data=self.shift_all[:n, :, block : block + count],
+                operand0=-t.scale,
+                operand1=inverse,
+                op0="multiply",
+                op1="subtract",
+            )
+        store_statistics(b, self.front, self.lse, self.inverse_all)

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attention forward and backward share: the problem, tiles of tokens, constants, and the weaving of two streams.
+
+Letters: B batch, H heads, T queries, S keys, D head size. A block is 128 tokens. A tile of tokens [128, blocks, W] holds
+token `128 * block + partition` with W = heads * D values, so that its DMA rows are as long as memory allows: in the usual
+layout [B, T, H, D] several heads of one token are adjacent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import frexp
+
+import ml_dtypes
+import numpy as np
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
+from trnlab.kernels.view import View, rectangle
+from trnlab.numerics.dtypes import DType, float32
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder, Pool
+
+DMA_BYTES = 4096  # per partition and transfer: long enough to use the bandwidth, short enough to start early
+MIN_RUN_BYTES = 512  # heads are loaded together until the rows of a transfer are this long
+BIAS_FLOOR = -1e30  # stands for minus infinity in a bias: the PE array, which adds it, would turn infinity * 0 into NaN
+
+Step = Callable[[], None]
+Term = tuple[AP, AP, AP]  # dst, stationary, moving
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attention problem: q [B, H, T, D], k and v [B, Hkv, S, D], bias [B or 1, H or 1, T or 1, S] or None."""
+
+    q: View
+    k: View
+    v: View
+    bias: View | None
+    causal: bool
+    scale: float
+
+    def __post_init__(self) -> None:
+        assert self.depth <= P and self.heads % self.kv_heads == 0 and self.k.shape == self.v.shape
+        assert self.q.dtype is self.k.dtype is self.v.dtype and self.scale > 0
+        assert not self.causal or self.queries == self.keys, "causal attention needs as many queries as keys"
+
+    @property
+    def batch(self) -> int:
+        return self.q.shape[0]
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.k.shape[1]
+
+    @property
+    def shared(self) -> int:
+        """Query heads that share one key head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def queries(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def keys(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def depth(self) -> int:
+        return self.q.shape[3]
+
+    @property
+    def dtype(self) -> DType:
+        return self.q.dtype
+
+    def span(self, q_end: int) -> int:
+        """How many keys the queries before `q_end` look at."""
+        return min(q_end, self.keys) if self.causal else self.keys
+
+
+@dataclass(frozen=True)
+class Group:
+    """Heads that are loaded together: key heads [kv, +kvs) of one batch element and the query heads that use them."""
+
+    batch: int
+    kv: int
+    kvs: int
+    head: int
+    heads: int
+
+
+def groups(task: Task) -> list[Group]:
+    """Batch elements times the fewest key heads whose rows are worth a DMA."""
+    divisors = [n for n in range(1, task.kv_heads + 1) if task.kv_heads % n == 0]
+    row = task.depth * task.dtype.itemsize
+    kvs = next((n for n in divisors if n * row >= MIN_RUN_BYTES), task.kv_heads)
+    r = task.shared
+    return [
+        Group(batch, kv, kvs, kv * r, kvs * r) for batch in range(task.batch) for kv in range(0, task.kv_heads, kvs)
+    ]
+
+
+def count_blocks(n: int) -> int:
+    """Blocks of 128 that cover n."""
+    return -(-n // P)
+
+
+def block_runs(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """[start, stop), start a multiple of 128, as runs of equally filled blocks: (first block, rows, blocks)."""
+    first, full, tail = start // P, (stop - start) // P, (stop - start) % P
+    if full:
+        yield first, P, full
+    if tail:
+        yield first + full, tail, 1
+
+
+def pieces(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) cut into (first, count) of at most `size`."""
+    for first in range(start, stop, size):
+        yield first, min(size, stop - first)
+
+
+# -- tiles of tokens ------------------------------------------------------------------------------------------------
+def token_pool(b: Builder, name: str, tokens: int, width: int, dt: DType, bufs: int) -> Pool:
+    """`bufs` tiles of tokens whose blocks are waited for one by one."""
+    n = count_blocks(tokens)
+    return Pool([b.tile((P, n, width), dt, name=f"{name}{i}", slots=n) for i in range(bufs)])
+
+
+def load_tokens(b: Builder, tile: AP, view: View) -> None:
+    """Fill a tile of tokens from a view [heads, tokens, D]."""
+    for block, rows, count in _transfers(view):
+        dma_load(b, tile[:rows, block : block + count], _token_ap(view, block, rows, count))
+
+
+def store_tokens(b: Builder, view: View, tile: AP) -> None:
+    """Write a tile of tokens to a view [heads, tokens, D]."""
+    for block, rows, count in _transfers(view):
+        dma_store(b, _token_ap(view, block, rows, count), tile[:rows, block : block + count])
+
+
+def _transfers(view: View) -> Iterator[tuple[int, int, int]]:
+    heads, tokens, depth = view.shape
+    most = max(1, DMA_BYTES // (heads * depth * view.dtype.itemsize))
+    for block, rows, count in block_runs(0, tokens):
+        for first, blocks in pieces(block, block + count, most):
+            yield first, rows, blocks
+
+
+def _token_ap(view: View, block: int, rows: int, count: int) -> AP:
+    heads, _, depth = view.shape
+    head, token, inner = view.strides
+    shape, strides = (rows, count, heads, depth), (token, P * token, head, inner)
+    return View(view.buffer, view.offset + block * P * token, shape, strides).ap()
+
+
+def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int) -> list[Step]:
+    """Steps that fill dst [W, heads, tokens]: head i from columns [col + i W, +W) of a tile of tokens.
+
+    The PE array transposes block by block into `psum`, tiles of the same format; ScalarE empties them.
+    """
+    width, heads, tokens = dst.shape
+    blocks, room = count_blocks(tokens), psum.tiles[0].free // P
+    per_tile = max(1, room // blocks)
+
+    def step(head: int, count: int, start: int, length: int) -> None:
+        bank = psum.next()
+        for i in range(count):
+            for block, n in pieces(start, start + length, P):
+                at = i * blocks * P + block - start
+                data = tile[:n, block // P, col + (head + i) * width : col + (head + i + 1) * width]
+                b.nc_transpose(dst=bank[:width, at : at + n], data=data)
+        src = bank[:width].with_dims((blocks * P, count), (1, length))
+        b.activation(dst=dst[:, head : head + count, start : start + length], data=src, op="copy")
+
+    return [
+        partial(step, head, count, start, length)
+        for head, count in pieces(0, heads, per_tile)
+        for start, length in pieces(0, tokens, room * P)
+    ]
+
+
+# -- per-query statistics: columns [128 queries, heads, blocks] on chip, rows [heads, T] in HBM -----------------------
+def load_statistics(b: Builder, psum: Pool, columns: AP, view: View, factor: float) -> None:
+    """columns[p, b*H + h, block] = factor * view[b, h, 128 * block + p], all fp32."""
+    heads, tokens = view.shape[0] * view.shape[1], view.shape[2]
+    rows = b.pool((P, 2 * BANK), float32, bufs=2, name="statistics")
+    for row, height in pieces(0, heads, P):
+        for first, count in pieces(0, tokens, 2 * BANK):
+            tile = rows.next()
+            for piece in rectangle(view, 2, row, height, first, count):
+                part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
+                dma_load(b, part, piece.ap)
+            for start, n in pieces(first, first + count, P):
+                bank = psum.next()[:n, :height]
+                b.nc_transpose(dst=bank, data=tile[:height, start - first : start - first + n])
+                dst = columns[:n, row : row + height, start // P]
+                b.activation(dst=dst, data=bank, op="copy", scale=factor)
+
+
+def store_statistics(b: Builder, psum: Pool, view: View, columns: AP) -> None:
+    """view[b, h, 128 * block + p] = columns[p, b*H + h, block], all fp32."""
+    heads, tokens = view.shape[0] * view.shape[1], view.shape[2]
+    rows = b.pool((P, 2 * BANK), float32, bufs=2, name="statistics")
+    for row, height in pieces(0, heads, P):
+        for first, count in pieces(0, tokens, 2 * BANK):
+            bank, tile = psum.next()[:height, :count], rows.next()[:height, :count]
+            for start, n in pieces(first, first + count, P):
+                data = columns[:n, row : row + height, start // P]
+                b.nc_transpose(dst=bank[:, start - first : start - first + n], data=data)
+            b.tensor_copy(dst=tile, src=bank)
+            for piece in rectangle(view, 2, row, height, first, count):
+                part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
+                dma_store(b, piece.ap, part)
+
+
+# -- constants and sums on the PE array -------------------------------------------------------------------------------
+class Constants:
+    """Small matrices that the PE array multiplies with, made on first use."""
+
+    def __init__(self, b: Builder, dt: DType) -> None:
+        self._b, self._dtype = b, dt
+        self._made: dict[tuple[str, DType], AP] = {}
+        # Far below any score, and small enough that its sums stay finite.
+        self._masked = float(ml_dtypes.finfo(dt.numpy).min if dt.numpy != np.float32 else np.finfo(np.float32).min) / 4
+
+    def identity(self, dt: DType | None = None) -> AP:
+        """Ones on the diagonal [128, 128]."""
+        return self._get("identity", dt or self._dtype, self._make_identity)
+
+    def ones(self, dt: DType | None = None) -> AP:
+        """A row of ones [1, 512]."""
+        return self._get("ones", dt or self._dtype, lambda dt: self._filled((1, BANK), 1.0, dt))
+
+    def mask_keys_after(self) -> AP:
+        """[128 queries, 128 keys]: zero where key <= query, far below zero elsewhere."""
+        return self._get("mask_queries", self._dtype, lambda dt: self._triangle(0.0, 1, dt, self._masked))
+
+    def mask_queries_before(self) -> AP:
+        """[128 keys, 128 queries]: zero where query >= key, far below zero elsewhere."""
+        return self._get("mask_keys", self._dtype, lambda dt: self._triangle(0.0, -1, dt, self._masked))
+
+    def _get(self, name: str, dt: DType, make: Callable[[DType], AP]) -> AP:
+        if (name, dt) not in self._made:
+            self._made[name, dt] = make(dt)
+        return self._made[name, dt]
+
+    def _filled(self, shape: tuple[int, ...], value: float, dt: DType) -> AP:
+        tile = self._b.tile(shape, dt, name="constant")
+        self._b.memset(dst=tile, value=value, engine=Engine.GPSIMD)
+        return tile
+
+    def _triangle(self, value: float, sign: int, dt: DType, outside: float) -> AP:
+        """`value` where sign * (partition - column) >= 0, `outside` elsewhere."""
+        tile = self._filled((P, P), value, dt)
+        self._b.affine_select(
+            dst=tile, on_true=tile, pattern=((-sign, P),), channel_multiplier=sign, cmp_op="greater_equal",
+            on_false=outside,
+        )  # fmt: skip
+        return tile
+
+    def _make_identity(self, dt: DType) -> AP:
+        tile = self._triangle(1.0, 1, dt, 0.0)
+        self._b.affine_select(
+            dst=tile, on_true=tile, pattern=((1, P),), channel_multiplier=-1, cmp_op="greater_equal", on_false=0.0
+        )
+        return tile
+
+
+def accumulate(b: Builder, firsts: list[Term], more: list[Term]) -> None:
+    """One accumulation group: `firsts` write disjoint parts of it, each of `more` adds to what is there."""
+    for dst, stationary, moving in firsts:
+        b.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=False, stop=not more)
+    for i, (dst, stationary, moving) in enumerate(more):
+        b.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=True, stop=i == len(more) - 1)
+
+
+# -- bias ---------------------------------------------------------------------------------------------------------
+class Bias:
+    """An additive bias on chip, divided by `scale` since it joins the raw scores in PSUM; the PE array adds it."""
+
+    def __init__(self, b: Builder, task: Task, constants: Constants, blocks: int) -> None:
+        """`blocks`: the most query blocks that are asked for at once."""
+        assert task.bias is not None
+        self._b, self._task, self._view, self._constants = b, task, task.bias, constants
+        self.per_query = self._view.shape[2] > 1
+        exact = frexp(task.scale)[0] == 0.5 and self._view.dtype is task.dtype
+        dt = task.dtype if exact else float32  # dividing by a power of two loses nothing
+        shape = (P, blocks, task.keys) if self.per_query else (1, task.keys)
+        self._raw = b.pool(shape, self._view.dtype, bufs=2, name="bias_raw")
+        self._scaled = b.pool(shape, dt, bufs=3, name="bias")
+        self._identity, self._ones = constants.identity(dt), constants.ones(dt)
+        self._last: tuple[tuple[int, ...], AP] | None = None
+
+    @staticmethod
+    def blocks_that_fit(task: Task) -> int:
+        """Query blocks whose bias takes at most 24 KiB of a partition."""
+        assert task.bias is not None
+        return max(1, 24 * 1024 // (4 * task.keys)) if task.bias.shape[2] > 1 else P
+
+    def tile(self, batch: int, head: int, q0: int, q1: int) -> AP:
+        """The bias of queries [q0, q1): [128, blocks, S], or [1, S] when it is the same for all queries."""
+        view = self._view
+        view = view[min(batch, view.shape[0] - 1), min(head, view.shape[1] - 1)]
+        key = (view.offset, q0 if self.per_query else 0)
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._prepare(view, q0, q1)
+        return self._last[1]
+
+    def _prepare(self, view: View, q0: int, q1: int) -> AP:
+        raw, scaled = self._raw.next(), self._scaled.next()
+        if not self.per_query:
+            self._load(raw, scaled, view.ap())
+            return scaled
+        for block, rows, count in block_runs(q0, q1):
+            row, col = view.strides
+            src = View(view.buffer, view.offset + block * P * row, (rows, count, view.shape[1]), (row, P * row, col))
+            first = block - q0 // P
+            self._load(raw[:rows, first : first + count], scaled[:rows, first : first + count], src.ap())
+        return scaled
+
+    def _load(self, raw: AP, scaled: AP, src: AP) -> None:
+        dma_load(self._b, raw, src)
+        self._b.tensor_scalar(
+            dst=scaled, data=raw, operand0=BIAS_FLOOR, op0="max", operand1=1.0 / self._task.scale, op1="multiply"
+        )  # fmt: skip
+
+    def to_queries(self, scores: AP, tile: AP, block: int, k0: int) -> Term:
+        """The term that adds to scores [queries, keys from k0] of one query block."""
+        n, width = scores.partitions, scores.free
+        if self.per_query:
+            return scores, self._identity[:n, :n], tile[:n, block, k0 : k0 + width]
+        return scores, self._ones[:, :n], tile[:, k0 : k0 + width]
+
+    def to_keys(self, scores: AP, tile: AP, block: int, k0: int) -> Term:
+        """The term that adds to scores [keys from k0, queries]; of one query block when the bias is per query."""
+        n, width = scores.partitions, scores.free
+        if self.per_query:
+            return scores, tile[:width, block, k0 : k0 + n], self._identity[:width, :width]
+        return scores, tile[:, k0 : k0 + n], self._ones[:, :width]
+
+
+# -- order ----------------------------------------------------------------------------------------------------------
+def weave(main: list[Step], other: list[Step]) -> None:
+    """Run two lists of steps, the other's spread evenly among the main ones.
+
+    Engines execute in order: what one stream waits for, the other fills.
+    """
+    done = 0
+    for i, step in enumerate(main):
+        step()
+        while done * len(main) < (i + 1) * len(other):
+            other[done]()
+            done += 1
+    for step in other[done:]:
+        step()
