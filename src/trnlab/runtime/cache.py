@@ -2,9 +2,9 @@
 """The compile cache: executables by the digest of what they were made from.
 
 A folder of files `<key>.trnx` (see `serialize`), each written whole or not at all, and beside each a `<key>.hits`
-with one byte per use. Any number of processes may read and write it at once; a process that dies, at any moment, leaves
-at worst a temporary file that nobody reads. What is read is checked; what fails the check is told in one line, and
-built again.
+with one byte per use. Any number of processes may read and write it at once; a process that dies, at any moment,
+leaves at worst a temporary file that nobody reads. What is read is checked; what fails the check is told in one line,
+and built again.
 """
 
 from __future__ import annotations

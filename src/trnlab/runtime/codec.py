@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as plain data: a JSON tree of known classes, and arrays beside it. Loading imports, calls and guesses nothing.
+"""Programs as plain data: a JSON tree of known classes, and arrays beside it. Loading one imports and calls nothing.
 
-How Python values look in JSON: None, booleans, integers, finite floats and strings are themselves; a tuple is an array;
-and everything else is an object with one member that names what it is:
+How Python values look in JSON: None, booleans, integers, finite floats and strings are themselves; a tuple is an
+array; and everything else is an object with one member that names what it is:
 
     {"list": [...]}  {"dict": [[key, value], ...]}  {"float": "nan" | "inf" | "-inf"}  {"dtype": "bfloat16"}
     {"array": index of an array}  {"Memory": 1}  {"Work": [fields in order]}

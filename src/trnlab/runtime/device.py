@@ -86,8 +86,8 @@ class Loaded:
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Execute once.
 
-        Inputs are C-contiguous arrays in the graph's order; donated ones are overwritten, and are what is returned for
-        the outputs that replace them. Raises RunError for inputs that do not fit the program.
+        Inputs are C-contiguous arrays in the graph's order; donated ones are overwritten, and are what is returned
+        for the outputs that replace them. Raises RunError for inputs that do not fit the program.
         """
         program = self.executable.program
         self._check(inputs)
