@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensor-level IR: a functional graph of ops named and defined as in StableHLO.
 
-The specification: https://openxla.org/stablehlo/spec. A graph is a list of ops in topological order over typed values.
-Nothing here is computed: ops are listed in `ops`, shapes are in `infer`, rules in `verify`, meaning in `interpret`, text
-in `text`.
+The specification: https://openxla.org/stablehlo/spec. A graph is a list of ops in topological order over typed
+values. Nothing here is computed: ops are listed in `ops`, shapes are in `infer`, rules in `verify`, meaning in
+`interpret`, text in `text`.
 """
 
 from __future__ import annotations

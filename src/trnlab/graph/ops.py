@@ -2,10 +2,10 @@
 """The ops of the graph, as one table: name, operands, attributes, class.
 
 Names, operands and attributes are StableHLO's (https://openxla.org/stablehlo/spec), with four differences, each for
-the reader's sake: attributes that StableHLO nests (dimension numbers) are flat here; the body of `reduce` and `scatter`
-is an attribute `kind`; a result type that does not follow from the operands is given by attributes `shape` and `dtype`;
-and `erf` is CHLO's. Names that start with "trn." are composites: wholes that the chip has hardware or a kernel for,
-each defined in terms of the other ops in `composites`.
+the reader's sake: attributes that StableHLO nests (dimension numbers) are flat here; the body of `reduce` and
+`scatter` is an attribute `kind`; a result type that does not follow from the operands is given by attributes `shape`
+and `dtype`; and `erf` is CHLO's. Names that start with "trn." are composites: wholes that the chip has hardware or a
+kernel for, each defined in terms of the other ops in `composites`.
 
 Shape letters: B batch, H heads, T query length, S key length, D head size, V rows of a table, C columns.
 """
@@ -151,7 +151,8 @@ _TABLE: tuple[OpDef, ...] = (
     ),
     # Random numbers in [0, 1) from a counter: the same seed and stream give the same numbers, see `composites`.
     OpDef("trn.rng_uniform", SOURCE, ("seed",), attrs={"shape": _SHAPE, "stream": Attr("int", 0)}),
-    # The derivatives *_dx are taken at x and not multiplied by the incoming gradient, as in the chip's activation table.
+    # The derivatives *_dx are taken at x and not multiplied by the incoming gradient, as in the chip's activation
+    # table.
     OpDef("trn.gelu", ELEMENTWISE, ("operand",), "f", _GELU),
     OpDef("trn.gelu_dx", ELEMENTWISE, ("operand",), "f", _GELU),
     *_unary("f", "trn.silu", "trn.silu_dx"),

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the composite ops mean, in terms of the other ops.
+
+`expand` is the definition: the interpreter runs it, and a compiler without a kernel for a composite may use it too.
+Inside, everything is float32; results are converted to the format of the op's results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Op, Value
+from trnlab.graph.ops import OPS
+from trnlab.numerics.dtypes import float32, int32, uint32
+
+Attrs = dict[str, Any]
+_TANH_SCALE, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
+
+
+def expand(op: Op, b: GraphBuilder) -> tuple[Value, ...]:
+    """Append the definition of a composite to `b`, reading op's operands; the values that stand for its results."""
+    return define(op.name, op.operands, op.attrs, b)
+
+
+def define(name: str, operands: Sequence[Value], attrs: Attrs, b: GraphBuilder) -> tuple[Value, ...]:
+    """As `expand`, for an op that is not in a graph."""
+    formats = [operand.dtype for operand in operands]
+    wide = [b.convert(v, float32) if v.dtype.is_float else v for v in operands]
+    results = _DEFINITIONS[name](b, wide, attrs)
+    if name == "trn.attention":
+        return b.convert(results[0], formats[0]), results[1]
+    if name == "trn.attention_backward":
+        return tuple(b.convert(v, formats[1]) for v in results)
+    return tuple(b.convert(v, formats[0]) if formats[0].is_float else v for v in results)
+
+
+# -- activations --------------------------------------------------------------------------------------------------
+
+
+def _gelu(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = operands
+    if attrs["approximate"] == "none":
+        return (b.multiply(x, _normal_cdf(b, x)),)
+    return (b.multiply(b.multiply(x, 0.5), b.add(b.tanh(_tanh_argument(b, x)), 1.0)),)
+
+
+def _gelu_dx(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """Product rule: Phi(x) + x phi(x); with the approximation, (1 + t)/2 + x/2 (1 - t^2) u' for t = tanh(u)."""
+    (x,) = operands
+    squared = b.multiply(x, x)
+    if attrs["approximate"] == "none":
+        density = b.multiply(b.exponential(b.multiply(squared, -0.5)), 1 / math.sqrt(2 * math.pi))
+        return (b.add(_normal_cdf(b, x), b.multiply(x, density)),)
+    t = b.tanh(_tanh_argument(b, x))
+    inner = b.multiply(b.add(b.multiply(squared, 3 * _TANH_CUBE), 1.0), _TANH_SCALE)
+    slope = b.multiply(b.multiply(b.multiply(x, 0.5), b.subtract(1.0, b.multiply(t, t))), inner)
+    return (b.add(b.multiply(b.add(t, 1.0), 0.5), slope),)
+
+
+def _normal_cdf(b: GraphBuilder, x: Value) -> Value:
+    return b.multiply(b.add(b.erf(b.multiply(x, math.sqrt(0.5))), 1.0), 0.5)
+
+
+def _tanh_argument(b: GraphBuilder, x: Value) -> Value:
+    cube = b.multiply(b.multiply(b.multiply(x, x), x), _TANH_CUBE)
+    return b.multiply(b.add(x, cube), _TANH_SCALE)
+
+
+def _silu(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = operands
+    return (b.multiply(x, b.logistic(x)),)
+
+
+def _silu_dx(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """s (1 + x (1 - s)) for s = logistic(x)."""
+    (x,) = operands
+    s = b.logistic(x)
+    return (b.multiply(s, b.add(b.multiply(x, b.subtract(1.0, s)), 1.0)),)
+
+
+# -- attention ----------------------------------------------------------------------------------------------------
+# Heads are grouped by the key head they share: q is seen as [B, Hkv, G, T, D] with H = Hkv * G.
+
+
+def _attention(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    q, k, v = operands[:3]
+    scores = _scores(b, _grouped(b, q, k), k, operands[3:], attrs)
+    highest = b.reduce(scores, [-1], "maximum", keepdims=True)
+    weights = b.exponential(b.subtract(scores, highest))
+    total = b.reduce(weights, [-1], "add", keepdims=True)
+    out = b.dot_general(b.divide(weights, total), v, ((4,), (2,)), ((0, 1), (0, 1)))
+    lse = b.add(b.log(total), highest)
+    return b.reshape(out, q.shape), b.reshape(lse, q.shape[:3])
+
+
+def _attention_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """The weights again from lse; then the softmax's gradient ds = p (dp - sum(dout * out))."""
+    dout, q, k, v, out, lse = operands[:6]
+    batch = ((0, 1), (0, 1))
+    grouped, dgrouped = _grouped(b, q, k), _grouped(b, dout, k)
+    scores = _scores(b, grouped, k, operands[6:], attrs)
+    weights = b.exponential(b.subtract(scores, b.reshape(lse, (*scores.shape[:4], 1))))
+    delta = b.reshape(b.reduce(b.multiply(dout, out), [-1]), (*scores.shape[:4], 1))
+    dweights = b.dot_general(dgrouped, v, ((4,), (3,)), batch)
+    dscores = b.multiply(b.multiply(weights, b.subtract(dweights, delta)), attrs["scale"])
+    dq = b.reshape(b.dot_general(dscores, k, ((4,), (2,)), batch), q.shape)
+    dk = b.dot_general(dscores, grouped, ((2, 3), (2, 3)), batch)
+    dv = b.dot_general(weights, dgrouped, ((2, 3), (2, 3)), batch)
+    return dq, dk, dv
+
+
+def _grouped(b: GraphBuilder, x: Value, k: Value) -> Value:
+    batch, heads, length, size = x.shape
+    return b.reshape(x, (batch, k.shape[1], heads // k.shape[1], length, size))
+
+
+def _scores(b: GraphBuilder, q: Value, k: Value, bias: Sequence[Value], attrs: Attrs) -> Value:
+    """scale * q k^T + bias, [B, Hkv, G, T, S]; -inf where a causal mask hides a key later than the query."""
+    scores = b.multiply(b.dot_general(q, k, ((4,), (3,)), ((0, 1), (0, 1))), attrs["scale"])
+    batch, key_heads, group, t, s = scores.shape
+    for extra in bias:
+        whole = b.broadcast_to(extra, (batch, key_heads * group, t, s))
+        scores = b.add(scores, b.reshape(whole, scores.shape))
+    if attrs["causal"]:
+        visible = b.compare(b.iota((t, s), int32, 0), "GE", b.iota((t, s), int32, 1))
+        scores = b.select(b.broadcast_to(visible, scores.shape), scores, -math.inf)
+    return scores
+
+
+# -- random numbers -----------------------------------------------------------------------------------------------
+
+
+def _rng_uniform(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """The top 24 bits of a hash of (index, seed, stream) as a fraction: every value is exact in float32.
+
+    The hash is an integer mixer with full avalanche (each input bit flips each output bit half of the time), keyed
+    twice.
+    """
+    (seed,) = operands
+    shape = attrs["shape"]
+    stream = b.constant(attrs["stream"] * 0x9E3779B9 % 2**32, uint32)
+    key = b.broadcast_to(_mix(b, b.xor(b.convert(seed, uint32), _mix(b, stream))), shape)
+    bits = _mix(b, b.xor(_mix(b, b.add(_row_major_index(b, shape), key)), key))
+    return (b.multiply(b.convert(_shift_right(b, bits, 8), float32), 2.0**-24),)
+
+
+def _row_major_index(b: GraphBuilder, shape: tuple[int, ...]) -> Value:
+    return b.reshape(b.iota((math.prod(shape),), uint32), shape)
+
+
+def _mix(b: GraphBuilder, x: Value) -> Value:
+    """A bijection of 32 bits: xor-shifts by 16, 15, 16 between multiplications by two odd constants."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = b.multiply(b.xor(x, _shift_right(b, x, shift)), factor)
+    return b.xor(x, _shift_right(b, x, 16))
+
+
+def _shift_right(b: GraphBuilder, x: Value, bits: int) -> Value:
+    return b.divide(x, 1 << bits)
+
+
+_DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[Value, ...]]] = {
+    "trn.gelu": _gelu,
+    "trn.gelu_dx": _gelu_dx,
+    "trn.silu": _silu,
+    "trn.silu_dx": _silu_dx,
+    "trn.attention": _attention,
+    "trn.attention_backward": _attention_backward,
+    "trn.rng_uniform": _rng_uniform,
+}
+assert set(_DEFINITIONS) == {name for name, d in OPS.items() if d.composite}
