@@ -21,7 +21,7 @@ def assign_slots(
 
     Returns the number of slots and, per buffer, its first HBM slot (-1 on chip).
     """
-    cuts = _sbuf_cuts(buffers)
+    cuts = sbuf_cuts(buffers)
     top = psum.num_banks + len(cuts)
     hbm_slot = []
     for buffer in buffers:
@@ -46,7 +46,7 @@ def assign_slots(
     return top, tuple(hbm_slot)
 
 
-def _sbuf_cuts(buffers: Sequence[Buffer]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def sbuf_cuts(buffers: Sequence[Buffer]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Byte addresses at which some SBUF tile, or a tracked piece of one, begins or ends."""
     cuts = {0}
     for b in buffers:
