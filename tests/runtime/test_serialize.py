@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from runtime_samples import program
+
 from trnlab.errors import CacheError, Location
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import ALL
@@ -77,12 +77,12 @@ def test_metadata_can_be_read_alone(tmp_path: Path) -> None:
     assert serialize.load_metadata(path)["name"] == "step"
 
 
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(ALL) | st.sampled_from(Memory),
-    lambda inner: st.lists(inner, max_size=4).map(tuple) | st.dictionaries(st.text(), inner, max_size=3)
-    | st.lists(inner, max_size=3),
+    SCALARS | st.sampled_from(ALL) | st.sampled_from(Memory),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @given(PLAIN)
