@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a matmul is cut into blocks that fit on chip: choosing what stays in SBUF and what streams past it.
 
-One operand is *resident*: block by block it is brought in, and meets all of the other, *streamed* operand before it leaves.
-The contraction is cut into chunks when it is too long for both to be there in full. A block product of several chunks lives
-in PSUM until its last chunk, so it must fit there; a resident block keeps all of its chunks unless `keep` is False.
+One operand is *resident*: block by block it is brought in, and meets all of the other, *streamed* operand before
+it leaves. The contraction is cut into chunks when it is too long for both to be there in full. A block product of
+several chunks lives in PSUM until its last chunk, so it must fit there; a resident block keeps all of its chunks
+unless `keep` is False.
 
 Letters: M stationary free, N moving free, K contraction; R resident, S streamed.
 """
@@ -38,10 +39,12 @@ class Problem:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element."""
         return dtype(self.dtype).itemsize
 
     @property
     def k_tiles(self) -> int:
+        """Matmuls that one output tile adds up."""
         return ceil(self.k / P)
 
     @property
@@ -52,18 +55,22 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One operand in a blocking: free size in all, of a block, of the pieces that blocks are loaded in; SBUF tiles."""
+    """One operand in a blocking: its free size in all, of a block, of the pieces that are loaded; its SBUF tiles.
+
+    `unit`: free size of one matmul's operand. `raw_tiles`: SBUF tiles for pieces that wait to be transposed.
+    """
 
     size: int
-    unit: int  # free size of one matmul's operand: 128 stationary, 512 moving
+    unit: int
     k_rows: bool
     block: int
     piece: int
     tiles: int
-    raw_tiles: int  # tiles for what waits to be transposed
+    raw_tiles: int
 
     @property
     def blocks(self) -> int:
+        """Blocks of the operand."""
         return ceil(self.size / self.block)
 
     @property
@@ -90,10 +97,12 @@ class Blocking:
 
     @property
     def resident(self) -> Side:
+        """The operand that stays."""
         return self.lhs if self.lhs_resident else self.rhs
 
     @property
     def streamed(self) -> Side:
+        """The operand that passes."""
         return self.rhs if self.lhs_resident else self.lhs
 
     def sbuf_bytes(self, itemsize: int) -> int:
@@ -172,35 +181,50 @@ def _widths(size: int, unit: int) -> list[int]:
 
 
 def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
-    """Seconds, roughly: the busiest of PE array, DMA and evacuation, plus what cannot overlap. For comparing only."""
-    resident_loads, streamed_loads = blocking.loads
-    bandwidth = min(chip.dma.engines.value * chip.dma.engine_bandwidth.value, chip.hbm.bandwidth.value)
-    transpose = P * chip.tensor.transpose_passes.of(problem.dtype).value / chip.tensor.clock.value
-    evacuate = 1.2 / (chip.vector.clock.value + chip.scalar.clock.value)  # a column, by two engines, with their overhead
+    """Seconds, roughly and for comparing: the busiest of PE array, copies and DMA, plus what cannot overlap."""
     columns = ceil(problem.m / P) * problem.n
-    multiply = columns * chip.tensor.passes.of(problem.dtype).value / chip.tensor.clock.value
-    pe, copies, dma = multiply * problem.k_tiles, columns * evacuate, problem.m * problem.n * problem.itemsize / bandwidth
-    exposed = 0.0
-    for side, loads in ((blocking.resident, resident_loads), (blocking.streamed, streamed_loads)):
-        row = (side.piece if side.k_rows else blocking.depth * P) * problem.itemsize
-        slow = 1 + chip.dma.descriptor.value * 1e-9 * chip.dma.engine_bandwidth.value / row
-        load = side.size * problem.k * problem.itemsize / bandwidth * slow
-        dma += load * loads
-        exposed += load * side.piece * blocking.depth / (side.size * problem.k_tiles)
-        if not side.k_rows:
-            squares = ceil(side.size / P) * problem.k_tiles * loads
-            pe += squares * transpose
-            copies += squares * P * evacuate
-    exposed += _exchange(blocking, dma_of_block=dma * blocking.resident.block / blocking.resident.size, pe=pe)
-    return max(pe, dma, copies) + exposed + 0.02 * (pe + dma + copies)
+    copy = 1.2 / (chip.vector.clock.value + chip.scalar.clock.value)  # of a column, with the engines' overhead
+    bandwidth = _bandwidth(chip)
+    pe = columns * problem.k_tiles * chip.tensor.passes.of(problem.dtype).value / chip.tensor.clock.value
+    square = P * chip.tensor.transpose_passes.of(problem.dtype).value / chip.tensor.clock.value
+    copies, dma, triggers = columns * copy, problem.m * problem.n * problem.itemsize / bandwidth, 0.0
+    flows = []
+    for side, times in zip((blocking.resident, blocking.streamed), blocking.loads):
+        load = _load_time(side, blocking, problem, chip)
+        loads = ceil(side.size / side.piece) * blocking.chunks * times
+        squares = 0 if side.k_rows else ceil(side.size / P) * problem.k_tiles * times
+        pe, copies = pe + squares * square, copies + squares * P * copy
+        dma, triggers = dma + load * loads, triggers + loads * chip.dma.trigger.value * 1e-9
+        flows.append((side, loads, load, squares * square / loads))
+    steps = blocking.resident.blocks * blocking.streamed.blocks * blocking.chunks
+    latency = (chip.dma.trigger.value + chip.dma.start.value + chip.dma.completion.value) * 1e-9
+    waits = [0.0]
+    for side, loads, load, turning in flows[1 if blocking.keep else 0 :]:
+        if loads > side.tiles:
+            place, held = (side.tiles, pe / steps) if side.k_rows else (side.raw_tiles, turning)
+            waits.append(loads * (latency + load + held) / place)
+    exposed = sum(load for _, _, load, _ in flows) + _exchange(blocking, flows[0][1] * flows[0][2], pe)
+    return max(pe, copies, dma, triggers, *waits) + exposed + 0.02 * (pe + copies + dma + triggers)
 
 
-def _exchange(blocking: Blocking, dma_of_block: float, pe: float) -> float:
-    """Seconds that the PE array waits while resident blocks change, which fall on one streamed block's work."""
+def _bandwidth(chip: Chip) -> float:
+    return min(chip.dma.engines.value * chip.dma.engine_bandwidth.value, chip.hbm.bandwidth.value)
+
+
+def _load_time(side: Side, blocking: Blocking, problem: Problem, chip: Chip) -> float:
+    """Seconds that the DMA engines need for one piece of an operand."""
+    depth = min(blocking.depth, problem.k_tiles)
+    row = (side.piece if side.k_rows else depth * P) * problem.itemsize
+    rows = min(problem.k, depth * P) if side.k_rows else side.piece
+    descriptors = rows * ceil(row / chip.dma.descriptor_bytes.value)
+    return rows * row / _bandwidth(chip) + descriptors * chip.dma.descriptor.value * 1e-9 / chip.dma.engines.value
+
+
+def _exchange(blocking: Blocking, resident_load: float, pe: float) -> float:
+    """Seconds that the PE array waits while resident blocks change; a load hides behind one streamed block."""
     resident, streamed = blocking.resident, blocking.streamed
     if not blocking.keep or resident.blocks == 1:
         return 0.0
     spare = resident.tiles / (resident.pieces * blocking.chunks) - 1
     work = pe / (resident.blocks * streamed.blocks)
-    load = dma_of_block / (streamed.blocks + 1)
-    return (resident.blocks - 1) * max(0.0, load * (1 - spare) - work)
+    return (resident.blocks - 1) * max(0.0, resident_load / resident.blocks * (1 - spare) - work)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How kernels meet memory: sources that bring blocks of a matrix on chip, sinks that take finished blocks away.
 
-A matmul kernel knows how to block and when to load; what a block is (a strided view of HBM, something that must be cast)
-and what becomes of a result (bias, activation, another layout) is the business of its sources and sinks.
+A matmul kernel knows how to block and when to load; what a block is (a strided view of HBM, something that must be
+cast) and what becomes of a result (bias, activation, another layout) is the business of its sources and sinks.
 
 DMA is triggered by engines that would otherwise be idle, because a trigger waits in the order of its engine: loads by
 SyncE, which may run far ahead, stores by GpSimdE, whose waiting for a result holds up no load.
@@ -11,10 +11,11 @@ SyncE, which may run far ahead, stores by GpSimdE, whose waiting for a result ho
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil, prod
 from typing import Protocol
 
 from trnlab.isa.base import Engine
-from trnlab.kernels.view import View, rectangle
+from trnlab.kernels.view import Piece, View, rectangle
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, MAX_FREE_DIMS
 from trnlab.program.builder import Builder, Pool
@@ -31,7 +32,7 @@ Epilogue = Callable[[Builder, AP, AP, int, int], None]
 
 
 def next_queue(b: Builder, engine: Engine = Engine.SYNC) -> int:
-    """The DMA queue whose turn it is among those of the triggering engine; transfers in one queue keep their order."""
+    """The DMA queue whose turn it is among those of the triggering engine; a queue keeps its order."""
     b.queue_turn += 1
     queues = _QUEUES[engine]
     return queues[b.queue_turn % len(queues)]
@@ -49,26 +50,31 @@ def dma_store(b: Builder, dst: AP, src: AP) -> None:
 
 
 class Workspace:
-    """What the parts of one kernel call share: pools of SBUF tiles by name, and the turn of the evacuating engines."""
+    """What the parts of one kernel call share: pools of SBUF tiles by name, and who evacuates PSUM next."""
 
     def __init__(self, b: Builder) -> None:
         self._b = b
         self._pools: dict[tuple[str, tuple[int, ...], DType], Pool] = {}
-        self._turn = 0
+        self._vector = self._scalar = 0.0  # seconds of copies given to each
 
-    def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int) -> Pool:
-        """The pool of that name, shape and format; made on first use."""
+    def pool(self, name: str, shape: tuple[int, ...], dt: DType, bufs: int, slots: int = 1) -> Pool:
+        """The pool of that name, shape and format; made on first use. `slots` as in `Builder.tile`."""
         key = (name, shape, dt)
         if key not in self._pools:
-            self._pools[key] = self._b.pool(shape, dt, bufs=bufs, name=name)
+            tiles = [self._b.tile(shape, dt, name=f"{name}{i}", slots=slots) for i in range(bufs)]
+            self._pools[key] = Pool(tiles)
         return self._pools[key]
 
     def evacuate(self, dst: AP, src: AP) -> None:
-        """Copy, and cast, from PSUM to SBUF: VectorE and ScalarE in turn, the two that can reach PSUM."""
-        self._turn += 1
-        if self._turn % 2:
+        """Copy, and cast, from PSUM to SBUF, on the less busy of VectorE and ScalarE: only these two reach PSUM."""
+        vector, scalar = self._b.chip.vector, self._b.chip.scalar
+        on_vector = self._vector + (src.free + vector.issue.value) / vector.clock.value
+        on_scalar = self._scalar + (src.free + scalar.issue.value) / scalar.clock.value
+        if on_vector <= on_scalar:
+            self._vector = on_vector
             self._b.tensor_copy(dst=dst, src=src, engine=Engine.VECTOR)
         else:
+            self._scalar = on_scalar
             self._b.activation(dst=dst, data=src, op="copy", engine=Engine.SCALAR)
 
 
@@ -114,8 +120,7 @@ class ViewSource(Source):
     def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """One DMA, or one for each affine part of the view that the block touches."""
         for piece in rectangle(self.view, self.rows, row, dst.partitions, col, dst.free):
-            parts, cols = (piece.partition, piece.partitions), (piece.col, piece.cols)
-            dma_load(b, _part(dst, parts, cols), piece.ap)
+            dma_load(b, _part(dst, piece), piece.ap)
 
     def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """One DMA when the rows are one stride apart throughout, else one for each block or part of it."""
@@ -131,7 +136,7 @@ class ViewSource(Source):
 
 
 class ViewSink(Sink):
-    """Writes a matrix to a view of HBM, cast to the view's format, several tiles to a DMA so that its rows are long."""
+    """Writes a matrix to a view of HBM, in the view's format; several tiles to a DMA, so that its rows are long."""
 
     def __init__(self, view: View, *, rows: int = 1, epilogue: Epilogue | None = None) -> None:
         """`rows`: leading dimensions of the view that are the matrix's rows. `epilogue`: instead of a copy."""
@@ -144,7 +149,8 @@ class ViewSink(Sink):
         """Three row tiles of up to 2 KiB a partition, and never narrower than a PSUM bank."""
         self._work = work
         self._width = min(width, max(BANK, MIN_ROW_BYTES // self.view.dtype.itemsize))
-        self._pool = work.pool("out", (P, self._width), self.view.dtype, bufs=3)
+        slots = ceil(self._width / BANK)  # two engines may fill a tile at once
+        self._pool = work.pool("out", (P, self._width), self.view.dtype, bufs=3, slots=slots)
 
     def store(self, b: Builder, acc: AP, row: int, col: int) -> None:
         """Put the tile beside the last one; write out when the row tile is full or the run ends."""
@@ -164,19 +170,29 @@ class ViewSink(Sink):
     def close(self, b: Builder) -> None:
         """Write out the row tile."""
         if self._tile is not None:
-            row, col = self._corner
-            for piece in rectangle(self.view, self.rows, row, self._height, col, self._filled):
-                parts, cols = (piece.partition, piece.partitions), (piece.col, piece.cols)
-                dma_store(b, piece.ap, _part(self._tile, parts, cols))
+            store_rows(b, self.view, self._tile[: self._height, : self._filled], *self._corner, rows=self.rows)
         self._tile, self._filled = None, 0
 
 
+def load_rows(b: Builder, source: Source, dst: AP, rows: int, row: int, col: int) -> None:
+    """Rows [row, +rows) of a source, in blocks of 128, into a tile [128, blocks, columns] from column `col` on."""
+    blocks, rest = divmod(rows, P)
+    if blocks:
+        source.load_blocks(b, dst[:, :blocks], row, col)
+    if rest:
+        source.load(b, dst[:rest, blocks], row + blocks * P, col)
+
+
+def store_rows(b: Builder, view: View, tile: AP, row: int, col: int, *, rows: int = 1) -> None:
+    """Write an SBUF tile to a view of HBM as a matrix, its corner to (row, col). `rows` as in `ViewSource`."""
+    for piece in rectangle(view, rows, row, tile.partitions, col, tile.free):
+        dma_store(b, piece.ap, _part(tile, piece))
+
+
 def _matrix_shape(view: View, rows: int) -> tuple[int, int]:
-    head = View(view.buffer, 0, view.shape[:rows], view.strides[:rows])
-    tail = View(view.buffer, 0, view.shape[rows:], view.strides[rows:])
-    return head.size, tail.size
+    return prod(view.shape[:rows]), prod(view.shape[rows:])
 
 
-def _part(tile: AP, parts: tuple[int, int], cols: tuple[int, int]) -> AP:
-    """Partitions and columns of a tile, each as (first, count)."""
-    return tile[parts[0] : parts[0] + parts[1], cols[0] : cols[0] + cols[1]]
+def _part(tile: AP, piece: Piece) -> AP:
+    """The part of a tile that a piece of a view corresponds to."""
+    return tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products of any size: out[M, N] = sum over K of lhs and rhs, on the PE array, accumulated in PSUM.
 
-The work is a list of *groups*, each the product of some pieces of both operands over one chunk of the contraction; pieces
-are SBUF tiles used in rotation. A piece is loaded in program order as soon as the last group that reads its predecessor in
-the tile has been recorded, so that DMA runs as far ahead as memory allows; an operand that lies the wrong way round is
-transposed on the PE array one group ahead, in between the matmuls of the group before, so that the copies out of PSUM are
-hidden.
+The work is a list of *groups*, each the product of some pieces of both operands over one chunk of the contraction;
+pieces lie in SBUF tiles used in rotation. A load is recorded as soon as the last group that reads the tile's previous
+piece has been, so that DMA runs as far ahead as memory allows. An operand that lies the wrong way round is transposed
+on the PE array one group ahead, in between the matmuls of the group before, so that copies out of PSUM are hidden.
 
 Letters: M stationary free, N moving free, K contraction; "resident" and "streamed" are defined in `blocking`.
 """
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocking import Problem, Side, choose
-from trnlab.kernels.blocks import BANK, BANKS, P, Sink, Source, Workspace
+from trnlab.kernels.blocks import BANK, BANKS, P, Sink, Source, Workspace, load_rows
 from trnlab.numerics.dtypes import DType
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -40,8 +39,9 @@ def matmul(b: Builder, lhs: Source, rhs: Source, sink: Sink, *, lhs_k_rows: bool
     """Record out[M, N] = sum over k of lhs and rhs.
 
     lhs is [K, M] if `lhs_k_rows`, as the PE array wants it, else [M, K] and transposed on chip; rhs is [K, N] if
-    `rhs_k_rows`, else [N, K]. Both have one format on chip. Sums are fp32; `sink` receives each tile of at most [128, 512]
-    once, finished. Uses the SBUF that is free in `b` and leaves it free. Raises CapacityError when that is too little.
+    `rhs_k_rows`, else [N, K]. Both have one format on chip. Sums are fp32; `sink` receives each tile of at most
+    [128, 512] once, finished. Uses the SBUF that is free in `b` and leaves it free. Raises CapacityError when that is
+    too little.
     """
     batch_matmul(b, [Product(lhs, rhs, sink)], lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
 
@@ -68,7 +68,7 @@ class _Tile:
     parts: dict[tuple[int, int, int], list[AP]] = field(default_factory=dict)
 
     def columns(self, col: int, cols: int, k_rows: int) -> list[AP]:
-        """Matmul operands, one for each k tile of the first `k_rows` rows of the chunk: [rows, cols] from `col` on."""
+        """Columns [col, +cols) as matmul operands, one for each k tile of the first `k_rows` rows of the chunk."""
         key = (col, cols, k_rows)
         if key not in self.parts:
             heights = [min(P, k_rows - k) for k in range(0, k_rows, P)]
@@ -132,9 +132,9 @@ class _Feed:
         self.b, self.work, self.side, self.banks = b, work, side, banks
         self.pieces: list[_Piece] = []
         self.loaded = self.ready = self._turn = 0  # pieces loaded, pieces ready for matmuls, banks used
-        self._tiles = [_Tile(t) for t in b.pool((P, depth, side.piece), dt, bufs=side.tiles, name="tile").tiles]
-        blocks = ceil(side.piece / P)
-        self._raw = b.pool((P, blocks, depth * P), dt, bufs=side.raw_tiles, name="raw").tiles
+        shape, raw = (P, depth, side.piece), (P, ceil(side.piece / P), depth * P)
+        self._tiles = [_Tile(b.tile(shape, dt, name="tile", slots=depth)) for _ in range(side.tiles)]
+        self._raw = [b.tile(raw, dt, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
         self._width = min(BANK * 4 // dt.itemsize, side.piece)  # columns transposed side by side
 
     def can_load(self, now: int) -> bool:
@@ -149,11 +149,11 @@ class _Feed:
         self.loaded += 1
         if self.side.k_rows:
             piece.tile = self._tiles[index % len(self._tiles)]
-            _load_rows(self.b, piece.source, piece.tile.ap[:, :, : piece.cols], piece.k_rows, piece.k, piece.col)
+            load_rows(self.b, piece.source, piece.tile.ap[:, :, : piece.cols], piece.k_rows, piece.k, piece.col)
             self.ready = self.loaded
         else:
             raw = self._raw[index % len(self._raw)]
-            _load_rows(self.b, piece.source, raw[:, :, : piece.k_rows], piece.cols, piece.col, piece.k)
+            load_rows(self.b, piece.source, raw[:, :, : piece.k_rows], piece.cols, piece.col, piece.k)
 
     def backlog(self, group: int) -> int:
         """Number of transposing jobs that groups up to `group` still wait for."""
@@ -165,7 +165,7 @@ class _Feed:
         return count
 
     def jobs(self, group: int, now: int) -> Iterator[_Job]:
-        """These jobs, as far as there are tiles free before group `now`; each must be recorded before the next is taken."""
+        """These jobs, as far as tiles are free before group `now`; each must be recorded before the next is taken."""
         while not self.side.k_rows and self.ready < len(self.pieces) and self.pieces[self.ready].first <= group:
             piece, index = self.pieces[self.ready], self.ready
             if not self._is_free(index, now):
@@ -205,9 +205,9 @@ class _Multiplier:
         for item in items:
             item.sink.open(b, work, problem.n)
         self.blocking = choose(problem, b.sbuf_free, b.chip)
-        self.accumulators = [b.psum((P, BANK)) for _ in range(BANKS)][: problem.accumulators]
         dt, columns = items[0].lhs.dtype, BANK * 4 // problem.itemsize
-        transposed = [b.psum((P, columns), dt, name="turned") for _ in range(BANKS)][problem.accumulators :]
+        self.accumulators = [b.psum((P, BANK), bank=i) for i in range(problem.accumulators)]
+        transposed = [b.psum((P, columns), dt, bank=i) for i in range(problem.accumulators, BANKS)]
         depth = self.blocking.depth
         self.lhs = _Feed(b, work, self.blocking.lhs, depth, dt, transposed)
         self.rhs = _Feed(b, work, self.blocking.rhs, depth, dt, transposed)
@@ -230,13 +230,13 @@ class _Multiplier:
     def _load_ahead(self, now: int) -> None:
         """Record loads into all tiles that are free before group `now`, what is needed first before the rest."""
         while True:
-            waiting = [(feed.pieces[feed.loaded].first, i) for i, feed in enumerate(self._feeds) if feed.can_load(now)]
+            waiting = [feed for feed in self._feeds if feed.can_load(now)]
             if not waiting:
                 return
-            self._feeds[min(waiting)[1]].load()
+            min(waiting, key=lambda feed: feed.pieces[feed.loaded].first).load()
 
     def _transposes(self, group: int, now: int) -> Iterator[None]:
-        """Record, one a step, the transposes that groups up to `group` need and that can be done before group `now`."""
+        """Record, one a step, the transposes that groups up to `group` need, if possible before group `now`."""
         for feed in self._feeds:
             for job in feed.jobs(group, now):
                 feed.transpose(job)
@@ -306,12 +306,3 @@ class _Multiplier:
                 group = _Group(item, lhs, rhs, self._banks_used, begins=c == 0, ends=c == blocking.chunks - 1)
                 self.groups.append(group)
                 self._banks_used += len(group.tiles()) if group.ends else 0
-
-
-def _load_rows(b: Builder, source: Source, dst: AP, rows: int, row: int, col: int) -> None:
-    """Rows [row, +rows) of a source, in blocks of 128, into a tile [128, blocks, columns]."""
-    blocks, rest = divmod(rows, P)
-    if blocks:
-        source.load_blocks(b, dst[:, :blocks], row, col)
-    if rest:
-        source.load(b, dst[:rest, blocks], row + blocks * P, col)
