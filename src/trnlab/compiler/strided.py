@@ -40,8 +40,11 @@ class Strided:
 
 
 def identity(value: Value) -> Strided:
-    """A value in memory seen as itself."""
-    return Strided(value, 0, value.shape, row_major(value.shape))
+    """A value in memory seen as itself. An iota lies in memory as 0, 1, 2, ...: it strides along one dimension only."""
+    strides = row_major(value.shape)
+    if value.op is not None and value.op.name == "iota":
+        strides = tuple(int(axis == value.op.attrs["iota_dimension"]) for axis in range(len(value.shape)))
+    return Strided(value, 0, value.shape, strides)
 
 
 def look(op: Op, source: Strided) -> Strided | None:
@@ -71,7 +74,7 @@ def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
 
     Copies are values whose reader's reshape cannot look through them, and views that are outputs of the graph.
     """
-    looks: dict[Value, Strided] = {}
+    looks = _layouts(graph)
     copies: set[Value] = set()
 
     def source_of(value: Value) -> Strided:
@@ -88,9 +91,7 @@ def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
             seen = look(op, identity(operand))
             assert seen is not None
         looks[op.result] = seen
-    for value in graph.outputs:
-        if value in looks and value not in copies:
-            copies.add(value)
+    copies.update(value for value in graph.outputs if value in looks)
     for value in copies:
         looks.pop(value, None)
     return _follow(graph, looks, copies), copies
@@ -98,7 +99,7 @@ def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
 
 def _follow(graph: Graph, looks: dict[Value, Strided], copies: set[Value]) -> dict[Value, Strided]:
     """Recompute the looks now that all copies are known."""
-    final: dict[Value, Strided] = {}
+    final = _layouts(graph)
     for op in graph.ops:
         if op.name in VIEW_OPS and op.result not in copies:
             seen = look(op, final.get(op.operands[0]) or identity(op.operands[0]))
@@ -107,11 +108,19 @@ def _follow(graph: Graph, looks: dict[Value, Strided], copies: set[Value]) -> di
     return final
 
 
-def source_before_copy(op: Op, looks: dict[Value, Strided]) -> Strided:
-    """What a copied-out view op reads: its own look through its operand."""
-    seen = look(op, looks.get(op.operands[0]) or identity(op.operands[0]))
-    assert seen is not None
-    return seen
+def _layouts(graph: Graph) -> dict[Value, Strided]:
+    """Values that lie in memory in another order than their dimensions': attention's [B, H, T, D] as [B, T, H, D].
+
+    What comes before and after attention has all heads of a token side by side; so has its memory, and rows are long.
+    """
+    found = {}
+    outputs = set(graph.outputs)
+    for op in graph.ops:
+        for value in op.results if op.name.startswith("trn.attention") else ():
+            if len(value.shape) == 4 and value not in outputs:
+                _, heads, tokens, size = value.shape
+                found[value] = Strided(value, 0, value.shape, (tokens * heads * size, size, heads * size, 1))
+    return found
 
 
 def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -119,9 +128,7 @@ def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return all(count == 1 or a == b for count, a, b in zip(shape, strides, expected))
 
 
-def _reshape_strides(
-    old: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
-) -> tuple[int, ...] | None:
+def _reshape_strides(old: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
     """Strides of a reshape that moves nothing, or None. Groups of dimensions with equal products are matched in turn."""
     if prod(old) == 1:
         return (0,) * len(new)

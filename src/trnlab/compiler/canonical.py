@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops in the forms that fusion and the lowerings know: the rest of the compiler sees no others.
+
+    reduce     over trailing dimensions, or sums over leading ones; never over everything at once when that is long
+    scatter    into zeros
+    gather     of rows; by 0, 1, 2, ... it is a slice
+    outputs    computed by an op (an input or a constant that is returned is copied)
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from trnlab.compiler.rewrite import rewrite
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.ops import OPS, SHAPE
+from trnlab.numerics.dtypes import float32
+
+LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
+
+
+def canonicalize(graph: Graph) -> Graph:
+    """The graph in canonical forms; same meaning."""
+    rewritten = rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather})
+    return _computed_outputs(rewritten)
+
+
+# -- reduce ---------------------------------------------------------------------------------------------------------
+
+
+def _reduce(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
+    (x,) = operands
+    kind: str = op.attrs["kind"]
+    dims = tuple(d for d in op.attrs["dimensions"] if x.shape[d] > 1)
+    total = _reduce_dims(b, x, dims, kind)
+    return (b.reshape(total, op.result.shape) if total.shape != op.result.shape else total,)
+
+
+def _reduce_dims(b: GraphBuilder, x: Value, dims: tuple[int, ...], kind: str) -> Value:
+    """Reduce over dimensions longer than one."""
+    rank = len(x.shape)
+    if not dims:
+        return x
+    kept = [d for d in range(rank) if d not in dims]
+    if all(x.shape[d] == 1 for d in kept):
+        return _reduce_all(b, b.reshape(x, (x.type.size,)), kind)
+    if sorted(dims) == list(range(rank - len(dims), rank)):
+        return b.reduce(x, dims, kind)
+    if kind != "add":
+        return _reduce_dims(b, b.transpose(x, (*kept, *sorted(dims))), tuple(range(len(kept), rank)), kind)
+    if sorted(dims) != list(range(len(dims))):
+        return _reduce_dims(b, b.transpose(x, (*sorted(dims), *kept)), tuple(range(len(dims))), kind)
+    if x.dtype.is_float:
+        return b.reduce(x, dims, kind)
+    return b.convert(b.reduce(b.convert(x, float32), dims, kind), x.dtype)
+
+
+def _reduce_all(b: GraphBuilder, x: Value, kind: str) -> Value:
+    (count,) = x.shape
+    if count > LONG:
+        parts = next((p for p in range(128, 1, -1) if count % p == 0), 1)
+        if parts > 1:
+            x = b.reduce(b.reshape(x, (parts, count // parts)), (1,), kind)
+    return b.reduce(x, (0,), kind)
+
+
+# -- rows by index --------------------------------------------------------------------------------------------------
+
+
+def _scatter(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
+    into, ids, update = operands
+    count = _counts_up(ids)
+    if count is not None and update.type.size == count * (into.type.size // into.shape[0]):
+        rows = b.reshape(update, (count, *into.shape[1:]))
+        if count == into.shape[0]:
+            spread = rows
+        else:
+            low, high = (0,) * len(into.shape), (into.shape[0] - count, *(0,) * (len(into.shape) - 1))
+            spread = b.pad(rows, b.constant(0.0, rows.dtype), low, high)
+        return (spread if _is_zero(into) else b.binary("add", into, spread),)
+    if _is_zero(into):
+        return None
+    zeros = b.broadcast_in_dim(b.constant(0.0, into.dtype), into.shape, ())
+    summed = b.append("scatter", (zeros, ids, update), op.attrs).results[0]
+    return (b.binary("add", into, summed),)
+
+
+def _gather(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
+    table, ids = operands
+    if op.attrs["operand_batching_dims"]:
+        return (_take_along(b, table, ids),)
+    count = _counts_up(ids)
+    if count is None or count != ids.type.size or prod(op.attrs["slice_sizes"]) != table.type.size // table.shape[0]:
+        return None
+    return (b.reshape(b.slice_dim(table, 0, 0, count), op.result.shape),)
+
+
+def _take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
+    """One element of each row: the row, zero elsewhere, summed. No engine gathers along the free dimension as fast."""
+    last = len(x.shape) - 1
+    place = b.iota(x.shape, ids.dtype, last)
+    wanted = b.broadcast_in_dim(ids, x.shape, range(last))
+    kept = b.select(b.compare(place, "EQ", wanted), x, b.constant(0, x.dtype, x.shape))
+    return b.reduce(kept, (last,), "add")
+
+
+def _counts_up(ids: Value) -> int | None:
+    """n when the indices are 0, 1, ..., n-1 in order."""
+    while ids.op is not None and (ids.op.name in ("reshape", "convert")):
+        ids = ids.op.operands[0]
+    if ids.op is None or ids.op.name != "iota" or max(ids.shape) != ids.type.size:
+        return None
+    return ids.type.size if ids.shape[ids.op.attrs["iota_dimension"]] == ids.type.size else None
+
+
+def _is_zero(value: Value) -> bool:
+    while value.op is not None and value.op.name in ("broadcast_in_dim", "reshape"):
+        value = value.op.operands[0]
+    if value.op is None or value.op.name != "constant":
+        return False
+    number = value.op.attrs["value"]
+    return not isinstance(number, np.ndarray) and number == 0
+
+
+# -- outputs --------------------------------------------------------------------------------------------------------
+
+
+def _computed_outputs(graph: Graph) -> Graph:
+    """Copy outputs that no op computes, and all but the first of outputs that are the same value."""
+    seen: set[Value] = set()
+    for index, value in enumerate(graph.outputs):
+        source = value
+        while source.op is not None and OPS[source.op.name].kind == SHAPE and source.op.name not in ("concatenate", "pad"):
+            source = source.op.operands[0]
+        given = source.op is None or source.op.name in ("constant", "iota")
+        if value in seen or (given and value is source):
+            copy = Op("convert", (value,), {"dtype": value.dtype}, ())
+            result = Value(value.type, copy, 0, value.name)
+            copy.results = (result,)
+            graph.ops.append(copy)
+            graph.outputs[index] = result
+        seen.add(graph.outputs[index])
+    return graph

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusion: which ops become one routine.
+
+Ops are taken in order and join the routine that computes one of their operands whenever its loop can compute them too. All
+loops are over rows and columns: a group computes full values of `size` elements, row-major, `cols` of them to a row
+(a row lies on one partition). What varies only along rows or only along columns is computed, or loaded, once.
+
+    full    one element per row and column        row     one element per row ([P, 1] tiles)
+    scalar  one element                           col     one element per column (the same in all partitions)
+    final   complete only when all rows are done (sums over rows): readable by other groups alone
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from trnlab.compiler.strided import VIEW_OPS, Strided, identity
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.ops import ELEMENTWISE, OPS
+
+MAX_EPILOGUE_LOADS = (
+    2  # full tensors that the epilogue of a matmul may read: more, and the PE array would wait for them
+)
+PSUM_BANKS, BANK_COLS = 8, 512  # sums over rows stay in PSUM for the whole loop
+
+
+class Kind(enum.StrEnum):
+    """What loop a group is."""
+
+    ROWS = "rows"
+    DOT = "dot"
+    ATTENTION = "attention"
+    SCATTER = "scatter"
+    MOVE = "move"
+
+
+class Class(enum.StrEnum):
+    """Along what a value varies within its group."""
+
+    FULL = "full"
+    ROW = "row"
+    COL = "col"
+    SCALAR = "scalar"
+    FINAL = "final"
+
+
+@dataclass(eq=False)
+class Group:
+    """Ops that become one routine. `size` and `cols`: see the module; cols is None while nothing has fixed it."""
+
+    id: int
+    kind: Kind
+    size: int
+    cols: int | None = None
+    update: bool = False  # computes nothing but in-place updates of the state (the optimizer)
+    ops: list[Op] = field(default_factory=list)
+    classes: dict[Value, Class] = field(default_factory=dict)
+    loads: set[Value] = field(default_factory=set)  # full values read from outside
+    outer: dict[Value, Class] = field(default_factory=dict)  # classes of the values read from outside
+
+    @property
+    def anchor(self) -> Op:
+        """The op that gives a group of another kind than ROWS its loop."""
+        return self.ops[0]
+
+
+def join(*classes: Class) -> Class:
+    """Along what the result of an elementwise op varies."""
+    found = {c for c in classes if c is not Class.SCALAR}
+    if not found:
+        return Class.SCALAR
+    return found.pop() if len(found) == 1 else Class.FULL
+
+
+class Partition:
+    """Groups of a graph under construction."""
+
+    def __init__(self, graph: Graph, looks: dict[Value, Strided], copies: set[Value]) -> None:
+        self.graph, self.looks, self.copies = graph, looks, copies
+        self.groups: list[Group] = []
+        self.owner: dict[Value, Group] = {}
+        self._ancestors: list[int] = []  # bit g set: group g must run before
+        self._updates = find_updates(graph)
+
+    def run(self) -> list[Group]:
+        """All groups, in an order that respects their dependencies and otherwise follows the program."""
+        for op in self.graph.ops:
+            if op.name in VIEW_OPS:
+                if op.result in self.copies:
+                    self._new(Kind.MOVE, op)
+            elif op.name in ("constant", "iota"):
+                continue
+            elif op.name in ("concatenate", "pad"):
+                self._new(Kind.MOVE, op)
+            elif op.name == "dot_general":
+                self._new(Kind.DOT, op, cols=_dot_cols(op))
+            elif op.name == "scatter":
+                self._new(Kind.SCATTER, op)
+            elif OPS[op.name].kind == "attention":
+                self._new(Kind.ATTENTION, op)
+            else:
+                self._place(op)
+        return self._ordered()
+
+    # -- placing one op -----------------------------------------------------------------------------------------
+    def _place(self, op: Op) -> None:
+        for group in self._candidates(op):
+            if self._admits(group, op):
+                self._add(group, op)
+                return
+        size, cols = op.result.type.size, None
+        if op.name == "reduce":
+            size, cols = op.operands[0].type.size, _reduced_cols(op)
+        group = self._new(Kind.ROWS, None, size=size, cols=cols)
+        group.update = op in self._updates
+        admitted = self._admits(group, op)
+        assert admitted, f"{op.name} does not fit a group of its own"
+        self._add(group, op)
+
+    def _candidates(self, op: Op) -> list[Group]:
+        roots = (self.root(v) for v in op.operands)
+        found = {self.owner[v] for v in roots if v in self.owner}
+        usable = (g for g in found if g.kind in (Kind.ROWS, Kind.DOT) and g.update == (op in self._updates))
+        return sorted(usable, key=lambda g: -g.id)
+
+    def _admits(self, group: Group, op: Op) -> bool:
+        """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
+        if any(self._depends(self.owner.get(self.root(v)), group) for v in op.operands):
+            return False
+        if op.name == "reduce":
+            verdict = self._admit_reduce(group, op)
+        elif op.name == "gather":
+            verdict = self._admit_gather(group, op)
+        else:
+            verdict = self._admit_elementwise(group, op)
+        if verdict is None:
+            return False
+        group.cols, group.classes[op.result] = verdict
+        return True
+
+    def _admit_elementwise(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        cols = group.cols
+        size = op.result.type.size
+        if OPS[op.name].kind != ELEMENTWISE and op.name != "trn.rng_uniform":
+            return None
+        inner: list[Class] = []
+        outer: list[Value] = []
+        for value in op.operands:
+            if self.inside(value, group):
+                seen = self.class_of(value, group, cols)
+                if seen is None or seen[1] is Class.FINAL:
+                    return None
+                cols = seen[0]
+                inner.append(seen[1])
+            else:
+                outer.append(value)
+        if size != group.size:
+            narrow = inner and all(c in (Class.ROW, Class.SCALAR) for c in inner)
+            if not (narrow and cols is not None and size * cols == group.size):
+                return None
+            found = {v: Class.SCALAR if self.is_scalar(v) else Class.ROW for v in outer}
+            group.outer = {**found, **group.outer}
+            return cols, join(*inner, *found.values())
+        loads = set()
+        found = {}
+        for value in outer:
+            cols, cls = (cols, group.outer[value]) if value in group.outer else self.outer_class(value, cols)
+            inner.append(cls)
+            found[value] = cls
+            if cls is Class.FULL:
+                loads.add(self.root(value))
+        if group.kind is Kind.DOT and len(group.loads | loads) > MAX_EPILOGUE_LOADS:
+            return None
+        group.loads |= loads
+        group.outer.update(found)
+        return cols, Class.FULL if op.name == "trn.rng_uniform" else join(*inner)
+
+    def _admit_reduce(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        value, dims = op.operands[0], op.attrs["dimensions"]
+        cols = _reduced_cols(op)
+        if group.kind is not Kind.ROWS or value.type.size != group.size or group.cols not in (None, cols):
+            return None
+        if self.inside(value, group):
+            seen = self.class_of(value, group, cols)
+            if seen is None or seen[1] is not Class.FULL:
+                return None
+        else:
+            group.outer.setdefault(value, Class.FULL)
+        sums = sum(c is Class.FINAL for c in group.classes.values())
+        if _is_trailing(dims, value.type.rank):
+            return (cols, Class.ROW) if _fits_psum(sums, cols) else None
+        has_rows = any(c is Class.ROW for c in group.classes.values())
+        if op.attrs["kind"] != "add" or (has_rows and not _fits_psum(sums + 1, cols)) or sums + 1 > PSUM_BANKS:
+            return None
+        return cols, Class.FINAL
+
+    def _admit_gather(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        table, ids = op.operands
+        cols = prod(op.attrs["slice_sizes"]) or 1
+        if self.inside(table, group) or self.inside(ids, group) or group.kind is not Kind.ROWS:
+            return None
+        if op.result.type.size != group.size or group.cols not in (None, cols):
+            return None
+        group.outer[ids] = Class.ROW
+        return cols, Class.FULL
+
+    # -- classes ------------------------------------------------------------------------------------------------
+    def root(self, value: Value) -> Value:
+        """The value in memory (or in a group) that `value` is a look at."""
+        return self.looks[value].root if value in self.looks else value
+
+    def inside(self, value: Value, group: Group) -> bool:
+        """Whether `value`, or what it looks at, is computed by the group."""
+        return self.owner.get(self.root(value)) is group
+
+    def splat(self, value: Value) -> float | None:
+        """The number that a value is everywhere, if it is a constant one."""
+        op = self.root(value).op
+        if op is None or op.name != "constant" or isinstance(op.attrs["value"], np.ndarray):
+            return None
+        return float(op.attrs["value"])
+
+    def is_scalar(self, value: Value) -> bool:
+        """One element repeated: a splat constant or a single number."""
+        if self.splat(value) is not None or self.root(value).type.size == 1:
+            return True
+        seen = self.strided(value)
+        return all(stride == 0 or count == 1 for count, stride in zip(seen.shape, seen.strides))
+
+    def strided(self, value: Value) -> Strided:
+        """How a value lies in memory. An iota lies in 0, 1, 2, ...: strides along its dimension only."""
+        if value in self.looks:
+            return self.looks[value]
+        return identity(value)
+
+    def class_of(self, value: Value, group: Group, cols: int | None) -> tuple[int | None, Class] | None:
+        """Class of an inside value, through views; None when the group's loop cannot follow the view."""
+        if value in group.classes:
+            return cols, group.classes[value]
+        op = value.op
+        assert op is not None
+        if op.name not in ("reshape", "broadcast_in_dim"):
+            return None
+        seen = self.class_of(op.operands[0], group, cols)
+        if seen is None or op.name == "reshape":
+            return seen
+        return _broadcast_class(op, seen[0], seen[1], group.size)
+
+    def outer_class(self, value: Value, cols: int | None) -> tuple[int | None, Class]:
+        """Class of a value from outside that has the full shape; fixes the columns when only that makes it cheap."""
+        if self.is_scalar(value):
+            return cols, Class.SCALAR
+        seen = self.strided(value)
+        dims = [(count, stride) for count, stride in zip(seen.shape, seen.strides) if count > 1]
+        zeros_behind = _suffix(dims, zero=True)
+        if zeros_behind > 1 and cols in (None, zeros_behind) and all(s for _, s in dims[: -_depth(dims, True)]):
+            return zeros_behind, Class.ROW
+        last = dims[-1][0]
+        lead_zero = all(stride == 0 for _, stride in dims[:-1]) and len(dims) > 1
+        if lead_zero and dims[-1][1] and cols in (None, last):
+            return last, Class.COL
+        if cols is not None and lead_zero is False and _suffix(dims, zero=False) == cols and all(
+            s == 0 for _, s in dims[: -_depth(dims, False)]
+        ) and len(dims) > _depth(dims, False):  # fmt: skip
+            return cols, Class.COL
+        return cols, Class.FULL
+
+    # -- dependencies -------------------------------------------------------------------------------------------
+    def _depends(self, producer: Group | None, group: Group) -> bool:
+        """Whether adding a read of `producer` to `group` would close a circle."""
+        return producer is not None and producer is not group and bool(self._ancestors[producer.id] >> group.id & 1)
+
+    def runs_before(self, first: int, group: Group) -> bool:
+        """Whether the group numbered `first` must have run before `group`."""
+        return bool(self._ancestors[group.id] >> first & 1)
+
+    def _new(self, kind: Kind, op: Op | None, *, size: int = 0, cols: int | None = None) -> Group:
+        group = Group(len(self.groups), kind, size if op is None else op.result.type.size, cols)
+        self.groups.append(group)
+        self._ancestors.append(0)
+        if op is not None:
+            for result in op.results:
+                group.classes[result] = Class.FULL
+            self._add(group, op)
+        return group
+
+    def _add(self, group: Group, op: Op) -> None:
+        group.ops.append(op)
+        for result in op.results:
+            self.owner[result] = group
+        before = 0
+        for value in op.operands:
+            producer = self.owner.get(self.root(value))
+            if producer is not None and producer is not group:
+                before |= self._ancestors[producer.id] | 1 << producer.id
+        if before & ~self._ancestors[group.id]:
+            self._ancestors[group.id] |= before
+            for other in self.groups:
+                if self._ancestors[other.id] >> group.id & 1:
+                    self._ancestors[other.id] |= before
+
+    def _ordered(self) -> list[Group]:
+        position = {op: i for i, op in enumerate(self.graph.ops)}
+        last = {g.id: max(position[op] for op in g.ops) for g in self.groups}
+        direct: dict[int, set[int]] = {g.id: set() for g in self.groups}
+        readers: dict[int, set[int]] = {g.id: set() for g in self.groups}
+        for group in self.groups:
+            for op in group.ops:
+                for value in op.operands:
+                    producer = self.owner.get(self.root(value))
+                    if producer is not None and producer is not group:
+                        direct[group.id].add(producer.id)
+                        readers[producer.id].add(group.id)
+        waiting = {g: len(d) for g, d in direct.items()}
+        ready = [(last[g], g) for g, count in waiting.items() if count == 0]
+        heapq.heapify(ready)
+        ordered = []
+        while ready:
+            _, g = heapq.heappop(ready)
+            ordered.append(self.groups[g])
+            for reader in readers[g]:
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    heapq.heappush(ready, (last[reader], reader))
+        assert len(ordered) == len(self.groups), "groups form a circle"
+        return ordered
+
+
+def find_updates(graph: Graph) -> set[Op]:
+    """Elementwise ops whose results, through elementwise ops alone, reach only in-place outputs: the optimizer."""
+    in_place = {graph.outputs[i] for i in graph.aliases}
+    others = {v for i, v in enumerate(graph.outputs) if i not in graph.aliases}
+    users = graph.users()
+    found: set[Op] = set()
+    for op in reversed(graph.ops):
+        plain = op.name in VIEW_OPS or OPS[op.name].kind == ELEMENTWISE
+        readers = users.get(op.result, [])
+        if plain and op.result not in others and (readers or op.result in in_place) and found.issuperset(readers):
+            found.add(op)
+    return {op for op in found if op.result.type.size > 1}
+
+
+def _fits_psum(sums: int, cols: int) -> bool:
+    return sums * -(-cols // BANK_COLS) <= PSUM_BANKS
+
+
+def _dot_cols(op: Op) -> int:
+    rhs = op.operands[1]
+    taken = {*op.attrs["rhs_batching_dimensions"], *op.attrs["rhs_contracting_dimensions"]}
+    return prod(count for axis, count in enumerate(rhs.shape) if axis not in taken)
+
+
+def _is_trailing(dims: tuple[int, ...], rank: int) -> bool:
+    return sorted(dims) == list(range(rank - len(dims), rank))
+
+
+def _reduced_cols(op: Op) -> int:
+    """Columns of the loop that computes a reduction: the reduced dims if they are last, the kept ones if first."""
+    shape, dims = op.operands[0].shape, op.attrs["dimensions"]
+    if _is_trailing(dims, len(shape)):
+        return prod(shape[d] for d in dims)
+    assert sorted(dims) == list(range(len(dims))), "canonical reductions are over leading or trailing dimensions"
+    return prod(shape[len(dims) :])
+
+
+def _broadcast_class(op: Op, cols: int | None, cls: Class, size: int) -> tuple[int | None, Class] | None:
+    if cls is Class.SCALAR:
+        return cols, cls
+    operand, shape = op.operands[0], op.result.shape
+    kept = [d for axis, d in enumerate(op.attrs["broadcast_dimensions"]) if operand.shape[axis] > 1]
+    if operand.type.size == op.result.type.size:
+        return cols, cls
+    if op.result.type.size != size or cls not in (Class.ROW, Class.COL):
+        return None
+    new = [d for d in range(len(shape)) if d not in kept and shape[d] > 1]
+    if cls is Class.ROW and (not kept or min(new) > max(kept)):
+        width = prod(shape[d] for d in new)
+        return (width, cls) if cols in (None, width) else None
+    if cls is Class.COL and (not kept or max(new) < min(kept)):
+        return cols, cls
+    return None
+
+
+def _depth(dims: list[tuple[int, int]], zero: bool) -> int:
+    count = 0
+    for _, stride in reversed(dims):
+        if (stride == 0) is not zero:
+            break
+        count += 1
+    return count
+
+
+def _suffix(dims: list[tuple[int, int]], *, zero: bool) -> int:
+    depth = _depth(dims, zero)
+    return prod(count for count, _ in dims[-depth:]) if depth else 1

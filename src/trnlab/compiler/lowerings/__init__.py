@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From groups of ops to instructions: one module per kind of loop."""

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every lowering is given: the group, the builder, and the HBM parameters behind its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trnlab.compiler.groups import Group, Partition
+from trnlab.graph.ir import Value
+from trnlab.kernels.view import View
+from trnlab.program import AP, Builder
+
+
+@dataclass
+class Lowering:
+    """One group on its way to a routine.
+
+    ports: the routine's HBM parameter for each value in memory that the group reads or writes.
+    stores: values the group must write out.
+    """
+
+    b: Builder
+    group: Group
+    part: Partition
+    ports: dict[Value, AP]
+    stores: set[Value]
+
+    def view(self, value: Value) -> View:
+        """A value as a strided view of its port."""
+        seen = self.part.strided(value)
+        return View(self.ports[seen.root].buffer, seen.offset, seen.shape, seen.strides)
+
+    def fresh(self) -> Lowering:
+        """The same group on a builder of its own, for measuring: nothing it records is kept."""
+        trial = Builder(self.b.name, self.b.chip, sbuf_limit=1 << 40)
+        ports = {v: trial.param(v.name or "p", v.shape, v.dtype) for v in self.ports}
+        return Lowering(trial, self.group, self.part, ports, self.stores)

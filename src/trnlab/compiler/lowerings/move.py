@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves: what no access pattern can express is copied, by DMA from HBM to HBM, or through the PE array to transpose."""
+
+from __future__ import annotations
+
+from math import prod
+
+from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.strided import look
+from trnlab.errors import UnsupportedOpError
+from trnlab.isa.base import Engine
+from trnlab.kernels.blocks import dma_store, next_queue
+from trnlab.kernels.transpose import transpose2d
+from trnlab.kernels.view import View, full, rectangle, row_major
+
+ROWS_PER_DMA = 1024
+FILL_COLS = 2048
+
+
+def lower_move(low: Lowering) -> None:
+    """Record a concatenation, a pad, or a view that has to become memory."""
+    op = low.group.anchor
+    out = full(low.ports[op.result], op.result.shape)
+    if op.name == "concatenate":
+        axis, at = op.attrs["dimension"], 0
+        for value in op.operands:
+            count = value.shape[axis]
+            index = tuple(slice(at, at + count) if d == axis else slice(None) for d in range(len(out.shape)))
+            copy(low, low.view(value), out[index])
+            at += count
+    elif op.name == "pad":
+        _pad(low, out)
+    else:
+        seen = look(op, low.part.strided(op.operands[0]))
+        assert seen is not None
+        copy(low, View(low.ports[seen.root].buffer, seen.offset, seen.shape, seen.strides), out)
+
+
+def copy(low: Lowering, source: View, target: View) -> None:
+    """target = source, of one shape."""
+    if not source.shape:
+        source, target = source.expand(0, 1), target.expand(0, 1)
+    if source.strides[-1] not in (0, 1) and source.shape[-1] > 1:
+        inner = next((d for d, s in enumerate(source.strides) if s == 1 and source.shape[d] > 1), None)
+        if inner is not None:
+            _transpose(low, source, target, inner)
+            return
+    rows = len(source.shape) - 1
+    total = prod(source.shape[:-1])
+    for row in range(0, total, ROWS_PER_DMA):
+        count = min(ROWS_PER_DMA, total - row)
+        pieces = rectangle(source, rows, row, count, 0, source.shape[-1])
+        for piece in pieces:
+            for part in rectangle(target, rows, row + piece.partition, piece.partitions, 0, target.shape[-1]):
+                start = part.partition
+                src = rectangle(source, rows, row + piece.partition + start, part.partitions, 0, source.shape[-1])
+                assert len(src) == 1
+                low.b.dma_copy(dst=part.ap, src=src[0].ap, engine=Engine.SYNC, queue=next_queue(low.b))
+
+
+def _transpose(low: Lowering, source: View, target: View, inner: int) -> None:
+    """Swap the dimension that is contiguous in the source with the last, matrix by matrix."""
+    last = len(source.shape) - 1
+    others = [d for d in range(last) if d != inner]
+    shape = tuple(source.shape[d] for d in others)
+    strides = row_major(shape)
+    for i in range(prod(shape)):
+        where = {d: i // stride % count for d, stride, count in zip(others, strides, shape)}
+        index = tuple(where.get(d, slice(None)) for d in range(last + 1))
+        transpose2d(low.b, source[index].permute(1, 0), target[index])
+
+
+def _pad(low: Lowering, out: View) -> None:
+    op = low.group.anchor
+    if any(op.attrs["interior_padding"]) or any(n < 0 for n in (*op.attrs["edge_padding_low"], *op.attrs["edge_padding_high"])):
+        raise UnsupportedOpError("pad between elements, or by less than nothing, is not lowered", where=op.loc)
+    fill = low.part.splat(op.operands[1])
+    if fill is None:
+        raise UnsupportedOpError("pad with a value that is not a constant is not lowered", where=op.loc)
+    _fill(low, out, fill)
+    operand = op.operands[0]
+    index = tuple(slice(n, n + count) for n, count in zip(op.attrs["edge_padding_low"], operand.shape))
+    copy(low, low.view(operand), out[index])
+
+
+def _fill(low: Lowering, out: View, number: float) -> None:
+    b, flat = low.b, out.size
+    cols = min(FILL_COLS, -(-flat // 128))
+    with b.scope():
+        tile = b.tile((128, cols), out.dtype, name="fill")
+        b.memset(dst=tile, value=number)
+        for start in range(0, flat, 128 * cols):
+            left = min(128 * cols, flat - start)
+            rows, rest = divmod(left, cols)
+            if rows:
+                view = View(out.buffer, start, (rows, cols), (cols, 1))
+                dma_store(b, view.ap(), tile[:rows])
+            if rest:
+                view = View(out.buffer, start + rows * cols, (1, rest), (rest, 1))
+                dma_store(b, view.ap(), tile[:1, :rest])

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops over rows: elementwise chains, softmax, layer norm, cross entropy, the optimizer.
+
+Rows lie on partitions, 128 at a time. Three forms of the loop, the first that fits in SBUF is taken:
+
+    whole rows   all columns of 128 rows at once: everything is loaded once
+    chunks       no value needs its whole row: columns are cut, each piece is loaded once
+    stages       rows too long for SBUF: one sweep over the row's chunks for each reduction that the next needs; what a
+                 later sweep needs again is computed again from what was loaded again
+
+Shape letters: P partition (rows), F free (columns of a sweep), R rows, C columns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from trnlab.compiler.emit import Emitter
+from trnlab.compiler.groups import Class, Group
+from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
+from trnlab.compiler.tilesource import Domain, Frame, Loader
+from trnlab.errors import CapacityError
+from trnlab.graph.ir import Op, Value
+
+CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # columns of a sweep, when not the whole row
+BUFFERS = (3.0, 2.0, 1.5, 1.0)  # tiles to have, over what one sweep needs: more lets sweeps overlap
+PSUM_SUM_COLUMNS = 4096  # eight banks of 512: what sums over rows may occupy
+
+
+class RowLoop:
+    """One group of rows and the sizes its loop was given."""
+
+    def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
+        self.low, self.domain, self.width = low, domain, width
+        self.stages = stages_of(low, staged=width < domain.cols)
+
+    def run(self, counts: tuple[dict[int, int], dict[int, int]] | None, trial: Loader | None) -> Emitter:
+        """Record the loop; with `counts` and `trial` of an earlier trial run, with all tiles placed before it."""
+        b = self.low.b
+        wide = TileSpace(b, self.width, counts and counts[0], "tile")
+        narrow = TileSpace(b, 1, counts and counts[1], "row")
+        loader = Loader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
+        if trial is not None:
+            loader.prepare(trial)
+        emitter = Emitter(b, self.low.group, self.low.part, loader, wide, narrow)
+        rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.cols, self.width)
+        if counts is None:  # the first and the last of each show all there is
+            rows, cols = rows[:: max(len(rows) - 1, 1)], cols[:: max(len(cols) - 1, 1)]
+        if _columns_outside(self.low.group, self.domain, self.width):
+            for col in cols:
+                for row in rows:
+                    self._sweep(emitter, self.stages[0], row, col)
+                    emitter.end_row()
+        else:
+            for row in rows:
+                self._rows(emitter, row, cols)
+        return emitter
+
+    def _rows(self, emitter: Emitter, row: int, cols: range) -> None:
+        rows = min(128, self.domain.rows - row)
+        for plan in self.stages:
+            if plan.per_row:
+                emitter.sweep(plan, Frame(self.domain, row, rows, 0, self.domain.cols))
+                continue
+            for col in cols:
+                self._sweep(emitter, plan, row, col)
+            if self.width < self.domain.cols:
+                self._store_sums(emitter, plan, Frame(self.domain, row, rows, 0, self.domain.cols))
+        emitter.end_row()
+
+    def _sweep(self, emitter: Emitter, plan: Plan, row: int, col: int) -> None:
+        rows, cols = min(128, self.domain.rows - row), min(self.width, self.domain.cols - col)
+        emitter.sweep(plan, Frame(self.domain, row, rows, col, cols))
+
+    def _store_sums(self, emitter: Emitter, plan: Plan, frame: Frame) -> None:
+        """Reductions whose columns came in chunks are complete, and can be written, only now."""
+        for op in plan.ops:
+            if op.result in self.low.stores and op.result in emitter.rows:
+                emitter.store_row(op.result, frame)
+
+
+def lower_rows(low: Lowering) -> None:
+    """Record the loop of a group of rows. Raises CapacityError when no form of it fits in SBUF."""
+    for domain in domains(low):
+        _lower_domain(low, domain)
+
+
+def domains(low: Lowering) -> list[Domain]:
+    """The rows and columns to loop over; a group with columns of its own choosing fills all partitions."""
+    group = low.group
+    if group.cols is not None and not _free_to_flatten(low):
+        return [Domain(group.size // group.cols, group.cols)]
+    if _free_to_flatten(low):
+        main = group.size // 128
+        tail = group.size - 128 * main
+        found = [Domain(128, main, 0, flat=True)] if main else []
+        return found + ([Domain(1, tail, 128 * main, flat=True)] if tail else [])
+    shape = max((v.shape for v in group.classes if v.type.size == group.size), key=len)
+    cols = shape[-1] if shape else 1
+    group.cols = cols
+    return [Domain(group.size // cols, cols)]
+
+
+def _free_to_flatten(low: Lowering) -> bool:
+    group = low.group
+    if group.cols is not None:
+        return False
+    contiguous = (low.part.strided(v).reshaped((group.size,)) for v, c in group.outer.items() if c is Class.FULL)
+    return all(seen is not None for seen in contiguous)
+
+
+def _lower_domain(low: Lowering, domain: Domain) -> None:
+    needs_whole = any(c is Class.ROW for v, c in low.group.classes.items()) and not domain.flat
+    widths = [domain.cols] if needs_whole or domain.cols <= CHUNKS[0] else []
+    widths += [c for c in CHUNKS if c < domain.cols]
+    sums = sum(c is Class.FINAL for c in low.group.classes.values())
+    if sums:
+        widths = [w for w in widths if sums * -(-w // 512) <= 8] or [128]
+    for width in widths:
+        trial = RowLoop(low.fresh(), domain, width)
+        emitter = trial.run(None, None)
+        need = emitter.wide.peak, emitter.narrow.peak
+        trial_b = trial.low.b
+        fixed = trial_b.sbuf_limit - trial_b.sbuf_free - _bytes(need[0], width) - _bytes(need[1], 1)
+        for factor in BUFFERS:
+            counts = ({k: round(n * factor) for k, n in need[0].items()}, {k: 3 * n for k, n in need[1].items()})
+            if fixed + _bytes(counts[0], width) + _bytes(counts[1], 1) <= low.b.sbuf_free:
+                with low.b.scope():
+                    RowLoop(low, domain, width).run(counts, emitter.loader)
+                return
+    raise CapacityError(
+        "a fused loop does not fit in SBUF", code="TRN503", limit=f"{low.b.sbuf_limit} bytes per partition",
+        got=f"{domain.rows} x {domain.cols}, {len(low.group.ops)} ops", chip=low.b.chip.name,
+        where=low.group.ops[0].loc, remedy="split the computation, for example over fewer tensors at once",
+    )  # fmt: skip
+
+
+def _bytes(counts: Counter[int] | dict[int, int], width: int) -> int:
+    return sum(n * (-(-size * width // 64) * 64) for size, n in counts.items())
+
+
+def _columns_outside(group: Group, domain: Domain, width: int) -> bool:
+    """Whether the loop over columns is the outer one: sums over rows in pieces, or nothing depends on whole rows."""
+    return width < domain.cols and all(c is not Class.ROW for c in group.classes.values())
+
+
+# -- stages ---------------------------------------------------------------------------------------------------------
+
+
+def stages_of(low: Lowering, *, staged: bool) -> list[Plan]:
+    """The sweeps over a row: one, or one for each reduction that another needs complete."""
+    group = low.group
+    if not staged:
+        return [make_plan(group, group.ops, low.stores)]
+    level = levels(group)
+    plans = []
+    for stage in range(max(level.values()) + 1):
+        at_stage = [op for op in group.ops if level[op.result] == stage]
+        narrow = [op for op in at_stage if _is_row_value(group, op.result) and op.name != "reduce"]
+        plans.append(make_plan(group, narrow, {op.result for op in narrow} & low.stores, per_row=True))
+        goals = [op for op in at_stage if op not in narrow and (op.name == "reduce" or op.result in low.stores)]
+        needed = _closure(group, goals)
+        wide_stores = {op.result for op in goals if op.name != "reduce"}
+        plans.append(make_plan(group, [op for op in group.ops if op in needed], wide_stores))
+    return [p for p in plans if p.ops]
+
+
+def levels(group: Group) -> dict[Value, int]:
+    """How many complete reductions each value has behind it."""
+    found: dict[Value, int] = {}
+    for op in group.ops:
+        inputs = [origin(v, group) for v in op.operands]
+        base = max((found[v] + (_is_reduction(v)) for v in inputs if v in found), default=0)
+        found[op.result] = base
+    return found
+
+
+def _is_reduction(value: Value) -> bool:
+    return value.op is not None and value.op.name == "reduce"
+
+
+def _is_row_value(group: Group, value: Value) -> bool:
+    return group.classes[value] is Class.ROW and value.type.size != group.size
+
+
+def _closure(group: Group, goals: Iterable[Op]) -> set[Op]:
+    """The ops to compute again for the goals: back to values that are kept per row, or that come from outside."""
+    needed: set[Op] = set()
+    stack = list(goals)
+    while stack:
+        op = stack.pop()
+        if op in needed:
+            continue
+        needed.add(op)
+        for value in op.operands:
+            seen = origin(value, group)
+            if seen in group.classes and not _is_row_value(group, seen) and seen.op in group.ops:
+                stack.append(seen.op)
+    return needed

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiler from end to end, and its passes over the graph in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.compiler.canonical import canonicalize
+from trnlab.compiler.groups import Group, Kind, Partition
+from trnlab.compiler.lowerings.attention import lower_attention
+from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.lowerings.dot import lower_dot, lower_scatter
+from trnlab.compiler.lowerings.move import lower_move
+from trnlab.compiler.lowerings.rows import lower_rows
+from trnlab.compiler.placement import Lifetime, place
+from trnlab.compiler.precision import cast_matmuls
+from trnlab.compiler.signature import Signature, ports_of, signature
+from trnlab.compiler.strided import resolve_views
+from trnlab.errors import CapacityError
+from trnlab.graph.ir import Graph, Value
+from trnlab.graph.passes import simplify
+from trnlab.program import Builder, Call, Program, Routine, Tensor
+
+Unit = list[Group]  # groups that share one routine, run as one call
+
+
+def _mixed_precision(graph: Graph, options: Mapping[str, Any]) -> Graph:
+    return cast_matmuls(graph) if options.get("precision") == "bf16" else graph
+
+
+PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], Graph]], ...] = (
+    ("simplify", lambda graph, options: simplify(graph)),
+    ("mixed-precision", _mixed_precision),
+    ("canonicalize", lambda graph, options: canonicalize(graph)),
+    ("simplify-again", lambda graph, options: simplify(graph)),
+)
+
+LOWERINGS: dict[Kind, Callable[[Lowering], None]] = {
+    Kind.ROWS: lower_rows,
+    Kind.DOT: lower_dot,
+    Kind.ATTENTION: lower_attention,
+    Kind.SCATTER: lower_scatter,
+    Kind.MOVE: lower_move,
+}
+
+
+def compile(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Program:
+    """The program that computes `graph` on one core of `chip`.
+
+    options: "precision": "fp32" (as the framework says) or "bf16" (see `precision`).
+    Raises CapacityError for what does not fit on chip, UnsupportedOpError for what has no lowering.
+    """
+    for _, run in PASSES:
+        graph = run(graph, options)
+    return _Assembly(graph, chip).program()
+
+
+class _Assembly:
+    """A canonical graph on its way to a program."""
+
+    def __init__(self, graph: Graph, chip: Chip) -> None:
+        self.graph, self.chip = graph, chip
+        looks, copies = resolve_views(graph)
+        self.part = Partition(graph, looks, copies)
+        self.groups = self.part.run()
+        self.stores = self._stored_values()
+        self.tensors: list[Tensor] = []
+        self.tensor_of: dict[Value, int] = {}
+        self.constants: dict[int, np.ndarray[Any, Any]] = {}
+        self.routines: dict[Signature, int] = {}
+        self.code: list[Routine] = []
+
+    def program(self) -> Program:
+        """All calls in order, and all tensors in their places."""
+        units = pack_updates(self.groups, self.part)
+        self._name_tensors(units)
+        calls = [self._call(unit) for unit in units]
+        half = self.chip.sbuf.usable_bytes_per_partition // 2 // 64 * 64
+        for i, call in enumerate(calls):
+            if i % 2 and self.code[call.routine].sbuf_bytes <= half:
+                calls[i] = replace(call, sbuf_base=half)
+        peak = self._place(calls)
+        ids = [self.tensor_of[v] for v in self.graph.inputs], [self.tensor_of[v] for v in self.graph.outputs]
+        return Program(
+            self.graph.name, self.chip.name, tuple(self.code), tuple(self.tensors), tuple(calls), tuple(ids[0]),
+            tuple(ids[1]), self.constants, peak,
+        )  # fmt: skip
+
+    # -- routines -----------------------------------------------------------------------------------------------
+    def _call(self, unit: Unit) -> Call:
+        stores = [{v for v in self.stores if self.part.owner[v] is g} for g in unit]
+        key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
+        if key not in self.routines:
+            self.routines[key] = len(self.code)
+            self.code.append(self._lower(unit, stores))
+        args = [self.tensor_of[v] for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
+        return Call(self.routines[key], tuple(args), 0, _label(unit), unit[0].ops[0].loc)
+
+    def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
+        """Within half of SBUF if possible, so that neighbouring calls overlap; else with all of it."""
+        usable = self.chip.sbuf.usable_bytes_per_partition
+        try:
+            return self._build(unit, stores, usable // 2 // 64 * 64)
+        except CapacityError:
+            return self._build(unit, stores, usable)
+
+    def _build(self, unit: Unit, stores: list[set[Value]], limit: int) -> Routine:
+        b = Builder(_label(unit), self.chip, sbuf_limit=limit)
+        lowerings = []
+        for group, stored in zip(unit, stores):
+            ports = {}
+            for value in ports_of(group, self.part, stored):
+                shape = _memory_shape(value)
+                ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
+            lowerings.append(Lowering(b, group, self.part, ports, stored))
+        for low in lowerings:
+            b.location = low.group.ops[0].loc
+            LOWERINGS[low.group.kind](low)
+        return b.build()
+
+    # -- tensors ------------------------------------------------------------------------------------------------
+    def _stored_values(self) -> set[Value]:
+        """Values that must be in memory: read by another group, or by the user."""
+        stored = {v for v in self.graph.outputs if v in self.part.owner}
+        for group in self.groups:
+            for op in group.ops:
+                for value in op.operands:
+                    root = self.part.root(value)
+                    owner = self.part.owner.get(root)
+                    if owner is not None and owner is not group:
+                        stored.add(root)
+        return stored
+
+    def _name_tensors(self, units: list[Unit]) -> None:
+        for value in self.graph.inputs:
+            self._tensor(value, "input")
+        in_place = self._in_place(units)
+        for value in self.graph.outputs:
+            if value in in_place:
+                self.tensor_of[value] = self.tensor_of[in_place[value]]
+            else:
+                self._tensor(value, "output")
+        for unit in units:
+            for group in unit:
+                for value in ports_of(group, self.part, {v for v in self.stores if self.part.owner[v] is group}):
+                    if value not in self.tensor_of:
+                        self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
+                            value, "temp"
+                        )
+
+    def _tensor(self, value: Value, kind: str) -> int:
+        index = len(self.tensors)
+        shape = _memory_shape(value)
+        nbytes = max(value.type.nbytes, value.dtype.itemsize)
+        self.tensors.append(Tensor(index, value.name or f"t{index}", shape, value.dtype, nbytes, kind))
+        self.tensor_of[value] = index
+        return index
+
+    def _constant(self, value: Value) -> None:
+        assert value.op is not None
+        attrs = value.op.attrs
+        if value.op.name == "iota":
+            data = np.arange(value.shape[attrs["iota_dimension"]]).astype(value.dtype.numpy)
+            index = len(self.tensors)
+            self.tensors.append(Tensor(index, "iota", data.shape, value.dtype, data.nbytes, "constant"))
+            self.tensor_of[value] = index
+        else:
+            data = np.ascontiguousarray(attrs["value"]).astype(value.dtype.numpy).reshape(value.shape or (1,))
+            index = self._tensor(value, "constant")
+        self.constants[index] = data
+
+    def _in_place(self, units: list[Unit]) -> dict[Value, Value]:
+        """Outputs that may be written straight into the input they replace: nobody reads the old value afterwards."""
+        position = {g: i for i, unit in enumerate(units) for g in unit}
+        last_read: dict[Value, int] = {}
+        readers: dict[Value, set[Group]] = {}
+        for group in self.groups:
+            for op in group.ops:
+                for value in op.operands:
+                    root = self.part.root(value)
+                    last_read[root] = max(last_read.get(root, -1), position[group])
+                    readers.setdefault(root, set()).add(group)
+        found = {}
+        for out, source in self.graph.aliases.items():
+            value, old = self.graph.outputs[out], self.graph.inputs[source]
+            writer = self.part.owner.get(value)
+            if writer is None or value.type != old.type:
+                continue
+            before = all(position[g] < position[writer] or g is writer for g in readers.get(old, ()))
+            if before and _reads_in_step(writer, old, self.part):
+                found[value] = old
+        return found
+
+    def _place(self, calls: list[Call]) -> int:
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i, call in enumerate(calls):
+            for id in call.args:
+                first.setdefault(id, i)
+                last[id] = i
+        lifetimes = [Lifetime(t.id, t.nbytes, first[t.id], last[t.id]) for t in self.tensors if t.kind == "temp"]
+        offsets, peak = place(lifetimes)
+        self.tensors = [replace(t, address=offsets[t.id]) if t.id in offsets else t for t in self.tensors]
+        return peak
+
+
+def pack_updates(groups: list[Group], part: Partition) -> list[Unit]:
+    """All updates of the optimizer that do not wait for each other become one unit, where the last of them stood."""
+    updates = [g for g in groups if g.update and g.cols is None and g.kind is Kind.ROWS]
+    members = {g.id for g in updates}
+    packed = [g for g in updates if not any(part.runs_before(other, g) for other in members if other != g.id)]
+    if len(packed) < 2:
+        return [[g] for g in groups]
+    together = set(packed)
+    units: list[Unit] = []
+    left = len(packed)
+    waiting: list[Unit] = []
+    for group in groups:
+        if group in together:
+            left -= 1
+            if left == 0:
+                units.append(packed)
+                units.extend(waiting)
+        elif left and any(part.runs_before(g.id, group) for g in packed):
+            waiting.append([group])
+        else:
+            units.append([group])
+    return units
+
+
+def _reads_in_step(group: Group, old: Value, part: Partition) -> bool:
+    """Whether a group that reads `old` reads each element just where it writes the new one."""
+    for op in group.ops:
+        for value in op.operands:
+            if part.root(value) is old:
+                seen = part.strided(value)
+                elementwise = group.kind is Kind.ROWS or op is not group.anchor
+                if not (elementwise and seen.is_contiguous and op.name not in ("gather", "reduce")):
+                    return False
+    return True
+
+
+def _memory_shape(value: Value) -> tuple[int, ...]:
+    if value.op is not None and value.op.name == "iota":
+        return (value.shape[value.op.attrs["iota_dimension"]],)
+    return value.shape or (1,)
+
+
+def _label(unit: Unit) -> str:
+    group = unit[0]
+    names = list(dict.fromkeys(op.origin or op.name for op in group.ops))
+    label = f"{group.kind}: " + " ".join(names[:6]) + (" ..." if len(names) > 6 else "")
+    return f"{label} (x{len(unit)})" if len(unit) > 1 else label

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SBUF tiles that values of a group pass through, and the plan of what to compute in one sweep over a tile."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from trnlab.compiler.groups import Class, Group
+from trnlab.graph.ir import Op, Value
+from trnlab.numerics.dtypes import DType, float32
+from trnlab.program import AP, Builder
+
+
+class TileSpace:
+    """Tiles of up to `width` elements, taken and given back; the one given back longest ago is taken next.
+
+    First in, first out: a value rarely gets the tile that its neighbour has just left, so engines do not wait for each
+    other. Without `counts` it hands out as many as asked for and records how many were in use at once, per item size.
+    """
+
+    def __init__(self, b: Builder, width: int, counts: dict[int, int] | None = None, name: str = "v") -> None:
+        self.b, self.width, self.name = b, width, name
+        self.peak: Counter[int] = Counter()
+        self._used: Counter[int] = Counter()
+        self._measuring = counts is None
+        self._free: dict[int, deque[AP]] = {}
+        for size, count in (counts or {}).items():
+            self._free[size] = deque(self._make(size) for _ in range(count))
+
+    def _make(self, itemsize: int) -> AP:
+        kind = {4: "float32", 2: "bfloat16", 1: "uint8"}[itemsize]
+        return self.b.tile((128, self.width), kind, name=self.name)
+
+    def take(self, partitions: int, free: int, dtype: DType) -> AP:
+        """A tile [partitions, free]."""
+        size = dtype.itemsize
+        self._used[size] += 1
+        self.peak[size] = max(self.peak[size], self._used[size])
+        pool = self._free.setdefault(size, deque())
+        if not pool:
+            assert self._measuring, f"{self.name}: more tiles in use than planned"
+            pool.append(self._make(size))
+        slot = pool.popleft()
+        return AP(slot.buffer, dtype, 0, partitions, 0, 0, ((1, free),))
+
+    def give(self, tile: AP) -> None:
+        """Done with a tile that `take` gave."""
+        size = tile.dtype.itemsize
+        self._used[size] -= 1
+        self._free[size].append(AP(tile.buffer, tile.buffer.dtype, 0, 128, 0, 0, ((1, self.width),)))
+
+
+@dataclass
+class Plan:
+    """What one sweep over a tile computes: ops in order, what it stores, who folds into whom.
+
+    uses: how often each value is still read (a store counts once). converted: a value whose one reader is a `convert`
+    that the instruction computing it can do on its way out. summed: a value whose row sum the same instruction gives.
+    per_row: row values only, computed once for the rows at hand and kept for the sweeps that follow.
+    """
+
+    ops: list[Op]
+    stores: set[Value]
+    per_row: bool = False
+    uses: Counter[Value] = field(default_factory=Counter)
+    reader: dict[Value, Op] = field(default_factory=dict)
+    converted: dict[Value, Op] = field(default_factory=dict)
+    summed: dict[Value, Op] = field(default_factory=dict)
+
+
+def origin(value: Value, group: Group) -> Value:
+    """The value computed by the group that `value` is a look at; `value` itself when it comes from outside."""
+    seen = value
+    while seen not in group.classes:
+        if seen.op is None or seen.op.name not in ("reshape", "broadcast_in_dim"):
+            return value
+        seen = seen.op.operands[0]
+    return seen
+
+
+def make_plan(group: Group, ops: Iterable[Op], stores: Iterable[Value], *, per_row: bool = False) -> Plan:
+    """The plan for computing `ops` (in program order) and storing `stores`."""
+    plan = Plan(list(ops), set(stores), per_row)
+    for op in plan.ops:
+        for value in op.operands:
+            seen = origin(value, group)
+            plan.uses[seen] += 1
+            plan.reader[seen] = op
+    plan.uses.update(plan.stores)
+    for op in plan.ops:
+        source = origin(op.operands[0], group) if op.operands else None
+        if source is None or source not in group.classes or source.dtype is not float32:
+            continue
+        if op.name == "convert" and plan.uses[source] == 1 and op.attrs["dtype"].is_float:
+            plan.converted[source] = op
+        if op.name == "reduce" and op.attrs["kind"] == "add" and group.classes[op.result] is Class.ROW:
+            plan.summed.setdefault(source, op)
+    return plan

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between HBM and the tiles of a group: loads of what comes from outside, stores of what is read outside.
+
+Shape letters: P partition (rows of the tile), F free (columns of the tile), R all rows, C all columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from trnlab.compiler.groups import Class, Group, Partition
+from trnlab.compiler.strided import Strided
+from trnlab.compiler.tiles import TileSpace
+from trnlab.graph.ir import Value
+from trnlab.isa.base import Memory
+from trnlab.kernels.blocks import dma_load, dma_store
+from trnlab.kernels.view import View, rectangle
+from trnlab.numerics.dtypes import DType, bfloat16, float32
+from trnlab.program import AP, Builder, hbm_view
+
+if TYPE_CHECKING:
+    from trnlab.compiler.emit import Emitter
+
+PSUM_COLS = 512  # fp32 elements of one bank
+RESIDENT_COL_BYTES = 16 * 1024  # what varies along columns only stays in SBUF up to this size
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The loop of a group: R rows of C columns. `flat`: nothing fixed the columns, all values are seen as runs of
+    elements from `offset` on."""
+
+    rows: int
+    cols: int
+    offset: int = 0
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The part of a domain that one sweep computes."""
+
+    domain: Domain
+    row: int
+    rows: int  # P
+    col: int
+    cols: int  # F
+
+    @property
+    def whole_row(self) -> bool:
+        return self.cols == self.domain.cols
+
+    @property
+    def first_cols(self) -> bool:
+        return self.col == 0
+
+    @property
+    def first_rows(self) -> bool:
+        return self.row == 0
+
+    @property
+    def last_rows(self) -> bool:
+        return self.row + self.rows == self.domain.rows
+
+
+class Loader:
+    """Loads and stores of one group; `ports` are the routine's HBM parameters by the value in memory behind them."""
+
+    def __init__(self, b: Builder, group: Group, part: Partition, ports: dict[Value, AP], wide: TileSpace, narrow: TileSpace):
+        self.b, self.group, self.part, self.ports = b, group, part, ports
+        self.wide, self.narrow = wide, narrow
+        self._numbers: dict[float, AP] = {}
+        self._kept: dict[Value, AP] = {}  # scalars and columns, loaded once
+        self._of_rows: dict[Value, tuple[tuple[int, int], AP]] = {}
+        self._of_sweep: dict[Value, AP] = {}
+        self._sums: dict[tuple[Value, int], list[AP]] = {}
+        self._ones: dict[DType, AP] = {}
+
+    def outer_class(self, value: Value) -> Class:
+        """Along what a value from outside varies, as fusion decided."""
+        return self.group.outer[value]
+
+    def prepare(self, other: Loader) -> None:
+        """Load before the loop whatever `other`, a trial run of the same group, kept throughout."""
+        for number in other._numbers:
+            self.constant(number, 128)
+        for dtype in other._ones:
+            self._all_ones(dtype)
+        for value in other._kept:
+            self._keep(value)
+
+    # -- loads --------------------------------------------------------------------------------------------------
+    def constant(self, number: float, rows: int) -> AP:
+        """A number in every partition, [P, 1] fp32."""
+        if number not in self._numbers:
+            tile = self.b.tile((128, 1), float32, name="number")
+            self.b.memset(dst=tile, value=number)
+            self._numbers[number] = tile
+        return self._numbers[number][:rows]
+
+    def load(self, value: Value, frame: Frame) -> float | AP:
+        """A value from outside, for the rows and columns of the frame."""
+        number = self.part.splat(value)
+        if number is not None:
+            return number
+        cls = self.outer_class(value)
+        if cls is Class.SCALAR:
+            return self._keep(value)[: frame.rows]
+        if cls is Class.ROW:
+            return self.load_rows(value, frame, None)
+        if cls is Class.COL and self._fits(value):
+            return self._keep(value)[: frame.rows, frame.col : frame.col + frame.cols]
+        if value not in self._of_sweep:
+            tile = self.wide.take(frame.rows, frame.cols, value.dtype)
+            self._fill(tile, self._full_view(value, frame.domain, cls), frame)
+            self._of_sweep[value] = tile
+        return self._of_sweep[value]
+
+    def release(self, value: Value) -> None:
+        """The last reader in this sweep is done with a value from outside."""
+        tile = self._of_sweep.pop(value, None)
+        if tile is not None:
+            self.wide.give(tile)
+
+    def load_rows(self, value: Value, frame: Frame, dtype: DType | None) -> AP:
+        """A value that varies along rows only, [P, 1]."""
+        key = (frame.row, frame.rows)
+        if value in self._of_rows:
+            if self._of_rows[value][0] == key:
+                return self._of_rows[value][1]
+            self.narrow.give(self._of_rows.pop(value)[1])
+        seen = self.part.strided(value)
+        dims = _row_dims(seen, frame.domain.rows)
+        view = View(self.ports[seen.root].buffer, seen.offset, (*seen.shape[:dims], 1), (*seen.strides[:dims], 1))
+        tile = self.narrow.take(frame.rows, 1, value.dtype)
+        for piece in rectangle(view, dims, frame.row, frame.rows, 0, 1):
+            self._dma_in(tile[piece.partition : piece.partition + piece.partitions], piece.ap)
+        self._of_rows[value] = (key, tile)
+        return tile
+
+    def end_row(self) -> None:
+        """The rows at hand are done."""
+        for _, tile in self._of_rows.values():
+            self.narrow.give(tile)
+        self._of_rows = {}
+
+    def table(self, value: Value, frame: Frame) -> AP:
+        """The columns of the frame of all rows of a table [V, C]."""
+        seen = self.part.strided(value)
+        rows, cols = seen.strides
+        dims = ((rows, seen.shape[0]), (cols, frame.cols))
+        return hbm_view(self.ports[seen.root].buffer, seen.offset + frame.col * cols, dims)
+
+    def _fits(self, value: Value) -> bool:
+        cols = self.group.cols
+        return cols is not None and cols * value.dtype.itemsize <= RESIDENT_COL_BYTES
+
+    def _keep(self, value: Value) -> AP:
+        if value not in self._kept:
+            seen = self.part.strided(value)
+            buffer = self.ports[seen.root].buffer
+            if self.outer_class(value) is Class.SCALAR:
+                tile = self.b.tile((128, 1), value.dtype, name="scalar")
+                self._dma_in(tile, hbm_view(buffer, seen.offset, ((0, 128), (1, 1))))
+            else:
+                cols = self.group.cols
+                assert cols is not None
+                tile = self.b.tile((128, cols), value.dtype, name="columns")
+                view = _columns_view(seen, self.ports[seen.root], 128, cols)
+                for piece in rectangle(view, 1, 0, 128, 0, cols):
+                    self._dma_in(tile[:, piece.col : piece.col + piece.cols], piece.ap)
+            self._kept[value] = tile
+        return self._kept[value]
+
+    def _full_view(self, value: Value, domain: Domain, cls: Class) -> tuple[View, int]:
+        """A value as a view whose leading dimensions (their number is returned) are the rows of the domain."""
+        seen = self.part.strided(value)
+        port = self.ports[seen.root]
+        if cls is Class.COL:
+            return _columns_view(seen, port, domain.rows, domain.cols), 1
+        if domain.flat:
+            flat = seen.reshaped((seen_size(seen),))
+            assert flat is not None
+            step = flat.strides[0]
+            start = flat.offset + domain.offset * step
+            return View(port.buffer, start, (domain.rows, domain.cols), (domain.cols * step, step)), 1
+        return _split(seen, port, domain)
+
+    def _fill(self, tile: AP, view: tuple[View, int], frame: Frame) -> None:
+        for piece in rectangle(*view, frame.row, frame.rows, frame.col, frame.cols):
+            part = tile[
+                piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols
+            ]
+            self._dma_in(part, piece.ap)
+
+    def _dma_in(self, dst: AP, src: AP) -> None:
+        dma_load(self.b, dst, src)
+
+    # -- stores -------------------------------------------------------------------------------------------------
+    def store(self, emitter: Emitter, value: Value, frame: Frame) -> None:
+        """Write a computed value out."""
+        domain, port = frame.domain, self.ports[value]
+        tile = emitter.ap(value)
+        if value.type.size != self.group.size:
+            if frame.first_cols:
+                rows = hbm_view(port.buffer, frame.row, ((1, frame.rows), (1, 1)))
+                dma_store(self.b, rows, tile)
+            return
+        if tile.free != frame.cols:
+            tile = tile.with_dims((0, frame.cols))
+        if tile.memory is Memory.PSUM or tile.dtype is not value.dtype or (tile.dims and tile.dims[-1][0] == 0):
+            copied = self.wide.take(frame.rows, frame.cols, value.dtype)
+            emitter.copy(copied, tile)
+            self.wide.give(copied)
+            tile = copied
+        start = domain.offset + frame.row * domain.cols + frame.col
+        out = hbm_view(port.buffer, start, ((domain.cols, frame.rows), (1, frame.cols)))
+        dma_store(self.b, out, tile)
+
+    def column_sum(self, value: Value, data: AP, frame: Frame) -> None:
+        """Add the rows of `data` to the sums over all rows, on the PE array; write them out after the last rows."""
+        if data.memory is Memory.PSUM or data.dtype not in (float32, bfloat16):
+            raise AssertionError("column sums read floats in SBUF")
+        starts = range(0, frame.cols, PSUM_COLS)
+        if frame.first_rows:
+            widths = [min(PSUM_COLS, frame.cols - c) for c in starts]
+            self._sums[value, frame.col] = [self.b.psum((1, w), float32, name="sums") for w in widths]
+        ones = self._all_ones(data.dtype)[: frame.rows]
+        for c, total in zip(starts, self._sums[value, frame.col]):
+            moving = data[:, c : c + total.free]
+            self.b.nc_matmul(
+                dst=total, stationary=ones, moving=moving, accumulate=not frame.first_rows, stop=frame.last_rows
+            )
+        if frame.last_rows:
+            for c, total in zip(starts, self._sums[value, frame.col]):
+                out = self.wide.take(1, total.free, value.dtype)
+                self.b.tensor_copy(dst=out, src=total)
+                target = hbm_view(self.ports[value].buffer, frame.col + c, ((1, 1), (1, total.free)))
+                dma_store(self.b, target, out)
+                self.wide.give(out)
+
+    def _all_ones(self, dtype: DType) -> AP:
+        if dtype not in self._ones:
+            self._ones[dtype] = self.b.tile((128, 1), dtype, name="ones")
+            self.b.memset(dst=self._ones[dtype], value=1.0)
+        return self._ones[dtype]
+
+
+def seen_size(seen: Strided) -> int:
+    """Elements of a view."""
+    return prod(seen.shape)
+
+
+def _row_dims(seen: Strided, rows: int) -> int:
+    """How many leading dimensions of a row value are its rows."""
+    total, dims = 1, 0
+    for count in seen.shape:
+        if total == rows:
+            break
+        total *= count
+        dims += 1
+    assert total == rows, (seen.shape, rows)
+    return dims
+
+
+def _columns_view(seen: Strided, port: AP, rows: int, cols: int) -> View:
+    """[rows, C]: the same columns in every row."""
+    dims = len(seen.shape)
+    total = 1
+    while total < cols:
+        dims -= 1
+        total *= seen.shape[dims]
+    assert total == cols, (seen.shape, cols)
+    return View(port.buffer, seen.offset, (rows, *seen.shape[dims:]), (0, *seen.strides[dims:]))
+
+
+def _split(seen: Strided, port: AP, domain: Domain) -> tuple[View, int]:
+    """The view and the number of its leading dimensions that make the rows."""
+    total = 1
+    for dims, count in enumerate(seen.shape, 1):
+        total *= count
+        if total == domain.rows and prod(seen.shape[dims:]) == domain.cols:
+            return View(port.buffer, seen.offset, seen.shape, seen.strides), dims
+    shaped = seen.reshaped((domain.rows, domain.cols))
+    assert shaped is not None, (seen.shape, seen.strides, domain)
+    return View(port.buffer, shaped.offset, shaped.shape, shaped.strides), 1
