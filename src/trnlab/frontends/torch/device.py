@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from trnlab.frontends.torch import attention, autocast, host_ops, module, storages
+from trnlab.frontends.torch import attention, autocast, host_ops, module, modules, storages
 
 
 def register() -> None:
@@ -21,3 +21,4 @@ def register() -> None:
     autocast.register()
     attention.register()
     storages.register()
+    modules.register()

@@ -27,17 +27,22 @@ class HostOpLog:
     """How often each operator ran on the host, before and after the first compiled program started."""
 
     def __init__(self) -> None:
-        self.counts = {"setup": Counter[str](), "training": Counter[str]()}
-        self.phase = "setup"
-
-    def add(self, name: str) -> None:
-        self.counts[self.phase][name] += 1
-
-    def program_started(self) -> None:
-        self.phase = "training"
+        self.reset()
 
     def reset(self) -> None:
-        self.__init__()  # type: ignore[misc]
+        """Forget everything, as if no program had run."""
+        self.setup: Counter[str] = Counter()
+        self.training: Counter[str] = Counter()
+        self._now = [self.setup]
+
+    def add(self, name: str) -> None:
+        """Operator `name` ran."""
+        for counts in self._now:
+            counts[name] += 1
+
+    def program_started(self, session_counts: Counter[str] | None = None) -> None:
+        """From here on what the host computes is missing from the programs; it also counts in `session_counts`."""
+        self._now = [self.training] if session_counts is None else [self.training, session_counts]
 
 
 LOG = HostOpLog()
@@ -49,7 +54,7 @@ def fallback_counts(phase: str = "training") -> dict[str, int]:
     `phase` is "training" (from the first run of a compiled program on; their sum is the summary's `host_fallback_ops`) or
     "setup" (before it: building and initialising the model).
     """
-    return dict(LOG.counts[phase].most_common())
+    return dict((LOG.training if phase == "training" else LOG.setup).most_common())
 
 
 def reset_fallback_counts() -> None:

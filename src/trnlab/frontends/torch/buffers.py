@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as inputs and outputs of programs: the same memory where the formats agree, a converted copy where they differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from trnlab.frontends.torch.dlpack import as_neuron, from_numpy_alias, to_numpy_alias
+from trnlab.frontends.torch.types import type_of
+
+Array = np.ndarray[Any, Any]
+
+
+class Buffer:
+    """The memory of one tensor as an array in its format on the chip.
+
+    A contiguous tensor in a format of the chip is bound without a copy. Others (64-bit integers, transposed tensors) are
+    converted on the way in, and on the way back by `store`.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.type = tensor, type_of(tensor)
+        self._pointer = tensor.data_ptr()
+        alias = to_numpy_alias(tensor)
+        self._alias = alias.view(np.uint8) if alias.dtype == np.bool_ else alias
+        self.direct = bool(self._alias.flags.c_contiguous) and self._alias.dtype == self.type.dtype.numpy
+
+    def still(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is the one that was bound, in the same memory."""
+        return tensor is self.tensor and tensor.data_ptr() == self._pointer
+
+    def array(self) -> Array:
+        """The values now; writing to it writes the tensor when `direct`."""
+        return self._alias if self.direct else np.array(self._alias, self.type.dtype.numpy, order="C")
+
+    def store(self, array: Array) -> None:
+        """Write back what a program left in a converted copy."""
+        if not self.direct:
+            self._alias[...] = array
+
+
+def tensor_from(array: Array, kind: torch.dtype) -> torch.Tensor:
+    """A new `neuron` tensor of dtype `kind` with the values of `array`, whose memory it takes over when it can."""
+    if kind is torch.bool:
+        return as_neuron(torch.from_numpy(array.view(np.bool_)))
+    tensor = from_numpy_alias(array, "cpu")
+    return as_neuron(tensor if tensor.dtype is kind else tensor.to(kind))

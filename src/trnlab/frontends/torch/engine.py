@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs a captured graph: the simulated chip, or, in tests, the graph's own interpreter.
+
+    with use(InterpreterEngine()):
+        loss = step(x, y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from trnlab.frontends.torch.host_ops import LOG
+from trnlab.graph.ir import Graph
+
+Array = np.ndarray[Any, Any]
+Program = Callable[[Sequence[Array]], list[Array]]
+
+
+class Engine(Protocol):
+    """Turns a graph into something that runs."""
+
+    def compile(self, graph: Graph) -> Program:
+        """A function of arrays in the order of the graph's inputs. Outputs with an alias are written in place."""
+        ...
+
+
+class InterpreterEngine:
+    """Runs graphs with `graph.interpret`: the meaning of the ops, no chip and no time."""
+
+    def compile(self, graph: Graph) -> Program:
+        """See `Engine`."""
+        from trnlab.graph.interpret import interpret
+
+        def run(inputs: Sequence[Array]) -> list[Array]:
+            LOG.program_started()
+            outputs = [np.array(o) for o in interpret(graph, inputs)]
+            for i, j in graph.aliases.items():
+                inputs[j][...] = outputs[i]
+                outputs[i] = inputs[j]
+            return outputs
+
+        return run
+
+
+class DeviceEngine:
+    """Runs graphs on the simulated chip of the current session."""
+
+    def compile(self, graph: Graph) -> Program:
+        """See `Engine`."""
+        from trnlab.runtime import device, session
+
+        now = session.current()
+        loaded = device.compile_graph(graph, now).load(now)
+
+        def run(inputs: Sequence[Array]) -> list[Array]:
+            LOG.program_started(now.counters.host_fallbacks)
+            return loaded.run(inputs)
+
+        return run
+
+
+_active: list[Engine] = [DeviceEngine()]
+
+
+def current() -> Engine:
+    """The engine in use: the simulated chip unless `use` says otherwise."""
+    return _active[-1]
+
+
+@contextmanager
+def use(engine: Engine) -> Iterator[Engine]:
+    """Compile with `engine` within the block."""
+    _active.append(engine)
+    try:
+        yield engine
+    finally:
+        _active.pop()

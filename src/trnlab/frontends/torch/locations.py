@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's own line behind an operator: found while tracing, carried through FX as a stack trace, read back as a Location."""
+
+from __future__ import annotations
+
+import bisect
+import linecache
+import re
+import sys
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import traceback as fx_traceback
+from torch.overrides import TorchFunctionMode
+
+import trnlab
+from trnlab.errors import Location
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)(?:\n +(?P<text>[^\n]*))?')
+_PACKAGES = tuple(str(Path(str(module.__file__)).parent) + "/" for module in (torch, trnlab))
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
+
+
+@lru_cache(maxsize=4096)
+def _is_users(file: str) -> bool:
+    if file.startswith(("<", *_PACKAGES)):
+        return False
+    return "/site-packages/" in file or not file.startswith(_STANDARD_LIBRARY)
+
+
+@lru_cache(maxsize=4096)
+def parse(stack_trace: str) -> Location | None:
+    """The innermost frame of a formatted stack that is neither PyTorch's, nor ours, nor the standard library's."""
+    frames = [m for m in _FRAME.finditer(stack_trace) if _is_users(m["file"])]
+    if not frames:
+        return None
+    last = frames[-1]
+    return Location(last["file"], int(last["line"]), last["function"].split(",")[0].strip(), (last["text"] or "").strip())
+
+
+def _here() -> str | None:
+    """The user's line that is executing, as one entry of a formatted stack."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return f'File "{file}", line {line}, in {frame.f_code.co_name}\n    {linecache.getline(file, line).strip()}'
+
+
+class RecordLines(TorchFunctionMode):
+    """While active, every operator that is traced carries the user's line; `watch` extends that to the backward pass.
+
+    Autograd numbers the nodes it makes. The numbers made during one call of the user belong to that line, so a node's number
+    leads back to it when the node runs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._starts: list[int] = []
+        self._lines: list[str | None] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        line = _here()
+        self._starts.append(torch.autograd._get_sequence_nr())
+        self._lines.append(line)
+        _set_line(line)
+        return function(*args, **(kwargs or {}))
+
+    def _line_of(self, number: int) -> str | None:
+        place = bisect.bisect_right(self._starts, number) - 1
+        return self._lines[place] if place >= 0 else None
+
+    def watch(self, loss: torch.Tensor) -> None:
+        """Before each node that computes the gradient of `loss`, set the line that the node came from."""
+        seen, waiting = set(), [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            node.register_prehook(self._entering(node))
+            waiting.extend(parent for parent, _ in node.next_functions)
+
+    def _entering(self, node: Any) -> Any:
+        line = self._line_of(node._sequence_nr())
+        return lambda grads: _set_line(line)
+
+
+def _set_line(line: str | None) -> None:
+    if line is None:
+        fx_traceback.current_meta.pop("stack_trace", None)
+    else:
+        fx_traceback.current_meta["stack_trace"] = line

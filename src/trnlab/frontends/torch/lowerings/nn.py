@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalisation, softmax and losses, forward and backward, each as the few ops that a kernel will want to see together.
+
+All statistics are computed in fp32 whatever the format of the data.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from trnlab.frontends.torch.lowerings.index import one_hot
+from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.graph.ir import TensorType, Value
+from trnlab.numerics.dtypes import float32
+
+
+def _as(site: Site, x: Value, target: TensorType | None) -> Value:
+    """x with the shape and format of a result."""
+    assert target is not None
+    return site.b.reshape(site.b.convert(x, target.dtype), target.shape)
+
+
+def _average(site: Site, x: Value, dims: tuple[int, ...]) -> Value:
+    count = prod(x.shape[d] for d in dims)
+    return site.b.multiply(site.b.reduce(x, dims, keepdims=True), 1.0 / count)
+
+
+def _inner(x: Value, normalized_shape: list[int]) -> tuple[int, ...]:
+    return tuple(range(len(x.shape) - len(normalized_shape), len(x.shape)))
+
+
+@lowers("native_layer_norm.default")
+def layer_norm(site, x, normalized_shape, weight, bias, eps):
+    """Result, mean and reciprocal standard deviation."""
+    b, x = site.b, site.wide(x)
+    dims = _inner(x, normalized_shape)
+    mean = _average(site, x, dims)
+    centred = b.subtract(x, mean)
+    rstd = b.rsqrt(b.add(_average(site, b.multiply(centred, centred), dims), eps))
+    y = b.multiply(centred, rstd)
+    y = y if weight is None else b.multiply(y, site.wide(weight))
+    y = y if bias is None else b.add(y, site.wide(bias))
+    return tuple(_as(site, v, t) for v, t in zip((y, mean, rstd), site.types))
+
+
+@lowers("native_layer_norm_backward.default")
+def layer_norm_backward(site, grad, x, normalized_shape, mean, rstd, weight, bias, output_mask):
+    """With n = (x - mean) rstd and g = grad * weight: dx = rstd (g - avg(g) - n avg(g n)); sums over rows for the rest."""
+    b, grad, x = site.b, site.wide(grad), site.wide(x)
+    dims = _inner(x, normalized_shape)
+    rows = tuple(range(dims[0]))
+    rstd = site.wide(rstd)
+    n = b.multiply(b.subtract(x, site.wide(mean)), rstd)
+    g = grad if weight is None else b.multiply(grad, site.wide(weight))
+    along = b.multiply(n, _average(site, b.multiply(g, n), dims))
+    dx = b.multiply(rstd, b.subtract(b.subtract(g, _average(site, g, dims)), along))
+    dweight = b.reduce(b.multiply(grad, n), rows) if output_mask[1] else None
+    dbias = b.reduce(grad, rows) if output_mask[2] else None
+    results = (dx if output_mask[0] else None, dweight, dbias)
+    return tuple(None if v is None else _as(site, v, t) for v, t in zip(results, site.types))
+
+
+@lowers("_fused_rms_norm.default")
+def rms_norm(site, x, normalized_shape, weight, eps):
+    """Result and reciprocal root mean square. Without eps PyTorch takes the format's smallest step at one."""
+    b = site.b
+    eps = {"bfloat16": 2.0**-7, "float16": 2.0**-10}.get(x.dtype.name, 2.0**-23) if eps is None else eps
+    x = site.wide(x)
+    dims = _inner(x, normalized_shape)
+    rstd = b.rsqrt(b.add(_average(site, b.multiply(x, x), dims), eps))
+    y = b.multiply(x, rstd)
+    y = y if weight is None else b.multiply(y, site.wide(weight))
+    return tuple(_as(site, v, t) for v, t in zip((y, rstd), site.types))
+
+
+@lowers("_fused_rms_norm_backward.default")
+def rms_norm_backward(site, grad, x, normalized_shape, rstd, weight, output_mask):
+    """With n = x rstd and g = grad * weight: dx = rstd (g - n avg(g n)); dweight sums grad n over rows."""
+    b, grad, x = site.b, site.wide(grad), site.wide(x)
+    dims = _inner(x, normalized_shape)
+    rstd = site.wide(rstd)
+    n = b.multiply(x, rstd)
+    g = grad if weight is None else b.multiply(grad, site.wide(weight))
+    dx = b.multiply(rstd, b.subtract(g, b.multiply(n, _average(site, b.multiply(g, n), dims))))
+    dweight = b.reduce(b.multiply(grad, n), tuple(range(dims[0]))) if output_mask[1] else None
+    results = (dx if output_mask[0] else None, dweight)
+    return tuple(None if v is None else _as(site, v, t) for v, t in zip(results, site.types))
+
+
+# -- softmax --------------------------------------------------------------------------------------------------------
+
+
+def _shifted(site: Site, x: Value, dim: int) -> tuple[Value, tuple[int, ...]]:
+    """x less its largest element along `dim`, so that no exponential overflows."""
+    x, dims = site.wide(x), (dim % len(x.shape),)
+    return site.b.subtract(x, site.b.reduce(x, dims, "maximum", keepdims=True)), dims
+
+
+@lowers("_softmax.default")
+def softmax(site, x, dim, half_to_float):
+    shifted, dims = _shifted(site, x, dim)
+    powers = site.b.exponential(shifted)
+    return site.cast(site.b.divide(powers, site.b.reduce(powers, dims, keepdims=True)))
+
+
+@lowers("_softmax_backward_data.default")
+def softmax_backward(site, grad, y, dim, input_dtype):
+    b, grad, y = site.b, site.wide(grad), site.wide(y)
+    weighted = b.reduce(b.multiply(grad, y), (dim,), keepdims=True)
+    return site.cast(b.multiply(y, b.subtract(grad, weighted)))
+
+
+@lowers("_log_softmax.default")
+def log_softmax(site, x, dim, half_to_float):
+    b = site.b
+    shifted, dims = _shifted(site, x, dim)
+    return site.cast(b.subtract(shifted, b.log(b.reduce(b.exponential(shifted), dims, keepdims=True))))
+
+
+@lowers("_log_softmax_backward_data.default")
+def log_softmax_backward(site, grad, y, dim, input_dtype):
+    b, grad, y = site.b, site.wide(grad), site.wide(y)
+    return site.cast(b.subtract(grad, b.multiply(b.exponential(y), b.reduce(grad, (dim,), keepdims=True))))
+
+
+# -- losses ---------------------------------------------------------------------------------------------------------
+
+_NONE, _MEAN = 0, 1  # PyTorch's codes for the reduction of a loss; 2 is the sum
+
+
+def _class_weights(site: Site, weight: Value | None, target: Value, classes: int, ignore_index: int) -> Value:
+    """fp32, per row: the weight of its class, or 0 where the class is `ignore_index`."""
+    b = site.b
+    counted = b.convert(b.compare(target, "NE", ignore_index), float32)
+    if weight is None:
+        return counted
+    spread = b.select(one_hot(site, target, classes), site.wide(weight), 0.0)
+    return b.multiply(counted, b.reduce(spread, (-1,)))
+
+
+@lowers("nll_loss_forward.default")
+def nll_loss(site, logp, target, weight, reduction, ignore_index):
+    """Loss and the total weight that a mean divides by. logp [N, C] or [C]."""
+    b, classes = site.b, logp.shape[-1]
+    weights = _class_weights(site, weight, target, classes, ignore_index)
+    chosen = b.reduce(b.select(one_hot(site, target, classes), site.wide(logp), 0.0), (-1,))
+    losses = b.negate(b.multiply(chosen, weights))
+    rows = tuple(range(len(losses.shape)))
+    whole = b.reduce(weights, rows) if rows else weights
+    if reduction != _NONE:
+        losses = b.reduce(losses, rows) if rows else losses
+        losses = b.divide(losses, whole) if reduction == _MEAN else losses
+    return tuple(_as(site, v, t) for v, t in zip((losses, whole), site.types))
+
+
+@lowers("nll_loss_backward.default")
+def nll_loss_backward(site, grad, logp, target, weight, reduction, ignore_index, total_weight):
+    b, classes = site.b, logp.shape[-1]
+    scale = site.wide(grad)
+    if reduction == _MEAN:
+        scale = b.divide(scale, site.wide(total_weight))
+    rows = b.negate(b.multiply(_class_weights(site, weight, target, classes, ignore_index), scale))
+    return site.cast(b.select(one_hot(site, target, classes), b.reshape(rows, (*rows.shape, 1)), 0.0))
+
+
+@lowers("mse_loss.default")
+def mse_loss(site, x, y, reduction=_MEAN):
+    difference = site.b.subtract(site.wide(x), site.wide(y))
+    return site.cast(_reduced(site, site.b.multiply(difference, difference), reduction))
+
+
+def _reduced(site: Site, losses: Value, reduction: int) -> Value:
+    if reduction == _NONE:
+        return losses
+    whole: Any = site.b.reduce(losses, range(len(losses.shape)))
+    return site.b.multiply(whole, 1.0 / losses.type.size) if reduction == _MEAN else whole
+
+
+@lowers("mse_loss_backward.default")
+def mse_loss_backward(site, grad, x, y, reduction):
+    b = site.b
+    factor = 2.0 / x.type.size if reduction == _MEAN else 2.0
+    difference = b.multiply(b.subtract(site.wide(x), site.wide(y)), factor)
+    return site.cast(b.multiply(difference, site.wide(grad)))

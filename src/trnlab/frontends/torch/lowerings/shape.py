@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views and copies that move elements and compute nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import int32
+
+
+@lowers(
+    "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default", "squeeze.dim",
+    "squeeze.dims", "_reshape_alias.default",
+)  # fmt: skip
+def view(site, x, *rest):
+    return site.shaped(x)
+
+
+@lowers("permute.default")
+def permute(site, x, dims):
+    return _transposed(site, x, [d % len(x.shape) for d in dims])
+
+
+@lowers("t.default")
+def t(site, x):
+    return _transposed(site, x, list(reversed(range(len(x.shape)))))
+
+
+@lowers("transpose.int")
+def transpose(site, x, first, second):
+    order = list(range(len(x.shape)))
+    order[first], order[second] = order[second], order[first]
+    return _transposed(site, x, order)
+
+
+def _transposed(site: Site, x: Value, order: list[int]) -> Value:
+    return x if order == sorted(order) else site.b.transpose(x, order)
+
+
+@lowers("expand.default")
+def expand(site, x, size, implicit=False):
+    return site.b.broadcast_to(x, site.shape)
+
+
+def bounds(size: int, start: Any, end: Any) -> tuple[int, int]:
+    """Python's rule for slices with missing, negative or too large ends."""
+    begin, stop, _ = slice(start, end).indices(size)
+    return begin, max(begin, stop)
+
+
+@lowers("slice.Tensor")
+def slice_(site, x, dim=0, start=None, end=None, step=1):
+    dim %= len(x.shape)
+    begin, stop = bounds(x.shape[dim], start, end)
+    if (begin, stop, step) == (0, x.shape[dim], 1):
+        return x
+    return site.b.slice_dim(x, dim, begin, stop, step)
+
+
+@lowers("select.int")
+def select(site, x, dim, index):
+    dim, index = dim % len(x.shape), index % x.shape[dim]
+    return site.shaped(site.b.slice_dim(x, dim, index, index + 1))
+
+
+@lowers("split_with_sizes.default")
+def split_with_sizes(site, x, sizes, dim=0):
+    dim, parts, begin = dim % len(x.shape), [], 0
+    for size in sizes:
+        parts.append(site.b.slice_dim(x, dim, begin, begin + size))
+        begin += size
+    return tuple(parts)
+
+
+@lowers("split.Tensor")
+def split(site, x, size, dim=0):
+    whole = x.shape[dim]
+    return split_with_sizes(site, x, [min(size, whole - i) for i in range(0, whole, size)], dim)
+
+
+@lowers("unbind.int")
+def unbind(site, x, dim=0):
+    dim %= len(x.shape)
+    shape = x.shape[:dim] + x.shape[dim + 1 :]
+    return tuple(site.b.reshape(site.b.slice_dim(x, dim, i, i + 1), shape) for i in range(x.shape[dim]))
+
+
+@lowers("cat.default")
+def cat(site, xs, dim=0):
+    kept = [site.cast(x) for x in xs if x.shape != (0,)]
+    return kept[0] if len(kept) == 1 else site.b.concatenate(kept, dim % len(site.shape))
+
+
+@lowers("stack.default")
+def stack(site, xs, dim=0):
+    dim %= len(site.shape)
+    parts = [site.b.reshape(site.cast(x), (*x.shape[:dim], 1, *x.shape[dim:])) for x in xs]
+    return site.b.concatenate(parts, dim)
+
+
+@lowers("repeat.default")
+def repeat(site, x, repeats):
+    b, rank = site.b, len(repeats)
+    sizes = (1,) * (rank - len(x.shape)) + x.shape
+    wide = [n for pair in zip(repeats, sizes) for n in pair]
+    spread = b.broadcast_in_dim(b.reshape(x, sizes), wide, range(1, 2 * rank, 2))
+    return site.shaped(spread)
+
+
+@lowers("constant_pad_nd.default")
+def constant_pad(site, x, pad, value=0):
+    rank = len(x.shape)
+    low, high = [0] * rank, [0] * rank
+    for i in range(len(pad) // 2):  # pairs from the last dimension backwards
+        low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
+    return site.b.pad(x, low, high, value=value)
+
+
+def _padded(site: Site, x: Value, dim: int, begin: int, stop: int, step: int = 1) -> Value:
+    """x placed at begin:stop:step of dimension `dim` of zeros of the result's shape."""
+    rank, size = len(site.shape), site.shape[dim]
+    used = begin + (x.shape[dim] - 1) * step + 1
+    low, high, inside = [0] * rank, [0] * rank, [0] * rank
+    low[dim], high[dim], inside[dim] = begin, size - used, step - 1
+    return site.b.pad(x, low, high, inside)
+
+
+@lowers("slice_backward.default")
+def slice_backward(site, grad, sizes, dim, start, end, step):
+    dim %= len(sizes)
+    return _padded(site, grad, dim, *bounds(sizes[dim], start, end), step)
+
+
+@lowers("select_backward.default")
+def select_backward(site, grad, sizes, dim, index):
+    dim, index = dim % len(sizes), index % sizes[dim]
+    grad = site.b.reshape(grad, (*grad.shape[:dim], 1, *grad.shape[dim:]))
+    return _padded(site, grad, dim, index, index + 1)
+
+
+@lowers("slice_scatter.default")
+def slice_scatter(site, x, source, dim=0, start=None, end=None, step=1):
+    """x with x[start:end] along `dim` replaced."""
+    if step != 1:
+        raise Refused("assigning to a strided slice; use torch.where with a mask")
+    b, dim = site.b, dim % len(x.shape)
+    begin, stop = bounds(x.shape[dim], start, end)
+    parts = [b.slice_dim(x, dim, 0, begin), site.cast(source), b.slice_dim(x, dim, stop, x.shape[dim])]
+    kept = [p for p in parts if p.shape[dim]]
+    return kept[0] if len(kept) == 1 else b.concatenate(kept, dim)
+
+
+@lowers("select_scatter.default")
+def select_scatter(site, x, source, dim, index):
+    dim, index = dim % len(x.shape), index % x.shape[dim]
+    source = site.b.reshape(source, (*source.shape[:dim], 1, *source.shape[dim:]))
+    return slice_scatter(site, x, source, dim, index, index + 1)
+
+
+def _triangle(site: Site, x: Value, diagonal: int, direction: str) -> Value:
+    b, shape = site.b, x.shape[-2:]
+    offset = b.subtract(b.iota(shape, int32, 1), b.iota(shape, int32, 0))
+    keep = b.compare(offset, direction, diagonal)
+    if x.dtype.name == "bool":
+        return b.and_(x, b.broadcast_to(keep, x.shape))
+    return b.select(keep, x, 0)
+
+
+@lowers("tril.default")
+def tril(site, x, diagonal=0):
+    return _triangle(site, x, diagonal, "LE")
+
+
+@lowers("triu.default")
+def triu(site, x, diagonal=0):
+    return _triangle(site, x, diagonal, "GE")

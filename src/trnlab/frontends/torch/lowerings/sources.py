@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors made from nothing: constants, ranges, random numbers."""
+
+from __future__ import annotations
+
+from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import float32, int32
+
+
+def fill(site: Site, value: float) -> Value:
+    """A constant of the result's type."""
+    if not site.dtype.is_float:
+        value = int(value)
+    return site.b.constant(value, site.dtype, site.shape)
+
+
+@lowers("full.default", "new_full.default", "full_like.default")
+def full(site, _like, value, *rest, **where):
+    return fill(site, value)
+
+
+@lowers("scalar_tensor.default")
+def scalar_tensor(site, value, **where):
+    return fill(site, value)
+
+
+@lowers("fill.Scalar")
+def fill_scalar(site, x, value):
+    return fill(site, value)
+
+
+@lowers("fill.Tensor")
+def fill_tensor(site, x, value):
+    return site.b.broadcast_to(site.cast(value), site.shape)
+
+
+@lowers("ones.default", "ones_like.default", "new_ones.default")
+def ones(site, *rest, **where):
+    return fill(site, 1)
+
+
+@lowers(
+    "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format", "empty_like.default",
+    "new_empty.default", "empty_permuted.default", "empty_strided.default", "new_empty_strided.default",
+)  # fmt: skip
+def zeros(site, *rest, **where):
+    return fill(site, 0)
+
+
+@lowers("arange.default")
+def arange(site, end, **where):
+    return arange_step(site, 0, end, 1)
+
+
+@lowers("arange.start")
+def arange_start(site, start, end, **where):
+    return arange_step(site, start, end, 1)
+
+
+@lowers("arange.start_step")
+def arange_step(site, start, end, step=1, **where):
+    b = site.b
+    counts = b.iota(site.shape, site.dtype if site.dtype is int32 else float32)
+    if step != 1:
+        counts = b.multiply(counts, step)
+    return site.cast(b.add(counts, start) if start != 0 else counts)
+
+
+@lowers("rand.default", "rand_like.default")
+def rand(site, *rest, **where):
+    return site.cast(site.random.uniform(site.shape))
+
+
+@lowers("uniform.default")
+def uniform(site, x, low=0.0, high=1.0, generator=None):
+    b = site.b
+    return site.cast(b.add(b.multiply(site.random.uniform(site.shape), high - low), low))
+
+
+@lowers("bernoulli.p")
+def bernoulli(site, x, p=0.5, generator=None):
+    """One with probability p."""
+    return site.b.convert(site.b.compare(site.random.uniform(site.shape), "LT", p), site.dtype)
+
+
+@lowers("bernoulli.default")
+def bernoulli_tensor(site, x, generator=None):
+    return site.b.convert(site.b.compare(site.random.uniform(site.shape), "LT", site.wide(x)), site.dtype)
+
+
+@lowers("native_dropout.default")
+def native_dropout(site, x, p, train):
+    """What is kept (probability 1 - p) is scaled up so that the expectation stays; also the mask."""
+    b = site.b
+    if not train or p == 0:
+        return x, b.constant(True, shape=x.shape)
+    keep = b.compare(site.random.uniform(x.shape), "GE", p)
+    scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
+    return site.cast(b.select(keep, b.multiply(site.wide(x), scale), 0.0)), keep
+
+
+@lowers("native_dropout_backward.default")
+def native_dropout_backward(site, grad, keep, scale):
+    b = site.b
+    return site.cast(b.select(keep, b.multiply(site.wide(grad), scale), 0.0))

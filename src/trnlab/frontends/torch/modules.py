@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`module.to("neuron")` moves parameters and keeps them the same objects, as on PyTorch's own devices.
+
+PyTorch puts new parameters in the place of the old when the device is an outside backend. Weights that two modules share
+would part ways, and an optimizer made before the move would train what the model has left behind. PyTorch has the remedy,
+swapping the contents of the two tensors; here it is switched on for just these moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _crosses(module: nn.Module, function: Function) -> bool:
+    """Whether `function` takes the module's parameters to `neuron` or away from it: tried on an empty tensor."""
+    first = next(module.parameters(), None)
+    if first is None or torch.__future__.get_swap_module_params_on_conversion():
+        return False
+    here = first.device.type
+    there = function(torch.empty(0, dtype=first.dtype, device=first.device)).device.type
+    return here != there and "neuron" in (here, there)
+
+
+def register() -> None:
+    """Extend `nn.Module._apply`, through which all moves and casts of modules go. Called once."""
+    original: Any = nn.Module._apply
+
+    def _apply(self: nn.Module, fn: Function, recurse: bool = True) -> nn.Module:
+        if not _crosses(self, fn):
+            return original(self, fn, recurse)
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return original(self, fn, recurse)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+
+    nn.Module._apply = _apply  # type: ignore[method-assign]
