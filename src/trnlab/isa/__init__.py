@@ -34,7 +34,8 @@ BY_OPCODE: dict[int, Instruction] = {}
 def register(cls: type[Instruction]) -> type[Instruction]:
     """Class decorator: make the one object of an instruction and list it. A name or opcode used twice is a bug."""
     instr = cls()
-    assert instr.name not in REGISTRY and instr.opcode not in BY_OPCODE, f"{instr.name}: name or opcode taken"
+    assert instr.name not in REGISTRY, f"{instr.name}: name taken"
+    assert instr.opcode not in BY_OPCODE, f"{instr.name}: opcode {instr.opcode} taken"
     REGISTRY[instr.name] = BY_OPCODE[instr.opcode] = instr
     return cls
 

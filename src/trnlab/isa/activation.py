@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,8 +32,8 @@ from trnlab.isa.opcheck import check_activation
 class Activation(Instruction):
     """dst = op(data * scale + bias), and reduce_res = the sum of each row of results, in float32.
 
-    scale and bias are one value per partition, or numbers; they and the sum cost no throughput. The sum is taken before dst is
-    rounded to its format, and reading it costs one access to the engine's accumulators.
+    scale and bias are one value per partition, or numbers; they and the sum cost no throughput. The sum is taken
+    before dst is rounded to its format, and reading it costs one access to the engine's accumulators.
     """
 
     name = "activation"
@@ -46,7 +46,7 @@ class Activation(Instruction):
         OperandSpec("bias", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=ANY_DTYPE - {"tfloat32"}),
         OperandSpec("scale", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
     )
-    attrs: Mapping[str, Any] = {"op": "copy", "scale": 1.0, "bias": 0.0, "reduce_op": "add"}
+    attrs: ClassVar[Mapping[str, Any]] = {"op": "copy", "scale": 1.0, "bias": 0.0, "reduce_op": "add"}
     limits = (
         "op is a name of isa.activations",
         "a bias that is a number other than 0 needs scalar_bias_immediate",

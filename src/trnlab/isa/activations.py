@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of ScalarE: what `op=` may name in `activation`.
 
-The hardware approximates them with piecewise polynomials whose coefficients are not published; here each is computed in
-float64 and rounded once to float32. Outside its range the hardware's result is invalid; ours is the function itself.
+The hardware approximates them with piecewise polynomials whose coefficients are not published; here each is computed
+in float64 and rounded once to float32. Outside its range the hardware's result is invalid; ours is the function
+itself.
 
-Source: "Supported Activation Functions for NKI ISA", nki/api/nki.api.shared.rst in aws-neuron/aws-neuron-sdk. `table` is the
-set of functions that must be loaded together: which functions share a set is not published, so the grouping is assumed
-(0: needs no table). gelu_apprx_tanh_dx is not in the published list (`published` is False).
+Source: "Supported Activation Functions for NKI ISA", nki/api/nki.api.shared.rst in aws-neuron/aws-neuron-sdk. `table`
+is the set of functions that must be loaded together: which functions share a set is not published, so the grouping is
+assumed (0: needs no table). gelu_apprx_tanh_dx is not in the published list (`published` is False).
 """
 
 from __future__ import annotations

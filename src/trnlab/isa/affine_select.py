@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class AffineSelect(Instruction):
     opcode = 12
     engines = (Engine.GPSIMD,)
     operands = (OperandSpec("dst", "dst", SBUF_ONLY), OperandSpec("on_true", "src", SBUF_ONLY))
-    attrs: Mapping[str, Any] = {
+    attrs: ClassVar[Mapping[str, Any]] = {
         "pattern": (), "offset": 0, "channel_multiplier": 0, "cmp_op": "greater_equal", "on_false": 0.0,
     }  # fmt: skip
     limits = (

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of the ALU: what `op=` may name in the instructions of VectorE, GpSimd and (a few) ScalarE.
 
-Arithmetic operators work on float32, whatever the operands' formats; bitvec operators on the bits of integers. Truth is
-1.0 or 0.0. `max` and `min` return NaN when either input is NaN (assumed: nothing is published).
+Arithmetic operators work on float32, whatever the operands' formats; bitvec operators on the bits of integers. Truth
+is 1.0 or 0.0. `max` and `min` return NaN when either input is NaN (assumed: nothing is published).
 
-Source: "Supported Math Operators for NKI ISA", nki/api/nki.api.shared.rst in aws-neuron/aws-neuron-sdk. It lists neither
-divide nor mod; that the hardware has them is our assumption (`published` is False for these).
+Source: "Supported Math Operators for NKI ISA", nki/api/nki.api.shared.rst in aws-neuron/aws-neuron-sdk. It lists
+neither divide nor mod; that the hardware has them is our assumption (`published` is False for these).
 """
 
 from __future__ import annotations
@@ -166,6 +166,8 @@ def reduce(op: AluOp, x: Array, axis: tuple[int, ...]) -> Array:
     flat = x.reshape(*x.shape[: axis[0]], -1)
     if not op.bitvec:
         flat = flat.astype(np.float32)
+    if op.name.startswith("logical"):
+        flat = np.not_equal(flat, 0).astype(np.float32)  # one element alone is a truth value too
     with np.errstate(all="ignore"):
         if isinstance(op.function, np.ufunc):
             return np.asarray(op.function.reduce(flat, axis=-1))

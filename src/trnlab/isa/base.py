@@ -77,11 +77,20 @@ class Operand(Protocol):
     """What an instruction may ask of an operand; `program.AP` is one."""
 
     @property
-    def memory(self) -> Memory: ...
+    def memory(self) -> Memory:
+        """Where it lies."""
+        ...
+
     @property
-    def dtype(self) -> DType: ...
+    def dtype(self) -> DType:
+        """Its number format."""
+        ...
+
     @property
-    def partitions(self) -> int: ...
+    def partitions(self) -> int:
+        """P: rows, in HBM the first dimension."""
+        ...
+
     @property
     def first_partition(self) -> int:
         """Absolute partition the operand starts at (0 for HBM)."""
@@ -134,11 +143,13 @@ class Work:
     n: elements streamed per partition (PE: moving columns N; DMA: bytes of one descriptor).
     m: second size (PE: stationary columns M; DMA: number of descriptors; else what the cost class says, or 0).
     k: partitions (PE: contraction rows K; DMA: partitions on the SBUF side).
-    itemsize: bytes of the widest streamed operand's element. dtype: the format that all streamed operands share,
-    "float16" where bfloat16 and float16 mix, "mixed" otherwise (PE: the wider input's).
-    psum: bit i set when operand i (in spec order) lies in PSUM. strided: some streamed operand's inner step is not 1;
-    wide_stride: it is more than 16 bytes.
-    nbytes: bytes moved (DMA). flops: useful floating point operations (2*K*M*N for a matmul, else elements times ops).
+    itemsize: bytes of the widest streamed operand's element.
+    dtype: the format that all streamed operands share, "float16" where bfloat16 and float16 mix, "mixed" otherwise
+        (PE: the wider input's).
+    psum: bit i set when operand i (in spec order) lies in PSUM.
+    strided: some streamed operand's inner step is not 1; wide_stride: it is more than 16 bytes.
+    nbytes: bytes moved (DMA).
+    flops: useful floating point operations (2*K*M*N for a matmul, else elements times operators).
     """
 
     kind: str
@@ -191,8 +202,8 @@ class Instruction:
 
         Every array is [P, F...]; floats arrive as float32 (already exact values of their format), integers in their
         own dtype. Every operand given is in `arrays`, destinations too: of these only the shape and dtype count, and
-        the contents where `reads_destination`. The result is cast to the destination's format by the caller: unchanged
-        when it already has that dtype, otherwise through float32 (`numerics.rounding.store`).
+        the contents where `reads_destination`. The result is cast to the destination's format by the caller:
+        unchanged when it already has that dtype, otherwise through float32 (`numerics.rounding.store`).
         """
         raise NotImplementedError
 

@@ -21,7 +21,7 @@ COST_CLASSES: Mapping[str, str] = {
     "gpsimd.tensor_tensor": "N plus the software's fixed cost",
     "vector.tensor_scalar": "N for one operator or two; 16-bit modes by dtype, psum and strided",
     "scalar.tensor_scalar": "N",
-    "gpsimd.tensor_scalar": "rsqrt, about four times ScalarE's time",
+    "gpsimd.tensor_scalar": "N plus the software's fixed cost; rsqrt (m = 1) takes about four times ScalarE's time",
     "vector.scalar_tensor_tensor": "2N; N when bfloat16 and m = 1 (subtract then multiply, N even)",
     "vector.tensor_reduce": "N of the input; N/2 when bfloat16 in and out and m = 1 (add or max)",
     "vector.reciprocal": "8N",

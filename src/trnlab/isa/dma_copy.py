@@ -27,11 +27,11 @@ MAX_DESCRIPTOR_BYTES = 64 * 1024
 
 @register
 class DmaCopy(Instruction):
-    """dst = src, element by element in row-major order of (partition, free dimensions), cast through float32 if need be.
+    """dst = src, element by element in row-major order of (partition, free dimensions), cast through float32.
 
-    The engine only triggers the transfer, on DMA queue `queue`; the DMA engines do the work. With `index`, rows are gathered:
-    dst[p, :] = src[index[p], :], where the first dimension of src counts the rows of a table in HBM. A row that does not
-    exist is an error when the program runs. Descriptors of a gather are made by GpSimd.
+    The engine only triggers the transfer, on DMA queue `queue`; the DMA engines do the work. With `index`, rows are
+    gathered: dst[p, :] = src[index[p], :], where the first dimension of src counts the rows of a table in HBM. A row
+    that does not exist is an error when the program runs. Descriptors of a gather are made by GpSimd.
     """
 
     name = "dma_copy"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from trnlab.isa.random_streams import SEED, tile_bits
 class Dropout(Instruction):
     """dst = 0 with probability prob, data otherwise (not rescaled); prob is a number or one value per partition.
 
-    An element is dropped when the top 24 of its random bits, as a fraction, are below prob: a function of seed and place.
+    An element is dropped when the top 24 of its random bits, as a fraction, are below prob: a function of seed and
+    place.
     """
 
     name = "dropout"
@@ -30,7 +31,7 @@ class Dropout(Instruction):
         OperandSpec("prob", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
         SEED,
     )
-    attrs: Mapping[str, Any] = {"prob": 0.0, "seed": 0}
+    attrs: ClassVar[Mapping[str, Any]] = {"prob": 0.0, "seed": 0}
     same_dtype = ("dst", "data")
     limits = ("prob as a number is between 0 and 1",)
     source = "nki.isa.dropout; the stream and the seed argument are ours"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
@@ -23,7 +23,7 @@ class Iota(Instruction):
     opcode = 11
     engines = (Engine.GPSIMD,)
     operands = (OperandSpec("dst", "dst", SBUF_ONLY),)
-    attrs: Mapping[str, Any] = {"pattern": (), "offset": 0, "channel_multiplier": 0}
+    attrs: ClassVar[Mapping[str, Any]] = {"pattern": (), "offset": 0, "channel_multiplier": 0}
     limits = ("pattern has one to four dimensions and covers dst; offset, multiplier and steps are 32-bit",)
     source = "nki.isa.iota"
 

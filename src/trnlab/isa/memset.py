@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Memset(Instruction):
     opcode = 5
     engines = (Engine.VECTOR, Engine.GPSIMD)
     operands = (OperandSpec("dst", "dst"),)
-    attrs: Mapping[str, Any] = {"value": 0.0}
+    attrs: ClassVar[Mapping[str, Any]] = {"value": 0.0}
     limits = ("value is a number; for an integer dst it is whole and within the range of the format",)
     source = "nki.isa.memset"
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
@@ -30,8 +30,9 @@ WIDE = frozenset({"float32", "tfloat32"})
 class NcMatmul(Instruction):
     """dst = stationary.T @ moving, or dst += it: K is contracted over the partitions, products are summed in float32.
 
-    The array first loads the stationary operand [K, M], then streams the moving operand [K, N] past it. `accumulate` adds to
-    what an earlier matmul left in dst; `stop` marks the last one of an accumulation group. Free dimensions are flattened.
+    The array first loads the stationary operand [K, M], then streams the moving operand [K, N] past it. `accumulate`
+    adds to what an earlier matmul left in dst; `stop` marks the last one of an accumulation group. Free dimensions
+    are flattened.
     """
 
     name = "nc_matmul"
@@ -42,8 +43,8 @@ class NcMatmul(Instruction):
         OperandSpec("stationary", "src", SBUF_ONLY, shape=("K", "M"), dtypes=MATMUL_DTYPES),
         OperandSpec("moving", "src", SBUF_ONLY, shape=("K", "N"), dtypes=MATMUL_DTYPES),
     )
-    attrs: Mapping[str, Any] = {"accumulate": False, "stop": True}
-    sizes: Mapping[str, int] = {"M": 128, "N": 512}
+    attrs: ClassVar[Mapping[str, Any]] = {"accumulate": False, "stop": True}
+    sizes: ClassVar[Mapping[str, int]] = {"M": 128, "N": 512}
     limits = ("float32 and tfloat32 multiply only with each other",)
     source = "nki.isa.nc_matmul; trainium_inferentia2_arch.rst:134-298 (LoadStationary, MultiplyMoving)"
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
@@ -17,9 +17,10 @@ VECTOR_BLOCK = 32
 class NcTranspose(Instruction):
     """dst[f, p] = data[p, f]. Free dimensions of data are flattened.
 
-    On TensorE the data passes through the array against an identity, so that dst is in PSUM and data in SBUF; chips with an
-    exact transpose mode keep every bit, on the others the data are multiplied, which is exact for finite values (an infinity
-    or NaN there spoils its column; here it is kept). On VectorE a block of at most 32 by 32 moves between lanes.
+    On TensorE the data passes through the array against an identity, so that dst is in PSUM and data in SBUF; chips
+    with an exact transpose mode keep every bit, on the others the data are multiplied, which is exact for finite
+    values (an infinity or NaN there spoils its column; here it is kept). On VectorE a block of at most 32 by 32 moves
+    between lanes.
     """
 
     name = "nc_transpose"
@@ -29,7 +30,7 @@ class NcTranspose(Instruction):
         OperandSpec("dst", "dst", shape=("F", "P")),
         OperandSpec("data", "src"),
     )
-    sizes: Mapping[str, int] = {"F": 128, "P": 128}
+    sizes: ClassVar[Mapping[str, int]] = {"F": 128, "P": 128}
     same_dtype = ("dst", "data")
     limits = (
         "on tensor: data in SBUF, dst in PSUM, formats of 16 or 32 bits, floats only without pe_transpose",
@@ -59,8 +60,8 @@ class NcTranspose(Instruction):
         if max(data.partitions, data.free) > VECTOR_BLOCK:
             self.refuse(
                 "the block is too large for vector", limit=f"{VECTOR_BLOCK} by {VECTOR_BLOCK}",
-                got=f"{data.partitions} by {data.free}", chip=chip, remedy="use engine=TENSOR, or transpose by blocks",
-                code="TRN406",
+                got=f"{data.partitions} by {data.free}", chip=chip,
+                remedy="use engine=TENSOR, or transpose by blocks", code="TRN406",
             )  # fmt: skip
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:

@@ -38,8 +38,8 @@ def check_reduction(instr: Instruction, name: str, engine: Engine, chip: Chip) -
     op = check_alu(instr, name, engine, chip)
     if not op.reduces:
         instr.refuse(
-            f"operator {op.name} cannot reduce", limit=", ".join(o.name for o in ALU.values() if o.reduces), got=op.name,
-            chip=chip, remedy="use one of these", code="TRN412",
+            f"operator {op.name} cannot reduce", limit=", ".join(o.name for o in ALU.values() if o.reduces),
+            got=op.name, chip=chip, remedy="use one of these", code="TRN412",
         )  # fmt: skip
     return op
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random bits of an instruction: a pure function of the seed and of the element's place in the tile.
 
-The generators of the hardware keep state in each lane, and their exact streams are not published; here the same seed always
-gives the same bits, whatever ran before. Element (p, f) of a [P, F] tile draws number p * F + f.
+The generators of the hardware keep state in each lane, and their exact streams are not published; here the same seed
+always gives the same bits, whatever ran before. Element (p, f) of a [P, F] tile draws number p * F + f.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Instruction, OperandSpec
@@ -23,9 +23,9 @@ class Rng(Instruction):
     name = "rng"
     opcode = 15
     engines = (Engine.VECTOR, Engine.GPSIMD)
-    engine_features: Mapping[Engine, str] = {Engine.GPSIMD: "gpsimd_rng"}
+    engine_features: ClassVar[Mapping[Engine, str]] = {Engine.GPSIMD: "gpsimd_rng"}
     operands = (OperandSpec("dst", "dst", dtypes=INTEGERS), SEED)
-    attrs: Mapping[str, Any] = {"seed": 0}
+    attrs: ClassVar[Mapping[str, Any]] = {"seed": 0}
     source = "nki.isa.rng; the stream and the seed argument are ours"
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:

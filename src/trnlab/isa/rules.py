@@ -109,8 +109,9 @@ def _partition_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> N
     starts = allowed_starts(op.partitions)
     if op.first_partition not in starts:
         instr.refuse(
-            f"operand {name!r} starts on partition {op.first_partition}", limit=f"{starts} for {op.partitions} partitions",
-            got=op.first_partition, chip=chip, remedy="place the tile so that it starts on one of these", code="TRN405",
+            f"operand {name!r} starts on partition {op.first_partition}",
+            limit=f"{starts} for {op.partitions} partitions", got=op.first_partition, chip=chip,
+            remedy="place the tile so that it starts on one of these", code="TRN405",
         )  # fmt: skip
 
 
@@ -127,8 +128,9 @@ def _pattern_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> Non
         )  # fmt: skip
     if op.free > MAX_FREE[op.memory]:
         instr.refuse(
-            f"operand {name!r} is too long", limit=f"{MAX_FREE[op.memory]} elements per partition in {op.memory.name}",
-            got=op.free, chip=chip, remedy="split the free dimension", code="TRN406",
+            f"operand {name!r} is too long",
+            limit=f"{MAX_FREE[op.memory]} elements per partition in {op.memory.name}", got=op.free,
+            chip=chip, remedy="split the free dimension", code="TRN406",
         )  # fmt: skip
     for step, count in op.dims:
         if count > 1 and not -MAX_STEP <= step < MAX_STEP:
@@ -167,8 +169,8 @@ def _pair_rules(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> N
     in_psum = [name for name in instr.not_both_psum if name in ops and ops[name].memory is Memory.PSUM]
     if len(in_psum) > 1:
         instr.refuse(
-            f"{' and '.join(in_psum)} both lie in PSUM", limit="at most one of them", got=", ".join(in_psum), chip=chip,
-            remedy="copy one of them to SBUF first", code="TRN413",
+            f"{' and '.join(in_psum)} both lie in PSUM", limit="at most one of them", got=", ".join(in_psum),
+            chip=chip, remedy="copy one of them to SBUF first", code="TRN413",
         )  # fmt: skip
     formats = {name: ops[name].dtype.name for name in instr.same_dtype if name in ops}
     if len(set(formats.values())) > 1:

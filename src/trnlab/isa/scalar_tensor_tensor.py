@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class ScalarTensorTensor(Instruction):
         OperandSpec("operand0", "src", immediate=True, shape=("P", "1"), dtypes=FLOAT32),
         OperandSpec("operand1", "src"),
     )
-    attrs: Mapping[str, Any] = {"op0": "multiply", "op1": "add", "reverse0": False, "reverse1": False}
+    attrs: ClassVar[Mapping[str, Any]] = {"op0": "multiply", "op1": "add", "reverse0": False, "reverse1": False}
     not_both_psum = ("data", "operand1")
     limits = ("op0 and op1 are arithmetic operators of VectorE with two operands",)
     source = "nki.isa.scalar_tensor_tensor"

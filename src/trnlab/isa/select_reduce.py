@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,7 +33,8 @@ PREDICATES = frozenset({"uint8", "int8", "uint16", "int16", "bool"})
 class SelectReduce(Instruction):
     """dst = on_true where predicate is not zero, on_false elsewhere; reduce_res = the largest result of each row.
 
-    on_false is a number or one value per partition. reverse_pred selects on_true where the predicate is zero. In float32.
+    on_false is a number or one value per partition. reverse_pred selects on_true where the predicate is zero. In
+    float32.
     """
 
     name = "select_reduce"
@@ -46,7 +47,7 @@ class SelectReduce(Instruction):
         OperandSpec("on_true", "src", dtypes=ANY_DTYPE - INT32 - {"tfloat32"}),
         OperandSpec("on_false", "src", immediate=True, shape=("P", "1"), dtypes=FLOAT32),
     )
-    attrs: Mapping[str, Any] = {"reverse_pred": False, "reduce_op": "max"}
+    attrs: ClassVar[Mapping[str, Any]] = {"reverse_pred": False, "reduce_op": "max"}
     not_both_psum = ("predicate", "on_true")
     limits = ("reduce_op is max",)
     source = "nki.isa.select_reduce"

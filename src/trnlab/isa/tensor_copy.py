@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Instruction, OperandSpec
@@ -20,7 +20,7 @@ class TensorCopy(Instruction):
     name = "tensor_copy"
     opcode = 4
     engines = (Engine.VECTOR, Engine.GPSIMD, Engine.SCALAR)
-    engine_features: Mapping[Engine, str] = {Engine.SCALAR: "scalar_tensor_copy"}
+    engine_features: ClassVar[Mapping[Engine, str]] = {Engine.SCALAR: "scalar_tensor_copy"}
     operands = (OperandSpec("dst", "dst"), OperandSpec("src", "src"))
     source = "nki.isa.tensor_copy; trainium2_arch.rst:222-239 (fast modes)"
 

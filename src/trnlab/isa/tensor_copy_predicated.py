@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class TensorCopyPredicated(Instruction):
         OperandSpec("src", "src", immediate=True),
         OperandSpec("predicate", "src", dtypes=PREDICATES),
     )
-    attrs: Mapping[str, Any] = {"reverse_pred": False}
+    attrs: ClassVar[Mapping[str, Any]] = {"reverse_pred": False}
     same_dtype = ("dst", "src")
     not_both_psum = ("src", "predicate")
     limits = ("a number as src is whole when dst holds integers",)
@@ -38,9 +38,10 @@ class TensorCopyPredicated(Instruction):
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """A number must exist in dst's format."""
-        value, dtype = attrs.get("src"), ops["dst"].dtype
+        dtype = ops["dst"].dtype
         if "src" in ops or not dtype.is_integer:
             return
+        value = attrs["src"]
         info = np.iinfo(dtype.numpy)
         if value != value or not info.min <= value <= info.max or int(value) != value:
             self.refuse(

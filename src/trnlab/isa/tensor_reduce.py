@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class TensorReduce(Instruction):
     opcode = 9
     engines = (Engine.VECTOR,)
     operands = (OperandSpec("dst", "dst", shape=("P", "O")), OperandSpec("data", "src"))
-    attrs: Mapping[str, Any] = {"op": "add", "axes": 1, "negate": False}
+    attrs: ClassVar[Mapping[str, Any]] = {"op": "add", "axes": 1, "negate": False}
     limits = (
         "op is a reduction of isa.alu; bitvec operators take integers of one format and no negate",
         "axes is between one and the number of free dimensions of data",
@@ -55,8 +55,8 @@ class TensorReduce(Instruction):
         left = prod(count for _, count in dims[: len(dims) - axes])
         if ops["dst"].free != left:
             self.refuse(
-                "dst does not hold what is left", limit=f"{left} elements per partition", got=ops["dst"].free, chip=chip,
-                remedy="give dst the dimensions of data that are not reduced", code="TRN409",
+                "dst does not hold what is left", limit=f"{left} elements per partition", got=ops["dst"].free,
+                chip=chip, remedy="give dst the dimensions of data that are not reduced", code="TRN409",
             )  # fmt: skip
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,21 +19,21 @@ from trnlab.isa.opcheck import check_alu, check_bits
 class TensorScalar(Instruction):
     """dst = (data op0 operand0) op1 operand1; the second operator may be left out.
 
-    Each operand is a number or one value per partition. reverse0 swaps the sides of op0 (operand0 op0 data), reverse1 those of
-    op1. The intermediate result stays in float32. A unary operator takes None as its operand.
+    Each operand is a number or one value per partition. reverse0 swaps the sides of op0 (operand0 op0 data), reverse1
+    those of op1. The intermediate result stays in float32. A unary operator takes None as its operand.
     """
 
     name = "tensor_scalar"
     opcode = 7
     engines = (Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
-    engine_features: Mapping[Engine, str] = {Engine.SCALAR: "scalar_tensor_scalar"}
+    engine_features: ClassVar[Mapping[Engine, str]] = {Engine.SCALAR: "scalar_tensor_scalar"}
     operands = (
         OperandSpec("dst", "dst"),
         OperandSpec("data", "src"),
         OperandSpec("operand0", "src", optional=True, immediate=True, shape=("P", "1")),
         OperandSpec("operand1", "src", optional=True, immediate=True, shape=("P", "1")),
     )
-    attrs: Mapping[str, Any] = {
+    attrs: ClassVar[Mapping[str, Any]] = {
         "op0": "multiply", "reverse0": False, "operand1": None, "op1": None, "reverse1": False, "operand0": None,
     }  # fmt: skip
     limits = (
@@ -107,5 +107,6 @@ class TensorScalar(Instruction):
         return {"dst": result}
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
-        """N elements for one operator or two."""
-        return self.streaming(ops, engine, flops=1 + (attrs["op1"] is not None))
+        """N elements for one operator or two; m = 1 when one is rsqrt."""
+        used = [alu_op(attrs[name]).name for name in ("op0", "op1") if attrs[name] is not None]
+        return self.streaming(ops, engine, m=int("rsqrt" in used), flops=len(used))

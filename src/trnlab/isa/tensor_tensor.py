@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
@@ -19,15 +19,15 @@ CHEAP = frozenset({"add", "subtract", "multiply"})
 class TensorTensor(Instruction):
     """dst = data1 op data2, element by element.
 
-    In float32 for arithmetic operators, on the bits of integers for bitvec operators. Two 32-bit integer inputs are computed
-    exactly, wrapping at 32 bits, which only GpSimd can do.
+    In float32 for arithmetic operators, on the bits of integers for bitvec operators. Two 32-bit integer inputs are
+    computed exactly, wrapping at 32 bits, which only GpSimd can do.
     """
 
     name = "tensor_tensor"
     opcode = 6
     engines = (Engine.VECTOR, Engine.GPSIMD)
     operands = (OperandSpec("dst", "dst"), OperandSpec("data1", "src"), OperandSpec("data2", "src"))
-    attrs: Mapping[str, Any] = {"op": "add"}
+    attrs: ClassVar[Mapping[str, Any]] = {"op": "add"}
     not_both_psum = ("data1", "data2")
     limits = (
         "op is a name of isa.alu that exists on the engine and takes two operands",

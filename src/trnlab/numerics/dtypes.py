@@ -25,10 +25,12 @@ class DType:
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a floating point format."""
         return self.kind == "f"
 
     @property
     def is_integer(self) -> bool:
+        """Whether it holds whole numbers or truth values."""
         return self.kind in "iub"
 
     def __repr__(self) -> str:

@@ -4,9 +4,9 @@
 Floats round to nearest, ties to even, and overflow to infinity (float8_e4m3 is the IEEE-like one, largest 240).
 Integers take the nearest value, ties to even, then saturate; NaN becomes zero (assumed). Truth values are "not zero".
 
-Sources: rounding-modes.rst and data-types.rst of aws-neuron/aws-neuron-sdk (nearest even by default, stochastic rounding
-selectable); its NKI release notes, release-notes/components/nki.rst:71 (integers).
-These functions are the definition; the simulators have faster ones that must give the same bits.
+Sources: rounding-modes.rst and data-types.rst of aws-neuron/aws-neuron-sdk (nearest even by default, stochastic
+rounding selectable); its NKI release notes, release-notes/components/nki.rst:71 (integers). These functions are the
+definition; the simulators have faster ones that must give the same bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.numerics.dtypes import DType, bool_, tfloat32
+from trnlab.numerics.dtypes import DType, bfloat16, bool_, tfloat32
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,8 @@ _BF16_DROPPED = 16
 
 def widen(values: Array, dtype: DType) -> Array:
     """Values of a format as float32: exact for floats and small integers, nearest even for integers above 2**24."""
-    return values.astype(dtype.numpy, copy=False).astype(np.float32)
+    exact: Array = np.asarray(values, dtype.numpy).astype(np.float32)
+    return exact
 
 
 def narrow(values: Array, dtype: DType) -> Array:
@@ -35,15 +36,19 @@ def narrow(values: Array, dtype: DType) -> Array:
         if dtype is tfloat32:
             return _round_bits(values, _TF32_DROPPED)
         if dtype is bool_:
-            return (values != 0).astype(np.uint8)
+            return np.asarray(values != 0, np.uint8)
         if dtype.is_integer:
             return _to_integer(values, dtype)
-        return values.astype(dtype.numpy)
+        rounded: Array = values.astype(dtype.numpy)
+        return rounded
 
 
 def store(values: Array, dtype: DType) -> Array:
-    """What an instruction writes: unchanged when it is already in the format, otherwise rounded through float32."""
-    if values.dtype == dtype.numpy and dtype is not tfloat32:
+    """What an instruction writes: unchanged when it is already in the format, otherwise rounded through float32.
+
+    tfloat32 and bool share their NumPy dtype with a wider format, so that they are always rounded.
+    """
+    if values.dtype == dtype.numpy and dtype not in (tfloat32, bool_):
         return values
     return narrow(values.astype(np.float32), dtype)
 
@@ -71,13 +76,7 @@ def stochastic_bfloat16(values: Array, bits: Array) -> Array:
     raw = np.ascontiguousarray(values, np.float32).view(np.uint32)
     moved = raw + (bits & np.uint32((1 << _BF16_DROPPED) - 1))
     kept = np.where(np.isfinite(values), moved & np.uint32(0xFFFF0000), raw)
-    return narrow(kept.view(np.float32), _bfloat16())
-
-
-def _bfloat16() -> DType:
-    from trnlab.numerics.dtypes import bfloat16
-
-    return bfloat16
+    return narrow(kept.view(np.float32), bfloat16)
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -88,12 +87,13 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 def random_bits(seed: Any, counter: Any) -> Array:
     """uint32 random bits, a pure function of a 64-bit seed and a 64-bit counter (arrays of integers, broadcast).
 
-    The mixing function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014), applied
-    to the seed, and then to the mixed seed plus the counter times the golden ratio; the upper half of the result.
+    The mixing function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
+    2014), applied to the seed, and then to the mixed seed plus the counter times the golden ratio; the upper half of
+    the result.
     """
     key = _mix(np.atleast_1d(np.asarray(seed)).astype(np.uint64) + _GOLDEN)
     state = key + np.atleast_1d(np.asarray(counter)).astype(np.uint64) * _GOLDEN
-    return (_mix(state) >> np.uint64(32)).astype(np.uint32)
+    return np.asarray(_mix(state) >> np.uint64(32), np.uint32)
 
 
 def _mix(z: Array) -> Array:
