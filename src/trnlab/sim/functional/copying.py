@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Movement of elements between two views in row-major order of (partition, free dimensions): DMA, copies, transposes."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from trnlab.sim.functional.formats import load_run, store_run
+from trnlab.sim.functional.native import copy_bytes, load_u8, load_u16, load_u32, store_u8, store_u16, store_u32
+from trnlab.sim.functional.views import ADDR, CODE, DIMS, ITEM, PITCH, F, P
+
+DIMENSIONS = 5  # a view's partition and its four free dimensions
+COUNT, STEP, TURN = range(3)  # columns of a walk: elements, bytes between them, current index
+WALK = 3
+
+
+@njit
+def start_walk(view, walk):
+    """Fill walk [5, 3], innermost dimension first, merged where elements follow each other; all at index 0."""
+    used = 0
+    for d in range(4, -1, -1):
+        count = view[P] if d == 0 else view[DIMS + 2 * d - 1]
+        step = view[PITCH] if d == 0 else view[DIMS + 2 * d - 2] * view[ITEM]
+        if count == 1:
+            continue
+        if used and step == walk[used - 1, STEP] * walk[used - 1, COUNT]:
+            walk[used - 1, COUNT] *= count
+            continue
+        walk[used, COUNT], walk[used, STEP], walk[used, TURN] = count, step, 0
+        used += 1
+    for d in range(used, DIMENSIONS):
+        walk[d, COUNT], walk[d, STEP], walk[d, TURN] = 1, view[ITEM], 0
+
+
+@njit
+def advance(walk, address, n):
+    """The address `n` elements further on; n divides the innermost count."""
+    walk[0, TURN] += n
+    address += n * walk[0, STEP]
+    d = 0
+    while walk[d, TURN] == walk[d, COUNT] and d < DIMENSIONS - 1:
+        walk[d, TURN] = 0
+        address -= walk[d, COUNT] * walk[d, STEP]
+        d += 1
+        walk[d, TURN] += 1
+        address += walk[d, STEP]
+    return address
+
+
+@njit
+def common_divisor(a, b):
+    """Greatest common divisor."""
+    while b:
+        a, b = b, a % b
+    return a
+
+
+@njit
+def copy_run(target, target_step, source, source_step, n, item):
+    """n elements of `item` bytes, bit for bit; steps in bytes."""
+    if target_step == item and source_step == item:
+        copy_bytes(target, source, n * item)
+    elif item == 4:
+        a, b = target_step >> 2, source_step >> 2
+        for i in range(n):
+            store_u32(target, i * a, load_u32(source, i * b))
+    elif item == 2:
+        a, b = target_step >> 1, source_step >> 1
+        for i in range(n):
+            store_u16(target, i * a, load_u16(source, i * b))
+    else:
+        for i in range(n):
+            store_u8(target, i * target_step, load_u8(source, i * source_step))
+
+
+@njit
+def copy_view(target, source, walks):
+    """All elements of source into target, of one format; walks: scratch [2, 5, 3]."""
+    to, fro = walks[0], walks[1]
+    start_walk(target, to)
+    start_walk(source, fro)
+    run = common_divisor(to[0, COUNT], fro[0, COUNT])
+    a, b, item = target[ADDR], source[ADDR], target[ITEM]
+    for _ in range(target[P] * target[F] // run):
+        copy_run(a, to[0, STEP], b, fro[0, STEP], run, item)
+        a, b = advance(to, a, run), advance(fro, b, run)
+
+
+@njit
+def convert_view(target, source, walks, scratch, limit, key):
+    """All elements of source into target, through float32; at most `limit` elements fit in scratch."""
+    to, fro = walks[0], walks[1]
+    start_walk(target, to)
+    start_walk(source, fro)
+    run = common_divisor(to[0, COUNT], fro[0, COUNT])
+    run = common_divisor(run, limit) if run > limit else run
+    a, b = target[ADDR], source[ADDR]
+    for i in range(target[P] * target[F] // run):
+        load_run(b, source[CODE], fro[0, STEP] // source[ITEM], run, scratch)
+        store_run(a, target[CODE], to[0, STEP] // target[ITEM], run, scratch, key, i * run)
+        a, b = advance(to, a, run), advance(fro, b, run)
+
+
+@njit
+def transpose_view(target, source):
+    """target[f, p] = source[p, f], bit for bit."""
+    f = 0
+    for i in range(source[DIMS + 1]):
+        for j in range(source[DIMS + 3]):
+            for k in range(source[DIMS + 5]):
+                skip = i * source[DIMS] + j * source[DIMS + 2] + k * source[DIMS + 4]
+                for n in range(source[DIMS + 7]):
+                    column = source[ADDR] + (skip + n * source[DIMS + 6]) * source[ITEM]
+                    row = target[ADDR] + f * target[PITCH]
+                    transpose_column(target, row, column, source[PITCH])
+                    f += 1
+
+
+@njit
+def transpose_column(target, row, column, pitch):
+    """One row of target from one column of the source."""
+    item, inner = target[ITEM], target[DIMS + 7]
+    for i in range(target[DIMS + 1]):
+        for j in range(target[DIMS + 3]):
+            for k in range(target[DIMS + 5]):
+                skip = i * target[DIMS] + j * target[DIMS + 2] + k * target[DIMS + 4]
+                copy_run(row + skip * item, target[DIMS + 6] * item, column, pitch, inner, item)
+                column += inner * pitch

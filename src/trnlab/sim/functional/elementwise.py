@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops over dense float32 scratch: the ALU's operators, the functions of ScalarE, folds.
+
+All take addresses. The switch on the operator is outside of the loops, so each loop vectorises on its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from trnlab.isa.activations import ACTIVATIONS
+from trnlab.isa.alu import ALU
+from trnlab.sim.functional import functions as fn
+from trnlab.sim.functional.native import load_f32, sqrt, store_f32
+
+ZERO, ONE = np.float32(0), np.float32(1)
+
+ADD, SUBTRACT, MULTIPLY, DIVIDE, MAX, MIN = (
+    ALU[name].code for name in ("add", "subtract", "multiply", "divide", "max", "min")
+)
+EQ, NE, GT, GE, LT, LE = (ALU[n].code for n in ("is_equal", "not_equal", "is_gt", "is_ge", "is_lt", "is_le"))
+AND, OR, XOR, NOT = (ALU[n].code for n in ("logical_and", "logical_or", "logical_xor", "logical_not"))
+BYPASS, ABS, RSQRT = (ALU[n].code for n in ("bypass", "abs", "rsqrt"))
+REVERSED = 64  # added to the code of an operator whose sides are swapped
+FROM, INTO = SUBTRACT + REVERSED, DIVIDE + REVERSED  # scalar - x, scalar / x
+
+BINARY = frozenset({ADD, SUBTRACT, MULTIPLY, DIVIDE, MAX, MIN, EQ, NE, GT, GE, LT, LE, AND, OR, XOR})
+WITH_SCALAR = BINARY | {BYPASS, ABS, RSQRT, NOT, FROM, INTO}
+FOLDS = frozenset({ADD, MULTIPLY, MAX, MIN})
+MIRRORED = {GT: LT, GE: LE, LT: GT, LE: GE, SUBTRACT: FROM, DIVIDE: INTO}  # the operator with its sides swapped
+
+_CODE = {name: a.code for name, a in ACTIVATIONS.items()}
+SQUARE, SIGMOID, RELU, TANH, EXP, LOG, ERF, ERF_DX = (
+    _CODE[n] for n in ("square", "sigmoid", "relu", "tanh", "exp", "log", "erf", "erf_dx")
+)
+GELU, GELU_DX, GELU_TANH, GELU_TANH_DX, GELU_SIGMOID, GELU_SIGMOID_DX = (
+    _CODE[n]
+    for n in (
+        "gelu", "gelu_dx", "gelu_apprx_tanh", "gelu_apprx_tanh_dx", "gelu_apprx_sigmoid", "gelu_apprx_sigmoid_dx",
+    )
+)  # fmt: skip
+SILU, SILU_DX, SOFTPLUS, MISH, SQRT, ACT_RSQRT, RECIPROCAL, SIGN, ACT_ABS = (
+    _CODE[n] for n in ("silu", "silu_dx", "softplus", "mish", "sqrt", "rsqrt", "reciprocal", "sign", "abs")
+)
+COPY, IDENTITY = _CODE["copy"], _CODE["identity"]
+SLOW_FUNCTIONS = frozenset({_CODE["sin"], _CODE["arctan"]})  # no fast loop: the instruction's meaning is used
+
+
+@njit
+def truth(flag):
+    """1.0 or 0.0."""
+    return ONE if flag else ZERO
+
+
+@njit
+def larger(x, y):
+    """Maximum; NaN when either is NaN."""
+    return x if x > y or x != x else y
+
+
+@njit
+def smaller(x, y):
+    """Minimum; NaN when either is NaN."""
+    return x if x < y or x != x else y
+
+
+@njit
+def combine(op, a, b, out, n):
+    """out = a op b, element by element."""
+    if op == ADD:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) + load_f32(b, i))
+    elif op == MULTIPLY:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) * load_f32(b, i))
+    elif op == SUBTRACT:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) - load_f32(b, i))
+    elif op == DIVIDE:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) / load_f32(b, i))
+    elif op == MAX:
+        for i in range(n):
+            store_f32(out, i, larger(load_f32(a, i), load_f32(b, i)))
+    elif op == MIN:
+        for i in range(n):
+            store_f32(out, i, smaller(load_f32(a, i), load_f32(b, i)))
+    else:
+        compare(op, a, b, out, n)
+
+
+@njit
+def compare(op, a, b, out, n):
+    """`combine` for operators that give a truth value."""
+    if op == EQ:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) == load_f32(b, i)))
+    elif op == NE:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) != load_f32(b, i)))
+    elif op == GT:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) > load_f32(b, i)))
+    elif op == GE:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) >= load_f32(b, i)))
+    elif op == LT:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) < load_f32(b, i)))
+    elif op == LE:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) <= load_f32(b, i)))
+    elif op == AND:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) != ZERO and load_f32(b, i) != ZERO))
+    elif op == OR:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) != ZERO or load_f32(b, i) != ZERO))
+    elif op == XOR:
+        for i in range(n):
+            store_f32(out, i, truth((load_f32(a, i) != ZERO) != (load_f32(b, i) != ZERO)))
+
+
+@njit
+def combine_scalar(op, a, s, out, n):
+    """out = a op s, for one scalar."""
+    if op == ADD:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) + s)
+    elif op == MULTIPLY:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) * s)
+    elif op == SUBTRACT:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) - s)
+    elif op == FROM:
+        for i in range(n):
+            store_f32(out, i, s - load_f32(a, i))
+    elif op == DIVIDE:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) / s)
+    elif op == INTO:
+        for i in range(n):
+            store_f32(out, i, s / load_f32(a, i))
+    elif op == MAX:
+        for i in range(n):
+            store_f32(out, i, larger(load_f32(a, i), s))
+    elif op == MIN:
+        for i in range(n):
+            store_f32(out, i, smaller(load_f32(a, i), s))
+    else:
+        compare_scalar(op, a, s, out, n)
+
+
+@njit
+def compare_scalar(op, a, s, out, n):
+    """`combine_scalar` for truth values and for operators of one operand."""
+    if op == EQ:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) == s))
+    elif op == NE:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) != s))
+    elif op == GT:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) > s))
+    elif op == GE:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) >= s))
+    elif op == LT:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) < s))
+    elif op == LE:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) <= s))
+    elif op == AND:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) != ZERO and s != ZERO))
+    elif op == OR:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) != ZERO or s != ZERO))
+    elif op == XOR:
+        for i in range(n):
+            store_f32(out, i, truth((load_f32(a, i) != ZERO) != (s != ZERO)))
+    elif op == NOT:
+        for i in range(n):
+            store_f32(out, i, truth(load_f32(a, i) == ZERO))
+    elif op == BYPASS:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i))
+    elif op == ABS:
+        for i in range(n):
+            store_f32(out, i, fn.absolute(load_f32(a, i)))
+    elif op == RSQRT:
+        for i in range(n):
+            store_f32(out, i, fn.rsqrt(load_f32(a, i)))
+
+
+@njit
+def scale_and_shift(a, scale, shift, out, n):
+    """out = a * scale + shift, with both roundings."""
+    for i in range(n):
+        store_f32(out, i, load_f32(a, i) * scale + shift)
+
+
+@njit
+def activate(op, a, out, n):
+    """out = function(a)."""
+    if op == COPY or op == IDENTITY:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i))
+    elif op == EXP:
+        for i in range(n):
+            store_f32(out, i, fn.exp(load_f32(a, i)))
+    elif op == SQUARE:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) * load_f32(a, i))
+    elif op == SQRT:
+        for i in range(n):
+            store_f32(out, i, sqrt(load_f32(a, i)))
+    elif op == ACT_RSQRT:
+        for i in range(n):
+            store_f32(out, i, fn.rsqrt(load_f32(a, i)))
+    elif op == RECIPROCAL:
+        for i in range(n):
+            store_f32(out, i, ONE / load_f32(a, i))
+    elif op == LOG:
+        for i in range(n):
+            store_f32(out, i, fn.log(load_f32(a, i)))
+    elif op == TANH:
+        for i in range(n):
+            store_f32(out, i, fn.tanh(load_f32(a, i)))
+    elif op == SIGMOID:
+        for i in range(n):
+            store_f32(out, i, fn.sigmoid(load_f32(a, i)))
+    elif op == RELU:
+        for i in range(n):
+            store_f32(out, i, fn.relu(load_f32(a, i)))
+    elif op == SIGN:
+        for i in range(n):
+            store_f32(out, i, fn.sign(load_f32(a, i)))
+    elif op == ACT_ABS:
+        for i in range(n):
+            store_f32(out, i, fn.absolute(load_f32(a, i)))
+    else:
+        activate_gates(op, a, out, n)
+
+
+@njit
+def activate_gates(op, a, out, n):
+    """`activate` for the functions that networks use as gates, and erf."""
+    if op == GELU:
+        for i in range(n):
+            store_f32(out, i, fn.gelu(load_f32(a, i)))
+    elif op == GELU_DX:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_dx(load_f32(a, i)))
+    elif op == GELU_TANH:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_tanh(load_f32(a, i)))
+    elif op == GELU_TANH_DX:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_tanh_dx(load_f32(a, i)))
+    elif op == GELU_SIGMOID:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_sigmoid(load_f32(a, i)))
+    elif op == GELU_SIGMOID_DX:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_sigmoid_dx(load_f32(a, i)))
+    elif op == SILU:
+        for i in range(n):
+            store_f32(out, i, fn.silu(load_f32(a, i)))
+    elif op == SILU_DX:
+        for i in range(n):
+            store_f32(out, i, fn.silu_dx(load_f32(a, i)))
+    elif op == SOFTPLUS:
+        for i in range(n):
+            store_f32(out, i, fn.softplus(load_f32(a, i)))
+    elif op == MISH:
+        for i in range(n):
+            store_f32(out, i, fn.mish(load_f32(a, i)))
+    elif op == ERF:
+        for i in range(n):
+            store_f32(out, i, fn.erf(load_f32(a, i)))
+    elif op == ERF_DX:
+        for i in range(n):
+            store_f32(out, i, fn.erf_dx(load_f32(a, i)))
+
+
+@njit
+def fold(op, a, n, scratch):
+    """a[0] op a[1] op ... op a[n-1], halving the row until one value is left: precise, and the same on any machine."""
+    if n == 1:
+        return load_f32(a, 0)
+    rest = n - (n >> 1)
+    combine(op, a, a + 4 * rest, scratch, n - rest)
+    if rest > n - rest:
+        store_f32(scratch, rest - 1, load_f32(a, rest - 1))
+    while rest > 1:
+        n = rest
+        rest = n - (n >> 1)
+        combine(op, scratch, scratch + 4 * rest, scratch, n - rest)
+    return load_f32(scratch, 0)
+
+
+@njit
+def select(predicate, on_true, on_false, step, reverse, out, n):
+    """out = on_true where predicate is not zero (or is, when reversed), else on_false, whose elements are `step` apart."""
+    for i in range(n):
+        taken = (load_f32(predicate, i) != ZERO) != reverse
+        store_f32(out, i, load_f32(on_true, i) if taken else load_f32(on_false, i * step))
+

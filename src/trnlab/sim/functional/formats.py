@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of elements between memory in the chip's formats and float32 scratch.
+
+The engines compute in float32 and convert at both ends for free (architecture guide, trainium_inferentia2_arch.rst:315).
+To a narrower float: round to nearest even, or stochastically. To an integer: round half to even, then saturate
+(rounding-modes.rst:71), NaN to zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from trnlab.numerics import dtypes
+from trnlab.sim.functional.native import (
+    bits,
+    from_bits,
+    load_f32,
+    load_i8,
+    load_i16,
+    load_i32,
+    load_u8,
+    load_u16,
+    load_u32,
+    rint,
+    store_f32,
+    store_i8,
+    store_i16,
+    store_i32,
+    store_u8,
+    store_u16,
+    store_u32,
+)
+
+F32, BF16, F16, E4M3, E5M2 = (
+    d.code for d in (dtypes.float32, dtypes.bfloat16, dtypes.float16, dtypes.float8_e4m3, dtypes.float8_e5m2)
+)
+I32, U32, I16, U16, I8, U8 = (
+    d.code for d in (dtypes.int32, dtypes.uint32, dtypes.int16, dtypes.uint16, dtypes.int8, dtypes.uint8)
+)
+BOOL, TF32 = dtypes.bool_.code, dtypes.tfloat32.code
+
+u32, u64, i32, f32 = np.uint32, np.uint64, np.int32, np.float32
+_GOLDEN, _MIX1, _MIX2 = u64(0x9E3779B97F4A7C15), u64(0xBF58476D1CE4E5B9), u64(0x94D049BB133111EB)
+_INF = u32(0x7F800000)
+_SIGN = u32(0x80000000)
+_ZERO, _ONE = f32(0), f32(1)
+_TWO_112, _TWO_120 = f32(2.0**112), f32(2.0**120)  # 2 ** (127 - bias): moves a small exponent field into place
+_TWO_M24 = f32(2.0**-24)
+
+
+@njit
+def decode_half(h):
+    """The value of fp16 bits."""
+    magnitude = (h & u32(0x7FFF)) << u32(13)
+    value = bits(from_bits(magnitude) * _TWO_112)
+    value = value | (_INF if (h & u32(0x7C00)) == u32(0x7C00) else u32(0))
+    return from_bits(value | ((h & u32(0x8000)) << u32(16)))
+
+
+@njit
+def decode_e4m3(h):
+    """The value of IEEE-like fp8 e4m3 bits (with infinities, as ml_dtypes.float8_e4m3)."""
+    magnitude = (h & u32(0x7F)) << u32(20)
+    value = bits(from_bits(magnitude) * _TWO_120)
+    value = value | (_INF if (h & u32(0x78)) == u32(0x78) else u32(0))
+    return from_bits(value | ((h & u32(0x80)) << u32(24)))
+
+
+@njit
+def mix(z):
+    """The finaliser of SplitMix64, as in `numerics.rounding`."""
+    z = (z ^ (z >> u64(30))) * _MIX1
+    z = (z ^ (z >> u64(27))) * _MIX2
+    return z ^ (z >> u64(31))
+
+
+@njit
+def stream_key(seed):
+    """The key of a random stream, for `element_noise`."""
+    return mix(u64(seed) + _GOLDEN)
+
+
+@njit
+def element_noise(key, index):
+    """Random bits number `index` of a stream: `numerics.rounding.random_bits`."""
+    return u32(mix(u64(key) + u64(index) * _GOLDEN) >> u64(32))
+
+
+@njit
+def round_bits(u, shift, stochastic, noise):
+    """float32 magnitude bits with `shift` mantissa bits dropped, rounded by noise or to nearest even; still shifted up."""
+    half = (u32(1) << (shift - u32(1))) - u32(1)
+    nearest = half + ((u >> shift) & u32(1))
+    added = noise & ((u32(1) << shift) - u32(1)) if stochastic else nearest
+    return ((u + added) >> shift) << shift
+
+
+@njit
+def encode_bf16(x, stochastic, noise):
+    """bf16 bits of a float32."""
+    u = bits(x)
+    magnitude = u & ~_SIGN
+    rounded = round_bits(u, u32(16), stochastic, noise) >> u32(16)
+    return (u >> u32(16)) | u32(0x40) if magnitude > _INF else rounded
+
+
+@njit
+def encode_tf32(x, stochastic, noise):
+    """A float32 with ten mantissa bits."""
+    u = bits(x)
+    return x if (u & ~_SIGN) > _INF else from_bits(round_bits(u, u32(13), stochastic, noise))
+
+
+@njit
+def encode_small(x, mantissa, bias, stochastic, noise):
+    """Bits of an IEEE-like float with few exponent bits (fp16, e4m3, e5m2), without its sign in place: (sign, rest)."""
+    u = bits(x)
+    magnitude = u & ~_SIGN
+    top = u32(2 * bias + 1) << u32(mantissa)  # the code of infinity
+    normal = round_bits(magnitude, u32(23 - mantissa), stochastic, noise) >> u32(23 - mantissa)
+    normal = normal - (u32(127 - bias) << u32(mantissa))
+    small = magnitude < (u32(128 - bias) << u32(23))  # below the smallest normal number
+    scaled = from_bits(magnitude if small else u32(0)) * from_bits(u32(127 + mantissa + bias - 1) << u32(23))
+    whole = u32(scaled)
+    up = f32(noise >> u32(8)) * _TWO_M24 < scaled - f32(whole)
+    tiny = whole + (u32(1) if up else u32(0)) if stochastic else u32(rint(scaled))
+    code = tiny if small else normal
+    code = top if magnitude >= _INF or (not small and code > top) else code
+    code = top + (u32(1) << u32(mantissa - 1)) if magnitude > _INF else code
+    return u >> u32(31), code
+
+
+@njit
+def to_integer(x, low, high):
+    """Nearest integer within [low, high] as a float32; NaN gives zero. Exact for bounds that float32 holds."""
+    y = rint(x)
+    y = low if y < low else y
+    y = high if y > high else y
+    return y if y == y else _ZERO
+
+
+@njit
+def to_int32(x):
+    """Nearest int32, saturating."""
+    y = to_integer(x, f32(-2147483648.0), f32(2147483520.0))
+    return i32(2147483647) if x >= f32(2147483648.0) else i32(y)
+
+
+@njit
+def to_uint32(x):
+    """Nearest uint32, saturating."""
+    y = to_integer(x, _ZERO, f32(4294967040.0))
+    return u32(4294967295) if x >= f32(4294967296.0) else u32(np.int64(y))
+
+
+@njit
+def load_run(base, code, step, n, out):
+    """out[0..n) = the elements at base, `step` elements apart, as float32."""
+    if code == F32:
+        if step == 1:
+            for i in range(n):
+                store_f32(out, i, load_f32(base, i))
+        else:
+            for i in range(n):
+                store_f32(out, i, load_f32(base, i * step))
+    elif code == BF16:
+        if step == 1:
+            for i in range(n):
+                store_u32(out, i, load_u16(base, i) << u32(16))
+        else:
+            for i in range(n):
+                store_u32(out, i, load_u16(base, i * step) << u32(16))
+    else:
+        load_other(base, code, step, n, out)
+
+
+@njit
+def load_other(base, code, step, n, out):
+    """`load_run` for the less common formats."""
+    if code == I32:
+        for i in range(n):
+            store_f32(out, i, f32(load_i32(base, i * step)))
+    elif code == U32:
+        for i in range(n):
+            store_f32(out, i, f32(load_u32(base, i * step)))
+    elif code == U8 or code == BOOL:
+        for i in range(n):
+            store_f32(out, i, f32(load_u8(base, i * step)))
+    elif code == I8:
+        for i in range(n):
+            store_f32(out, i, f32(load_i8(base, i * step)))
+    elif code == U16:
+        for i in range(n):
+            store_f32(out, i, f32(load_u16(base, i * step)))
+    elif code == I16:
+        for i in range(n):
+            store_f32(out, i, f32(load_i16(base, i * step)))
+    elif code == F16:
+        for i in range(n):
+            store_f32(out, i, decode_half(load_u16(base, i * step)))
+    elif code == E5M2:
+        for i in range(n):
+            store_f32(out, i, decode_half(load_u8(base, i * step) << u32(8)))
+    elif code == E4M3:
+        for i in range(n):
+            store_f32(out, i, decode_e4m3(load_u8(base, i * step)))
+    elif code == TF32:
+        for i in range(n):
+            store_f32(out, i, encode_tf32(load_f32(base, i * step), False, u32(0)))
+
+
+@njit
+def store_run(base, code, step, n, source, key, first):
+    """The reverse of `load_run`. key: 0 rounds to nearest even, else the instruction's key for stochastic rounding.
+
+    first: index of the run's first element within the operand, which the noise depends on.
+    """
+    if code == F32:
+        if step == 1:
+            for i in range(n):
+                store_f32(base, i, load_f32(source, i))
+        else:
+            for i in range(n):
+                store_f32(base, i * step, load_f32(source, i))
+    elif code == BF16:
+        if key != 0:
+            for i in range(n):
+                store_u16(base, i * step, encode_bf16(load_f32(source, i), True, element_noise(key, first + i)))
+        elif step == 1:
+            for i in range(n):
+                store_u16(base, i, encode_bf16(load_f32(source, i), False, u32(0)))
+        else:
+            for i in range(n):
+                store_u16(base, i * step, encode_bf16(load_f32(source, i), False, u32(0)))
+    elif code == F16 or code == E5M2 or code == E4M3 or code == TF32:
+        store_small(base, code, step, n, source, key, first)
+    else:
+        store_integers(base, code, step, n, source)
+
+
+@njit
+def store_small(base, code, step, n, source, key, first):
+    """`store_run` for the less common floats."""
+    stochastic = key != 0
+    if code == F16:
+        for i in range(n):
+            sign, rest = encode_small(load_f32(source, i), 10, 15, stochastic, element_noise(key, first + i))
+            store_u16(base, i * step, (sign << u32(15)) | rest)
+    elif code == E5M2:
+        for i in range(n):
+            sign, rest = encode_small(load_f32(source, i), 2, 15, stochastic, element_noise(key, first + i))
+            store_u8(base, i * step, (sign << u32(7)) | rest)
+    elif code == E4M3:
+        for i in range(n):
+            sign, rest = encode_small(load_f32(source, i), 3, 7, stochastic, element_noise(key, first + i))
+            store_u8(base, i * step, (sign << u32(7)) | rest)
+    else:
+        for i in range(n):
+            store_f32(base, i * step, encode_tf32(load_f32(source, i), stochastic, element_noise(key, first + i)))
+
+
+@njit
+def store_integers(base, code, step, n, source):
+    """`store_run` for integers."""
+    if code == I32:
+        for i in range(n):
+            store_i32(base, i * step, to_int32(load_f32(source, i)))
+    elif code == U32:
+        for i in range(n):
+            store_u32(base, i * step, to_uint32(load_f32(source, i)))
+    elif code == I16:
+        for i in range(n):
+            store_i16(base, i * step, i32(to_integer(load_f32(source, i), f32(-32768), f32(32767))))
+    elif code == U16:
+        for i in range(n):
+            store_u16(base, i * step, u32(i32(to_integer(load_f32(source, i), _ZERO, f32(65535)))))
+    elif code == I8:
+        for i in range(n):
+            store_i8(base, i * step, i32(to_integer(load_f32(source, i), f32(-128), f32(127))))
+    elif code == U8:
+        for i in range(n):
+            store_u8(base, i * step, u32(i32(to_integer(load_f32(source, i), _ZERO, f32(255)))))
+    elif code == BOOL:
+        for i in range(n):
+            store_u8(base, i * step, u32(1) if load_f32(source, i) != _ZERO else u32(0))

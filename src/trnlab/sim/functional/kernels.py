@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instructions that stream rows: each fetches blocks of rows into scratch, works on them there, and stores them.
+
+A kernel takes the views of its operands by slot, the numbers of its form (see `plan`), scratch memory, and the key of its random
+stream for stochastic rounding (0: round to nearest even).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from trnlab.sim.functional.elementwise import (
+    ADD,
+    MAX,
+    activate,
+    combine,
+    combine_scalar,
+    fold,
+    scale_and_shift,
+    select,
+)
+from trnlab.sim.functional.formats import F32, I32, element_noise, load_run, stream_key
+from trnlab.sim.functional.native import load_f32, load_i32, load_u32, store_f32, store_i32
+from trnlab.sim.functional.views import (
+    ADDR,
+    CODE,
+    PITCH,
+    F,
+    P,
+    fetch,
+    load_block,
+    may_write_directly,
+    store_block,
+)
+
+# What to run for an instruction. MEANING: the instruction's own definition, through Python.
+(
+    MEANING, COPY, GATHER, TRANSPOSE, MATMUL, FILL, TENSOR_TENSOR, TENSOR_SCALAR, SCALAR_TENSOR_TENSOR,
+    ACTIVATION, REDUCE, IOTA, AFFINE_SELECT, SELECT_REDUCE, COPY_PREDICATED, DROPOUT,
+) = range(16)  # fmt: skip
+
+# Slots of operands: the destination, the row results, one or two tiles, one or two values per partition.
+DST, RES, A, B, S0, S1 = range(6)
+SLOTS = 6
+
+# Columns of a form's integers and floats. Operators and flags; a ramp is offset, multiplier, four times (step, num).
+OP0, OP1, FLAG, AXES, RAMP, HAS_SCALE = 0, 1, 2, 3, 4, 14
+INTS, FLOATS = 16, 4
+IMM0, IMM1, VALUE = range(3)  # in place of S0 and S1; on_false of affine_select, the value of memset
+
+# Areas of scratch, in units of one block of float32: four tiles, then values per partition (128 each).
+FIRST, SECOND, RESULT, TEMPORARY, VALUES = range(5)
+BLOCK = 2048  # elements of a block of short rows
+_LONG_ROW = 256  # from here on rows are taken one by one, in place where that is possible
+_FRACTION, _ZERO = np.float32(2.0**-24), np.float32(0)
+
+
+@njit
+def rows_at_once(free):
+    """How many rows of `free` elements make a block."""
+    return 1 if free >= _LONG_ROW else BLOCK // free
+
+
+@njit
+def values_per_partition(views, slot, present, immediate, out):
+    """One float32 per partition, from a [P, 1] operand or a number."""
+    rows = views[DST, P]
+    if present[slot] >= 0:
+        load_block(views[slot], 0, rows, out)
+    else:
+        for p in range(rows):
+            store_f32(out, p, immediate)
+
+
+@njit
+def stream(kind, views, present, ints, floats, scratch, block, key):
+    """Elementwise kernels of one or two tiles."""
+    dst, a, b = views[DST], views[A], views[B]
+    free, count = dst[F], dst[P]
+    first, second, result = scratch, scratch + 4 * block, scratch + 8 * block
+    s0 = scratch + 16 * block
+    s1, sums = s0 + 512, s0 + 1024
+    direct = may_write_directly(dst, a) and (present[B] < 0 or may_write_directly(dst, b))
+    step = rows_at_once(free)
+    values_per_partition(views, S0, present, floats[IMM0], s0)
+    values_per_partition(views, S1, present, floats[IMM1], s1)
+    for row in range(0, count, step):
+        rows = min(step, count - row)
+        out = dst[ADDR] + row * dst[PITCH] if direct and rows == 1 else result
+        x = fetch(a, row, rows, first)
+        y = fetch(b, row, rows, second) if present[B] >= 0 else second
+        if kind == TENSOR_TENSOR:
+            combine(ints[OP0], x, y, out, rows * free)
+        elif kind == SELECT_REDUCE:
+            for r in range(rows):
+                at = 4 * r * free
+                select(y + at, x + at, s0 + 4 * (row + r), 0, ints[FLAG] != 0, out + at, free)
+        else:
+            stream_rows(kind, ints, x, y, s0 + 4 * row, s1 + 4 * row, rows, free, scratch + 12 * block, out)
+        if present[RES] >= 0:
+            operator = ADD if kind == ACTIVATION else MAX
+            for r in range(rows):
+                store_f32(sums, row + r, fold(operator, out + 4 * r * free, free, scratch + 12 * block))
+        if out == result:
+            store_block(dst, row, rows, result, key)
+    if present[RES] >= 0:
+        store_block(views[RES], 0, count, sums, key)
+
+
+@njit
+def stream_rows(kind, ints, x, y, s0, s1, rows, free, temporary, out):
+    """The kernels with values per partition, row by row."""
+    for r in range(rows):
+        at = 4 * r * free
+        first, second = load_f32(s0, r), load_f32(s1, r)
+        if kind == ACTIVATION:
+            if ints[HAS_SCALE]:
+                scale_and_shift(x + at, first, second, temporary, free)
+                activate(ints[OP0], temporary, out + at, free)
+            else:
+                activate(ints[OP0], x + at, out + at, free)
+        elif kind == TENSOR_SCALAR:
+            combine_scalar(ints[OP0], x + at, first, out + at, free)
+            if ints[OP1] >= 0:
+                combine_scalar(ints[OP1], out + at, second, out + at, free)
+        else:
+            combine_scalar(ints[OP0], x + at, first, temporary, free)
+            if ints[FLAG]:
+                combine(ints[OP1], y + at, temporary, out + at, free)
+            else:
+                combine(ints[OP1], temporary, y + at, out + at, free)
+
+
+@njit
+def reduce_rows(views, ints, scratch, block, key):
+    """tensor_reduce: folds over the last ints[AXES] elements of each row."""
+    dst, a = views[DST], views[A]
+    folded, outer, count = ints[AXES], dst[F], dst[P]
+    result, temporary = scratch + 8 * block, scratch + 12 * block
+    step = rows_at_once(outer)
+    for row in range(0, count, step):
+        rows = min(step, count - row)
+        for r in range(rows):
+            x = fetch(a, row + r, 1, scratch)
+            for o in range(outer):
+                value = fold(ints[OP0], x + 4 * o * folded, folded, temporary)
+                store_f32(result, r * outer + o, -value if ints[FLAG] else value)
+        store_block(dst, row, rows, result, key)
+
+
+@njit
+def fill(views, floats, scratch):
+    """memset: one value everywhere."""
+    dst = views[DST]
+    step = rows_at_once(dst[F])
+    for i in range(min(step, dst[P]) * dst[F]):
+        store_f32(scratch, i, floats[VALUE])
+    for row in range(0, dst[P], step):
+        store_block(dst, row, min(step, dst[P] - row), scratch, 0)
+
+
+@njit
+def ramp(ints, p, out):
+    """One row of int32 offset + p * multiplier + sum of index * step."""
+    start = ints[RAMP] + p * ints[RAMP + 1]
+    n = 0
+    for i in range(ints[RAMP + 3]):
+        for j in range(ints[RAMP + 5]):
+            for k in range(ints[RAMP + 7]):
+                value = start + i * ints[RAMP + 2] + j * ints[RAMP + 4] + k * ints[RAMP + 6]
+                for m in range(ints[RAMP + 9]):
+                    store_i32(out, n, np.int32(value + m * ints[RAMP + 8]))
+                    n += 1
+
+
+@njit
+def iota(views, ints, scratch, block, key):
+    """The ramp, cast to dst."""
+    dst, other = views[DST], scratch + 4 * block
+    exact = dst[CODE] == I32
+    if exact:
+        dst[CODE] = F32  # the bits are moved as they are
+    for p in range(dst[P]):
+        ramp(ints, p, scratch)
+        if not exact:
+            load_run(scratch, I32, 1, dst[F], other)
+        store_block(dst, p, 1, scratch if exact else other, key)
+
+
+@njit
+def affine_select(views, ints, floats, scratch, block, key):
+    """on_true where the ramp compares with zero as asked, else a number."""
+    dst, a = views[DST], views[A]
+    free = dst[F]
+    second, result, on_false = scratch + 4 * block, scratch + 8 * block, scratch + 16 * block
+    store_f32(on_false, 0, floats[VALUE])
+    for p in range(dst[P]):
+        x = fetch(a, p, 1, scratch)
+        ramp(ints, p, result)
+        load_run(result, I32, 1, free, second)
+        combine_scalar(ints[OP0], second, _ZERO, second, free)
+        select(second, x, on_false, 0, False, result, free)
+        store_block(dst, p, 1, result, key)
+
+
+@njit
+def copy_predicated(views, present, ints, floats, scratch, block, key):
+    """src, a tile or a number, where the predicate says so; dst elsewhere."""
+    dst, a, b = views[DST], views[A], views[B]
+    free = dst[F]
+    second, result, held = scratch + 4 * block, scratch + 8 * block, scratch + 12 * block
+    if present[A] < 0:
+        for i in range(free):
+            store_f32(scratch, i, floats[VALUE])
+    for p in range(dst[P]):
+        x = fetch(a, p, 1, scratch) if present[A] >= 0 else scratch
+        select(fetch(b, p, 1, second), x, fetch(dst, p, 1, held), 1, ints[FLAG] != 0, result, free)
+        store_block(dst, p, 1, result, key)
+
+
+@njit
+def dropout(views, present, ints, floats, scratch, block, key):
+    """Zero where the element's random fraction is below prob."""
+    dst, a = views[DST], views[A]
+    free, prob = dst[F], scratch + 16 * block
+    values_per_partition(views, S0, present, floats[IMM0], prob)
+    stream_of = stream_key(np.uint64(ints[OP0]))
+    for p in range(dst[P]):
+        x = fetch(a, p, 1, scratch)
+        if present[S1] >= 0:
+            stream_of = stream_key(np.uint64(load_u32(views[S1, ADDR] + p * views[S1, PITCH], 0)))
+        threshold = load_f32(prob, p)
+        for i in range(free):
+            fraction = np.float32(element_noise(stream_of, p * free + i) >> np.uint32(8)) * _FRACTION
+            store_f32(scratch + 8 * block, i, _ZERO if fraction < threshold else load_f32(x, i))
+        store_block(dst, p, 1, scratch + 8 * block, key)
+
+
+@njit
+def row_index(view, p):
+    """The p-th index of a gather."""
+    address = view[ADDR] + p * view[PITCH]
+    return np.int64(load_i32(address, 0)) if view[CODE] == I32 else np.int64(load_u32(address, 0))

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One simulated NeuronCore: byte-true SBUF and PSUM, and the execution of routines and programs on them.
+
+    machine = Machine(chip)
+    machine.call(routine, [x, y])          # HBM parameters are host arrays, read and written in place
+
+HBM tensors are C-contiguous host arrays bound by address: nothing is copied. Fresh memory holds 0xFF bytes, which are NaN in
+every float format, so that a read of something never written shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.chips.spec import Chip
+from trnlab.errors import NumericsError, RunError
+from trnlab.isa.base import Memory
+from trnlab.numerics.dtypes import DType, bfloat16
+from trnlab.numerics.rounding import narrow, random_bits, stochastic_bfloat16
+from trnlab.program.routine import Program, Routine
+from trnlab.sim.functional import kernels as k
+from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
+from trnlab.sim.functional.matmul import PANELS
+from trnlab.sim.functional.meaning import execute_meaning
+from trnlab.sim.functional.plan import Plan, plan_of
+from trnlab.sim.functional.views import VIEW
+
+Array = np.ndarray[Any, Any]
+POISON = 0xFF
+_PAGE = 4096
+_ROW_SKEW = 2048 + 64  # bytes added to each partition's row, so that rows do not meet in the same sets of the host's caches
+_VALUES = 3 * 128  # float32 per partition, behind the blocks of scratch
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to execute. seed: of stochastic rounding. check_nan: stop where a NaN or an infinity is first written.
+
+    Stochastic rounding is a function of seed, instruction and element: the same bits in any legal order.
+    """
+
+    stochastic_rounding: bool = False
+    seed: int = 0
+    check_nan: bool = False
+
+
+class Machine:
+    """The memories of one core. `executed` counts instructions, `by_meaning` those that had no compiled kernel."""
+
+    def __init__(self, chip: Chip, options: RunOptions | None = None) -> None:
+        self.chip, self.options = chip, options or RunOptions()
+        self.sbuf = _poisoned(chip.num_partitions, int(chip.sbuf.bytes_per_partition.value))
+        self.psum = _poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
+        self.executed = self.by_meaning = 0
+        self._views = np.zeros((k.SLOTS, VIEW), np.int64)
+        self._packed = np.zeros((2, VIEW), np.int64)
+        self._walks = np.zeros((2, 5, 3), np.int64)
+        self._report = np.zeros(4, np.int64)
+        self._panels = np.zeros(PANELS + _PAGE, np.float32)
+        self._scratch, self._block = np.zeros(0, np.float32), 0
+
+    def call(
+        self, routine: Routine, args: Sequence[Array], *, sbuf_base: int = 0, scratch: Array | None = None,
+        order: Array | None = None,
+    ) -> None:  # fmt: skip
+        """Execute a routine over HBM tensors, one C-contiguous array per parameter, in the parameters' order.
+
+        sbuf_base: bytes added to its SBUF addresses. scratch: memory for HBM scratch, at least routine.scratch_bytes.
+        order: a permutation of the instructions that keeps every dependency, to execute in instead of program order.
+        Raises RunError for arguments that do not match and for a gather outside of its table, NumericsError as
+        `RunOptions.check_nan` asks.
+        """
+        self._check(routine, args, sbuf_base)
+        if routine.scratch_bytes and scratch is None:
+            scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
+        base, pitch = self._bind(routine, args, sbuf_base, scratch)
+        plan = plan_of(routine)
+        self._reserve(plan.longest)
+        self._packed[:] = 0
+        sequence = plan.order if order is None else np.ascontiguousarray(order, np.int64)
+        at, end = 0, len(sequence)
+        while at < end:
+            at = self._run(plan, routine, sequence, at, end, base, pitch, int(self.options.check_nan))
+            if at < end:
+                self._by_meaning(plan, routine, sequence, at, base, pitch)
+                at += 1
+        self.executed += len(sequence)
+
+    def _run(
+        self, plan: Plan, routine: Routine, sequence: Array, at: int, end: int, base: Array, pitch: Array, check: int
+    ) -> int:
+        self._report[0] = DONE
+        stopped = run(
+            at, end, sequence, plan.kind, plan.form, plan.slots, plan.ints, plan.floats, routine.operands, base, pitch,
+            self._views, self._packed, self._walks, _aligned(self._scratch), self._block, _aligned(self._panels),
+            self._seed(), check, self._report,
+        )  # fmt: skip
+        if self._report[0] not in (DONE, TO_PYTHON):
+            self._fail(routine, int(sequence[stopped]))
+        return int(stopped)
+
+    def _by_meaning(self, plan: Plan, routine: Routine, sequence: Array, at: int, base: Array, pitch: Array) -> None:
+        i = int(sequence[at])
+        execute_meaning(routine, i, base, pitch, self._rounder(i))
+        self.by_meaning += 1
+        self._packed[:] = 0
+        if self.options.check_nan:
+            self._run(plan, routine, sequence, at, at + 1, base, pitch, 2)
+
+    def _seed(self) -> int:
+        """Stream of the first instruction of this call, or -1 to round to nearest even."""
+        if not self.options.stochastic_rounding:
+            return -1
+        return (self.options.seed << 32) % (1 << 62) + self.executed
+
+    def _rounder(self, i: int) -> Any:
+        if not self.options.stochastic_rounding:
+            return narrow
+        seed = self._seed() + i
+
+        def rounder(values: Array, dtype: DType) -> Array:
+            if dtype is not bfloat16:
+                return narrow(values, dtype)
+            key = int(random_bits(seed, 0)[0])
+            return stochastic_bfloat16(values, random_bits(key, np.arange(values.size)).reshape(values.shape))
+
+        return rounder
+
+    def _check(self, routine: Routine, args: Sequence[Array], sbuf_base: int) -> None:
+        if len(args) != len(routine.params):
+            raise RunError(f"routine {routine.name!r} takes {len(routine.params)} tensors", got=len(args))
+        for buffer, array in zip((routine.buffers[p] for p in routine.params), args):
+            if array.nbytes != buffer.nbytes or not array.flags.c_contiguous:
+                raise RunError(
+                    f"parameter {buffer.name!r} of routine {routine.name!r} does not match its tensor",
+                    limit=f"{buffer.nbytes} contiguous bytes ({buffer.dtype} {list(buffer.shape)})",
+                    got=f"{array.nbytes} bytes, {array.dtype} {list(array.shape)}",
+                )
+        top = sbuf_base + routine.sbuf_bytes
+        if top > self.sbuf.shape[1]:
+            raise RunError(
+                f"routine {routine.name!r} reaches beyond SBUF", limit=self.sbuf.shape[1], got=top, chip=self.chip.name
+            )
+
+    def _bind(
+        self, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None
+    ) -> tuple[Array, Array]:
+        """Per buffer: its absolute address, and the bytes from one partition to the next."""
+        base = np.zeros(len(routine.buffers), np.int64)
+        pitch = np.zeros(len(routine.buffers), np.int64)
+        homes = {Memory.SBUF: (self.sbuf, sbuf_base), Memory.PSUM: (self.psum, 0)}
+        for b in routine.buffers:
+            if b.memory is not Memory.HBM:
+                memory, skip = homes[b.memory]
+                pitch[b.id] = memory.strides[0]
+                base[b.id] = address_of(memory) + b.first_partition * pitch[b.id] + b.address + skip
+            elif b.kind == "scratch" and scratch is not None:
+                base[b.id] = address_of(scratch) + b.address
+        for param, array in zip(routine.params, args):
+            base[param] = address_of(array)
+        return base, pitch
+
+    def _reserve(self, longest: int) -> None:
+        block = max(k.BLOCK, -(-longest // 16) * 16)
+        if block > self._block:
+            self._block = block
+            self._scratch = np.zeros(k.VALUES * block + _VALUES + _PAGE, np.float32)
+
+    def _fail(self, routine: Routine, i: int) -> None:
+        name, where = isa.BY_OPCODE[int(routine.opcode[i])].name, routine.locs[int(routine.loc[i])]
+        first, second, third = (int(v) for v in self._report[1:])
+        label = f"{name}, instruction {i} of routine {routine.name!r}"
+        if self._report[0] == BAD_ROW:
+            raise RunError(
+                f"{label}: a gather reads a row that does not exist", where=where, limit=f"rows 0..{third - 1}",
+                got=f"index {second} on partition {first}", chip=self.chip.name,
+                remedy="check the indices (token ids, labels) against the table's number of rows",
+            )  # fmt: skip
+        assert self._report[0] == NOT_FINITE
+        raise NumericsError(
+            f"{label} wrote a NaN or an infinity", where=where, got=f"partition {first}, element {second}",
+            chip=self.chip.name, remedy="look at its inputs: everything before it was finite",
+        )  # fmt: skip
+
+
+def run_program(
+    program: Program, bindings: Mapping[int, Array], chip: Chip, *, options: RunOptions | None = None,
+    machine: Machine | None = None,
+) -> Machine:  # fmt: skip
+    """Execute a program: inputs and outputs are `bindings` (tensor id to array), temporaries live in an arena.
+
+    Constants come from the program unless bound. Returns the machine, whose counters and memories can be looked at.
+    Raises RunError for a tensor that is neither bound nor placed, and what `Machine.call` raises.
+    """
+    machine = machine or Machine(chip, options)
+    arena = np.full(program.hbm_bytes, POISON, np.uint8)
+    scratch = np.full(max((r.scratch_bytes for r in program.routines), default=0), POISON, np.uint8)
+    tensors = {**program.constants, **bindings}
+    for tensor in program.tensors:
+        if tensor.id in tensors:
+            continue
+        if tensor.address < 0 or tensor.address + tensor.nbytes > len(arena):
+            raise RunError(f"tensor {tensor.name!r} of program {program.name!r} is neither bound nor placed")
+        tensors[tensor.id] = arena[tensor.address : tensor.address + tensor.nbytes]
+    for call, routine in program:
+        machine.call(routine, [tensors[t] for t in call.args], sbuf_base=call.sbuf_base, scratch=scratch)
+    return machine
+
+
+def address_of(array: Array) -> int:
+    """Absolute address of an array's first byte."""
+    return int(array.__array_interface__["data"][0])
+
+
+def _aligned(memory: Array) -> int:
+    return -(-address_of(memory) // 64) * 64
+
+
+def _poisoned(partitions: int, nbytes: int) -> Array:
+    """[partitions, nbytes] of poison; the rows are a little further apart than that."""
+    room = np.full(partitions * (nbytes + _ROW_SKEW) + 64, POISON, np.uint8)
+    skip = _aligned(room) - address_of(room)
+    return room[skip : skip + partitions * (nbytes + _ROW_SKEW)].reshape(partitions, -1)[:, :nbytes]

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads, stores, bit casts and the matmul micro-kernel as LLVM instructions, for the interpreter's loops.
+
+An address is an int64. `load_f32(base, i)` reads element i of the array at `base`: the base stays loop-invariant, which is
+what lets LLVM vectorise the loops. Nothing is bounds-checked here; the builder checked every access pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+
+
+def _lanes() -> tuple[int, int]:
+    """fp32 lanes of one vector register and how many registers there are, on this machine."""
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16, 32
+    if features.get("avx2"):
+        return 8, 16
+    return 4, 32 if features.get("neon") else 16
+
+
+LANES, _REGISTERS = _lanes()
+TILE_N = 2 * LANES  # moving columns of one register tile of the matmul
+TILE_M = 8 if _REGISTERS == 32 else 4  # stationary columns of it
+
+
+def _loader(kind: types.Type, element: ir.Type, signed: bool | None) -> Callable[..., Any]:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typingctx: Any, base: Any, index: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            value = builder.load(_element(builder, args, element), align=1)
+            if signed is None:
+                return value
+            return builder.sext(value, _I32) if signed else builder.zext(value, _I32)
+
+        return kind(types.int64, types.int64), codegen
+
+    return load
+
+
+def _storer(kind: types.Type, element: ir.Type, narrow: bool) -> Callable[..., Any]:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            value = builder.trunc(args[2], element) if narrow else args[2]
+            builder.store(value, _element(builder, args, element), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, kind), codegen
+
+    return store
+
+
+def _element(builder: Any, args: Any, element: ir.Type) -> Any:
+    return builder.gep(builder.inttoptr(args[0], element.as_pointer()), [args[1]])
+
+
+load_f32 = _loader(types.float32, _F32, None)
+load_u32 = _loader(types.uint32, _I32, None)
+load_i32 = _loader(types.int32, _I32, None)
+load_u16 = _loader(types.uint32, ir.IntType(16), False)
+load_i16 = _loader(types.int32, ir.IntType(16), True)
+load_u8 = _loader(types.uint32, ir.IntType(8), False)
+load_i8 = _loader(types.int32, ir.IntType(8), True)
+
+store_f32 = _storer(types.float32, _F32, False)
+store_u32 = _storer(types.uint32, _I32, False)
+store_i32 = _storer(types.int32, _I32, False)
+store_u16 = _storer(types.uint32, ir.IntType(16), True)
+store_i16 = _storer(types.int32, ir.IntType(16), True)
+store_u8 = _storer(types.uint32, ir.IntType(8), True)
+store_i8 = _storer(types.int32, ir.IntType(8), True)
+
+
+def _bitcast(source: types.Type, target: types.Type, llvm_type: ir.Type) -> Callable[..., Any]:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def cast(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], llvm_type)
+
+        return target(source), codegen
+
+    return cast
+
+
+bits = _bitcast(types.float32, types.uint32, _I32)  # the bits of a float32
+from_bits = _bitcast(types.uint32, types.float32, _F32)  # the float32 of some bits
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c in float32, rounded once."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(_math(builder, "fma", _F32, 3), args)
+
+    return types.float32(types.float32, types.float32, types.float32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def sqrt(typingctx: Any, value: Any) -> Any:
+    """Correctly rounded float32 square root; NaN below zero."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(_math(builder, "sqrt", _F32, 1), args)
+
+    return types.float32(types.float32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def rint(typingctx: Any, value: Any) -> Any:
+    """float32 rounded to the nearest integer, ties to even."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.call(_math(builder, "rint", _F32, 1), args)
+
+    return types.float32(types.float32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
+    """memmove of `count` bytes between two addresses."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.IntType(8).as_pointer()
+        target, source = (builder.inttoptr(address, pointer) for address in args[:2])
+        cgutils.raw_memmove(builder, target, source, args[2], 1, align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+def _math(builder: Any, name: str, kind: ir.Type, arity: int) -> Any:
+    suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+    signature = ir.FunctionType(kind, [kind] * arity)
+    return cgutils.get_or_insert_function(builder.module, signature, f"llvm.{name}.{suffix}")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def multiply_tile(typingctx: Any, a: Any, b: Any, c: Any, pitch: Any, depth: Any, fresh: Any) -> Any:
+    """c += a.T @ b, or c = a.T @ b when `fresh`, for one register tile: a is packed [depth, TILE_M], b [depth, TILE_N], rows of c `pitch` bytes apart.
+
+    Each element of c is one chain of fused multiply-adds over the depth, starting from c (or zero): the same bits on any
+    machine, whatever the width of its registers.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        a, b, c, pitch, depth, fresh = args
+        vector = ir.VectorType(_F32, LANES)
+        cells = [(r, v) for r in range(TILE_M) for v in range(2)]
+        rows = [builder.add(c, builder.mul(pitch, _I64(r))) for r in range(TILE_M)]
+        where = [builder.inttoptr(builder.add(rows[r], _I64(v * LANES * 4)), vector.as_pointer()) for r, v in cells]
+        entry, resume = builder.block, builder.append_basic_block("resume")
+        loop, done = builder.append_basic_block("depth"), builder.append_basic_block("done")
+        builder.cbranch(builder.icmp_signed("!=", fresh, fresh.type(0)), loop, resume)
+        builder.position_at_end(resume)
+        held = [builder.load(pointer, align=4) for pointer in where]
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        step = builder.phi(_I64)
+        sums = [builder.phi(vector) for _ in cells]
+        new = _tile_step(builder, vector, a, b, step, sums)
+        following = builder.add(step, _I64(1))
+        zero = ir.Constant(vector, [0.0] * LANES)
+        for phi, first, second, update in zip(
+            [step, *sums], [_I64(0), *[zero] * len(cells)], [_I64(0), *held], [following, *new]
+        ):
+            phi.add_incoming(first, entry)
+            phi.add_incoming(second, resume)
+            phi.add_incoming(update, loop)
+        builder.cbranch(builder.icmp_signed("<", following, depth), loop, done)
+        builder.position_at_end(done)
+        for pointer, value in zip(where, new):
+            builder.store(value, pointer, align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), codegen
+
+
+def _tile_step(builder: Any, vector: Any, a: Any, b: Any, step: Any, sums: list[Any]) -> list[Any]:
+    """One contraction row: TILE_M broadcasts times two vectors of moving columns."""
+    left = builder.gep(builder.inttoptr(a, _F32.as_pointer()), [builder.mul(step, _I64(TILE_M))])
+    right = builder.gep(builder.inttoptr(b, vector.as_pointer()), [builder.mul(step, _I64(2))])
+    columns = [builder.load(builder.gep(right, [_I64(v)]), align=4) for v in range(2)]
+    multiply_add, nothing = _math(builder, "fma", vector, 3), ir.Constant(vector, ir.Undefined)
+    everywhere = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
+    new = []
+    for r in range(TILE_M):
+        value = builder.load(builder.gep(left, [_I64(r)]), align=4)
+        row = builder.shuffle_vector(builder.insert_element(nothing, value, _I32(0)), nothing, everywhere)
+        new += [builder.call(multiply_add, [row, columns[v], sums[2 * r + v]]) for v in range(2)]
+    return new
