@@ -242,7 +242,7 @@ class _Forward:
         q, k, v = self._loaded[self.groups.index(group)]
         steps: list[Step] = []
         before = self.packs[self.packs.index(pack) - 1]
-        if before is not pack and before.group is group and before.kv == pack.kv:
+        if pack.head > group.head and before.kv == pack.kv:
             pack.kt, pack.values = before.kt, before.values
         else:
             pack.kt, pack.values = self.kt_pool.next()[:, : pack.kvs], self.value_pool.next()[:, : pack.kvs]

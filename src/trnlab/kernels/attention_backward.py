@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention backward: gradients of q, k and v from that of the output, scores recomputed on chip.
+
+Letters: B batch, H heads, T queries, S keys, D head size.
+
+    P  = exp(scale * Q K^T + bias - lse)      lse of the forward pass: no maximum, no sums
+    dV = P^T dO,   dP = dO V^T
+    dS = P * (dP - delta),   delta = rowsum(dO * O)
+    dQ = scale * dS K,   dK = scale * dS^T Q
+
+Everything is computed with queries on partitions: lse and delta are then one value per partition, which ScalarE and
+VectorE apply for free; P and dS are, as they are, the stationary operands of dV and dK. Only dQ contracts over keys and
+needs dS transposed, 128 columns of the PE array per block.
+
+dK and dV of a segment of keys (512 / D blocks, what a PSUM bank holds) accumulate in PSUM over all queries of a head, dQ over
+the keys of the segment. What must be summed further (dQ over segments; dK and dV over the query heads that share a key
+head) is summed in SBUF, in fp32.
+
+A tile of scores [128 queries, up to 512 keys] passes through three stages: scores, dP and dS; then dV, dK and the transposes
+two tiles later; then dQ. Meanwhile the operands of the next heads are transposed, several narrow heads at once on different
+partitions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.attention_tiles import (
+    Bias,
+    Constants,
+    Group,
+    Step,
+    Task,
+    accumulate,
+    block_runs,
+    count_blocks,
+    groups,
+    load_statistics,
+    load_tokens,
+    pieces,
+    store_tokens,
+    token_pool,
+    transpose_tokens,
+    weave,
+)
+from trnlab.kernels.blocks import BANK, P
+from trnlab.kernels.view import View
+from trnlab.numerics.dtypes import float32
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder, Pool
+
+LOOKAHEAD = 2  # tiles between dS and its use
+IN_FLIGHT = LOOKAHEAD + 2  # tiles whose gradients are not all done, the one at hand among them
+QUADRANT = 32
+# PSUM banks: S and dP (and transposed operands) in turn, dS^T, dQ, dK, dV.
+SCORE_BANKS, TRANSPOSED_BANK, DQ_BANK, DK_BANK, DV_BANK = (0, 1, 2, 3), 4, 5, 6, 7
+
+
+def attention_backward(
+    b: Builder,
+    dout: View,
+    q: View,
+    k: View,
+    v: View,
+    out: View,
+    lse: View,
+    dq: View,
+    dk: View,
+    dv: View,
+    *,
+    causal: bool,
+    scale: float,
+    bias: View | None = None,
+) -> None:
+    """Record the gradients of `attention_forward` with respect to q, k and v, given that of its `out`.
+
+    Shapes, formats and limits as in `attention_forward`; `out` and `lse` are its results. SBUF holds one group of heads
+    whole, in natural and in transposed order: about 36 (S + T) D / 128 bytes a partition in bf16.
+    """
+    task = Task(q, k, v, bias, causal, scale)
+    with b.scope():
+        _Backward(b, task, dout, out, lse, dq, dk, dv).run()
+
+
+@dataclass(eq=False)
+class _Unit:
+    """Heads whose transposed operands lie on different partitions of the same tiles. Heads that share keys come singly."""
+
+    group: Group
+    head: int
+    heads: int
+    kv: int
+    kvs: int
+    starts: bool  # the first of its group
+    kt: AP = field(init=False)  # [kvs * D, S]
+    vt: AP = field(init=False)
+    qt: AP = field(init=False)  # [heads * D, T]
+    dot: AP = field(init=False)
+
+
+@dataclass(eq=False)
+class _Tokens:
+    """What is loaded and made for one group: tiles of tokens, and delta [128, heads, blocks]."""
+
+    q: AP
+    k: AP
+    v: AP
+    dout: AP
+    out: AP
+    delta: AP
+
+
+@dataclass(eq=False)
+class _Item:
+    """One tile of scores: query block `block` of a head of a unit against keys [k0, +width)."""
+
+    unit: _Unit
+    index: int  # of the head in its unit
+    block: int
+    rows: int
+    k0: int
+    width: int
+    segment: int
+    last_strip: bool  # of this query block in this segment
+    p: AP = field(init=False)
+    ds: AP = field(init=False)
+    transposed: AP = field(init=False)
+
+
+class _Backward:
+    """The state of one call while it is recorded."""
+
+    def __init__(
+        self, b: Builder, task: Task, dout: View, out: View, lse: View, dq: View, dk: View, dv: View
+    ) -> None:
+        self.b, self.task, self.dout, self.out, self.lse = b, task, dout, out, lse
+        self.grads = dq, dk, dv
+        self.constants = Constants(b, task.dtype)
+        self.bias = Bias(b, task, self.constants, 1) if task.bias is not None else None
+        self.groups = groups(task)
+        self.segment = BANK // task.depth * P  # keys whose dK fills a bank
+        self.units = [unit for g in self.groups for unit in self._units(g)]
+        self.tokens: dict[Group, _Tokens] = {}
+        self.results: dict[Group, tuple[AP, AP, AP]] = {}
+        self.products: deque[Step] = deque()
+        self.queries: deque[Step] = deque()
+        self._open_psum()
+        self._open_sbuf()
+
+    def _units(self, group: Group) -> list[_Unit]:
+        t = self.task
+        if t.shared > 1:
+            heads = range(group.head, group.head + group.heads)
+            return [_Unit(group, h, 1, h // t.shared, 1, h == group.head) for h in heads]
+        side_by_side = P // t.depth if t.depth % QUADRANT == 0 and P % t.depth == 0 else 1
+        runs = pieces(group.head, group.head + group.heads, side_by_side)
+        return [_Unit(group, h, n, h, n, h == group.head) for h, n in runs]
+
+    # -- memory -----------------------------------------------------------------------------------------------------
+    def _open_psum(self) -> None:
+        b, dt = self.b, self.task.dtype
+        columns = BANK * float32.itemsize // dt.itemsize
+        self.scores = Pool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
+        self.operands = Pool([b.psum((P, columns), dt, bank=i, name="operand") for i in SCORE_BANKS])
+        self.ds_t = b.psum((P, BANK // P, P), dt, bank=TRANSPOSED_BANK, name="dsT")
+        self.dq = b.psum((P, self.task.depth), bank=DQ_BANK, name="dq")
+        shape = (P, self.segment // P, self.task.depth)
+        self.dk, self.dv = b.psum(shape, bank=DK_BANK, name="dk"), b.psum(shape, bank=DV_BANK, name="dv")
+
+    def _open_sbuf(self) -> None:
+        b, t, g = self.b, self.task, self.groups[0]
+        nq, nk = count_blocks(t.queries), count_blocks(t.keys)
+        self.short = len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
+        bufs = min(len(self.groups), IN_FLIGHT + 1 if self.short else 2)
+        q_width, k_width = g.heads * t.depth, g.kvs * t.depth
+        self.q_pools = [token_pool(b, n, t.queries, q_width, t.dtype, bufs) for n in ("q", "dout", "out")]
+        self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, bufs) for n in ("k", "v")]
+        self.deltas = b.pool((P, g.heads, nq), float32, bufs=bufs, name="delta")
+        self.dot_product = b.pool((P, q_width), float32, bufs=2, name="dout_out")
+        bufs = min(len(self.groups), 2)
+        self.dq_pool = token_pool(b, "dq", t.queries, q_width, self.grads[0].dtype, bufs)
+        self.dk_pools = [token_pool(b, n, t.keys, k_width, self.grads[1].dtype, bufs) for n in ("dk", "dv")]
+        bufs = min(len(self.units), 2)
+        rows = max(unit.heads for unit in self.units) * t.depth
+        self.qt_pools = [self._transposed_pool(n, rows, t.queries, bufs) for n in ("qT", "doutT")]
+        self.kt_pools = [self._transposed_pool(n, rows, t.keys, bufs) for n in ("kT", "vT")]
+        self.p_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="p")
+        self.ds_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="ds")
+        self.ds_t_pool = b.pool((P, BANK // P, P), t.dtype, bufs=3, name="dsT")
+        self.minus_lse = b.tile((P, t.batch * t.heads, nq), float32, name="minus_lse")
+        self.dq_sum = b.tile((P, nq, t.depth), float32, name="dq_sum") if t.keys > self.segment else None
+        shape = (P, nk, t.depth)
+        self.k_sums = [b.tile(shape, float32, name=n) for n in ("dk_sum", "dv_sum")] if t.shared > 1 else []
+
+    def _transposed_pool(self, name: str, rows: int, tokens: int, bufs: int) -> Pool:
+        slots = count_blocks(tokens)
+        return Pool([self.b.tile((rows, tokens), self.task.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)])
+
+    # -- the order of things ------------------------------------------------------------------------------------------
+    def run(self) -> None:
+        """Record the whole call."""
+        self._load(self.groups[0])
+        load_statistics(self.b, self.scores, self.minus_lse, self.lse, -1.0)
+        weave([], self._prepare(self.units[0]))
+        for i, unit in enumerate(self.units):
+            main: list[Step] = [partial(self._advance, item) for item in self._items(unit)]
+            g = self.groups.index(unit.group)
+            if unit.starts and g + 1 < len(self.groups):
+                # Into the tiles of the last group, which is done with after a few items of this one.
+                main.insert(0 if self.short else IN_FLIGHT, partial(self._load, self.groups[g + 1]))
+            half = max(len(main) // 2, IN_FLIGHT + 1)  # by then what the next unit needs is being loaded
+            weave(main[:half], [])
+            weave(main[half:], self._prepare(self.units[i + 1]) if i + 1 < len(self.units) else [])
+        while self.products or self.queries:
+            self._retire(0)
+
+    def _advance(self, item: _Item) -> None:
+        self._scores(item)
+        self.products.append(partial(self._products, item))
+        self._retire(LOOKAHEAD)
+
+    def _retire(self, ahead: int) -> None:
+        """One later stage each of two earlier items, dQ an item behind dK and dV."""
+        if len(self.products) > ahead:
+            self.products.popleft()()
+        if len(self.queries) > 1 or (self.queries and not self.products):
+            self.queries.popleft()()
+
+    def _items(self, unit: _Unit) -> list[_Item]:
+        t = self.task
+        items = []
+        for index in range(unit.heads):
+            for segment, (start, length) in enumerate(pieces(0, t.keys, self.segment)):
+                for q0, rows in pieces(0, t.queries, P):
+                    strips = list(pieces(start, min(start + length, t.span(q0 + rows)), BANK))
+                    for k0, width in strips:
+                        last = (k0, width) == strips[-1]
+                        items.append(_Item(unit, index, q0 // P, rows, k0, width, segment, last))
+        return items
+
+    # -- operands -----------------------------------------------------------------------------------------------------
+    def _load(self, g: Group) -> None:
+        t = self.task
+        q, dout, out = (pool.next() for pool in self.q_pools)
+        k, v = (pool.next() for pool in self.k_pools)
+        for tile, view in ((k, t.k), (v, t.v)):
+            load_tokens(self.b, tile, view[g.batch, g.kv : g.kv + g.kvs])
+        for tile, view in ((q, t.q), (dout, self.dout), (out, self.out)):
+            load_tokens(self.b, tile, view[g.batch, g.head : g.head + g.heads])
+        self.tokens[g] = _Tokens(q, k, v, dout, out, self.deltas.next())
+
+    def _prepare(self, unit: _Unit) -> list[Step]:
+        """delta of a new group; K^T, V^T, Q^T and dO^T of the unit."""
+        depth, g, b = self.task.depth, unit.group, self.b
+        tokens = self.tokens[g]
+        steps: list[Step] = []
+        before = self.units[self.units.index(unit) - 1]
+        if not unit.starts and before.kv == unit.kv:
+            unit.kt, unit.vt = before.kt, before.vt
+        else:
+            unit.kt, unit.vt = (pool.next()[: unit.kvs * depth] for pool in self.kt_pools)
+            for dst, tile in ((unit.kt, tokens.k), (unit.vt, tokens.v)):
+                steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.keys), tile, (unit.kv - g.kv) * depth)
+        unit.qt, unit.dot = (pool.next()[: unit.heads * depth] for pool in self.qt_pools)
+        for dst, tile in ((unit.qt, tokens.q), (unit.dot, tokens.dout)):
+            col = (unit.head - g.head) * depth
+            steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.queries), tile, col)
+        if unit.starts:
+            steps += [partial(self._delta, tokens, q0 // P, n) for q0, n in pieces(0, self.task.queries, P)]
+        return steps
+
+    def _delta(self, tokens: _Tokens, block: int, rows: int) -> None:
+        """delta = rowsum(dO * O) of one query block of all heads of the group."""
+        product = self.dot_product.next()[:rows]
+        dout, out = tokens.dout[:rows, block], tokens.out[:rows, block]
+        self.b.tensor_tensor(dst=product, data1=dout, data2=out, op="multiply", engine=Engine.GPSIMD)
+        heads = tokens.delta.dims[0][1]
+        data = product.split(0, heads, self.task.depth)
+        self.b.tensor_reduce(dst=tokens.delta[:rows, :, block], data=data, op="add")
+
+    # -- the stages of a tile of scores -----------------------------------------------------------------------------------
+    def _part(self, unit: _Unit, index: int) -> slice:
+        """The partitions of a head's transposed operands."""
+        depth = self.task.depth
+        return slice(index * depth, (index + 1) * depth)
+
+    def _scores(self, item: _Item) -> None:
+        """P and dS of the tile."""
+        b, t, unit, n, width = self.b, self.task, item.unit, item.rows, item.width
+        part, q0 = self._part(unit, item.index), item.block * P
+        scores, dp = self.scores.next()[:n, :width], self.scores.next()[:n, :width]
+        firsts = [(scores, unit.qt[part, q0 : q0 + n], unit.kt[part, item.k0 : item.k0 + width])]
+        more = []
+        if t.causal and item.k0 + width > q0:
+            at = q0 - item.k0
+            mask = self.constants.mask_keys_after()[:n, :n]
+            more.append((scores[:, at : at + n], self.constants.identity()[:n, :n], mask))
+        if self.bias is not None:
+            tile = self.bias.tile(unit.group.batch, unit.head + item.index, q0, q0 + n)
+            more.append(self.bias.to_queries(scores, tile, 0, item.k0))
+        accumulate(b, firsts, more)
+        item.p, item.ds = self.p_pool.next()[:n, :width], self.ds_pool.next()[:n, :width]
+        head = unit.head + item.index
+        column = unit.group.batch * t.heads + head
+        minus_lse = self.minus_lse[:n, column, item.block : item.block + 1]
+        b.activation(dst=item.p, data=scores, bias=minus_lse, scale=t.scale, op="exp")
+        b.nc_matmul(
+            dst=dp, stationary=unit.dot[part, q0 : q0 + n], moving=unit.vt[part, item.k0 : item.k0 + width]
+        )
+        delta = self.tokens[unit.group].delta[:n, head - unit.group.head, item.block : item.block + 1]
+        b.scalar_tensor_tensor(
+            dst=item.ds, data=dp, operand0=delta, operand1=item.p, op0="subtract", op1="multiply"
+        )
+
+    def _products(self, item: _Item) -> None:
+        """Add to dV and dK, and transpose dS."""
+        b, t, n = self.b, self.task, item.rows
+        tokens = self.tokens[item.unit.group]
+        col = (item.unit.head + item.index - item.unit.group.head) * t.depth
+        dout, q = (tile[:n, item.block, col : col + t.depth] for tile in (tokens.dout, tokens.q))
+        last = item.block == count_blocks(t.queries) - 1
+        item.transposed = self.ds_t_pool.next()
+        for at, keys in pieces(0, item.width, P):
+            block = (item.k0 + at) // P
+            first = item.block == (block if t.causal else 0)
+            place = block - item.segment * self.segment // P
+            for dst, left, right in ((self.dv, item.p, dout), (self.dk, item.ds, q)):
+                b.nc_matmul(
+                    dst=dst[:keys, place],
+                    stationary=left[:, at : at + keys],
+                    moving=right,
+                    accumulate=not first,
+                    stop=last,
+                )
+        for at, keys in pieces(0, item.width, P):
+            b.nc_transpose(dst=self.ds_t[:keys, at // P, :n], data=item.ds[:, at : at + keys])
+        for block, keys, count in block_runs(0, item.width):
+            dst, src = (tile[:keys, block : block + count, :n] for tile in (item.transposed, self.ds_t))
+            b.activation(dst=dst, data=src, op="copy")
+        if last and item.last_strip:
+            self._finish_keys(item)
+        self.queries.append(partial(self._queries, item))
+
+    def _queries(self, item: _Item) -> None:
+        """Add to dQ of the query block."""
+        t, unit, n = self.task, item.unit, item.rows
+        start = item.segment * self.segment
+        col = (unit.kv + (item.index if t.shared == 1 else 0) - unit.group.kv) * t.depth
+        for at, keys in pieces(0, item.width, P):
+            k0 = item.k0 + at
+            self.b.nc_matmul(
+                dst=self.dq[:n],
+                stationary=item.transposed[:keys, at // P, :n],
+                moving=self.tokens[unit.group].k[:keys, k0 // P, col : col + t.depth],
+                accumulate=k0 > start,
+                stop=item.last_strip and at + keys == item.width,
+            )
+        if item.last_strip:
+            self._finish_queries(item)
+
+    # -- results ------------------------------------------------------------------------------------------------------
+    def _finish_queries(self, item: _Item) -> None:
+        t, unit, n = self.task, item.unit, item.rows
+        head = unit.head + item.index - unit.group.head
+        dst = self._results(unit)[0][:n, item.block, head * t.depth : (head + 1) * t.depth]
+        total = self.dq_sum[:n, item.block] if self.dq_sum is not None else None
+        last_segment = (t.span(item.block * P + n) - 1) // self.segment
+        self._fold(dst, total, self.dq[:n], t.scale, item.segment == 0, item.segment == last_segment, Engine.SCALAR)
+        done = item.block == count_blocks(t.queries) - 1 and item.segment == last_segment
+        if done and head == unit.group.heads - 1:
+            self._store(unit.group)
+
+    def _finish_keys(self, item: _Item) -> None:
+        """dK and dV of a segment, of one head: what the other query heads of the key head add, in SBUF."""
+        t, unit = self.task, item.unit
+        head = unit.head + item.index
+        kv, turn = divmod(head, t.shared)
+        col = (kv - unit.group.kv) * t.depth
+        start = item.segment * self.segment
+        ends = turn == 0, turn == t.shared - 1
+        for i, (psum, factor, engine) in enumerate(((self.dk, t.scale, Engine.VECTOR), (self.dv, 1.0, Engine.SCALAR))):
+            tile = self._results(unit)[1 + i]
+            for block, rows, count in block_runs(start, min(start + self.segment, t.keys)):
+                dst = tile[:rows, block : block + count, col : col + t.depth]
+                total = self.k_sums[i][:rows, block : block + count] if self.k_sums else None
+                place = block - start // P
+                self._fold(dst, total, psum[:rows, place : place + count], factor, *ends, engine)
+
+    def _fold(
+        self, dst: AP, total: AP | None, part: AP, factor: float, first: bool, last: bool, engine: Engine
+    ) -> None:
+        """dst = factor * (sum of the parts), the sum so far kept in `total`; `engine` empties what needs no sum."""
+        target = dst if last else total
+        assert target is not None
+        if not first:
+            assert total is not None
+            self.b.scalar_tensor_tensor(
+                dst=target, data=part, operand0=factor, operand1=total, op0="multiply", op1="add"
+            )
+        elif engine is Engine.SCALAR:
+            self.b.activation(dst=target, data=part, op="copy", scale=factor)
+        else:
+            self.b.tensor_scalar(dst=target, data=part, operand0=factor, op0="multiply")
+
+    def _results(self, unit: _Unit) -> tuple[AP, AP, AP]:
+        """Tiles of dq, dk and dv of the unit's group."""
+        if unit.group not in self.results:
+            self.results[unit.group] = self.dq_pool.next(), self.dk_pools[0].next(), self.dk_pools[1].next()
+        return self.results[unit.group]
+
+    def _store(self, g: Group) -> None:
+        dq, dk, dv = self.grads
+        tiles = self.results.pop(g)
+        store_tokens(self.b, dq[g.batch, g.head : g.head + g.heads], tiles[0])
+        store_tokens(self.b, dk[g.batch, g.kv : g.kv + g.kvs], tiles[1])
+        store_tokens(self.b, dv[g.batch, g.kv : g.kv + g.kvs], tiles[2])
