@@ -151,12 +151,12 @@ _TABLE: tuple[OpDef, ...] = (
     ),
     # Random numbers in [0, 1) from a counter: the same seed and stream give the same numbers, see `composites`.
     OpDef("trn.rng_uniform", SOURCE, ("seed",), attrs={"shape": _SHAPE, "stream": Attr("int", 0)}),
-    # The derivatives *_dx are taken at x and not multiplied by the incoming gradient, as in the chip's activation
-    # table.
+    # The derivatives *_dx are at x, without the incoming gradient, as in the chip's activation table.
     OpDef("trn.gelu", ELEMENTWISE, ("operand",), "f", _GELU),
     OpDef("trn.gelu_dx", ELEMENTWISE, ("operand",), "f", _GELU),
     *_unary("f", "trn.silu", "trn.silu_dx"),
     # q [B,H,T,D], k and v [B,Hkv,S,D], bias [B or 1, H or 1, T or 1, S] added to scale * q k^T, lse [B,H,T] float32.
+    # causal: query t sees keys 0..t.
     OpDef("trn.attention", ATTENTION, ("q", "k", "v", "bias"), "f", _ATTENTION_ATTRS, ("out", "lse"), 1),
     OpDef(
         "trn.attention_backward",

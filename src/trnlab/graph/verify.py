@@ -1,21 +1,116 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that every graph obeys, as a table; `verify` raises GraphError at the first one broken."""
+"""The rules that every graph obeys, as a table. An error shows the op that breaks one, between its neighbours.
+
+Codes beyond those of `infer`: TRN305, the graph does not hang together.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
 from trnlab.errors import GraphError
 from trnlab.graph.infer import infer
-from trnlab.graph.ir import Graph, Value
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.text import excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One broken rule; `op` is where, None for the graph as a whole."""
+
+    op: Op | None
+    what: str
+    limit: object = None
+    got: object = None
+    code: str = "TRN305"
 
 
 def verify(graph: Graph) -> None:
-    """Raise GraphError (TRN30x) when the graph breaks a rule."""
+    """Raise GraphError for the first rule that the graph breaks."""
+    for rule in RULES:
+        for problem in rule(graph):
+            op = problem.op
+            around = f"\n{excerpt(graph, op)}" if op is not None else ""
+            raise GraphError(
+                f"graph {graph.name!r}: {problem.what}{around}",
+                code=problem.code,
+                where=op.loc if op is not None else None,
+                limit=problem.limit,
+                got=problem.got,
+            )
+
+
+def inputs_are_inputs(graph: Graph) -> Iterator[Problem]:
+    """Inputs are distinct, numbered by place, and made by no op."""
+    for i, value in enumerate(graph.inputs):
+        if value.op is not None or value.index != i:
+            yield Problem(None, f"input {i} is not the graph's own {i}th input", got=value)
+    if len(set(graph.inputs)) != len(graph.inputs):
+        yield Problem(None, "an input is listed twice")
+
+
+def results_know_their_op(graph: Graph) -> Iterator[Problem]:
+    """Each result points back to its op and place; with that, each value is made once."""
+    for op in graph.ops:
+        for i, value in enumerate(op.results):
+            if value.op is not op or value.index != i:
+                yield Problem(op, f"result {i} of {op.name} belongs to another op", got=value)
+
+
+def values_are_made_before_read(graph: Graph) -> Iterator[Problem]:
+    """Ops stand in topological order; outputs exist; no op is listed twice."""
     known: set[Value] = set(graph.inputs)
     for op in graph.ops:
         for operand in op.operands:
             if operand not in known:
-                raise GraphError(f"{op.name} reads a value before it is made", code="TRN305", where=op.loc)
-        types = infer(op.name, [v.type for v in op.operands], op.attrs)
-        if types != tuple(v.type for v in op.results):
-            raise GraphError(f"{op.name}: wrong result types", code="TRN305", limit=types, where=op.loc)
+                yield Problem(op, f"{op.name} reads a value that is not made before it", got=operand)
+        if any(v in known for v in op.results):
+            yield Problem(op, f"{op.name} is listed twice")
         known.update(op.results)
+    for i, value in enumerate(graph.outputs):
+        if value not in known:
+            yield Problem(None, f"output {i} is not a value of the graph", got=value)
+
+
+def types_follow(graph: Graph) -> Iterator[Problem]:
+    """Operands, attributes and result types obey the op's typing rules."""
+    for op in graph.ops:
+        try:
+            types = infer(op.name, [v.type for v in op.operands], op.attrs)
+        except GraphError as error:
+            yield Problem(op, error.what, error.limit, error.got, error.code)
+            continue
+        found = tuple(v.type for v in op.results)
+        if types != found:
+            yield Problem(
+                op, f"{op.name}: wrong result types", ", ".join(map(str, types)), ", ".join(map(str, found))
+            )
+
+
+def outputs_are_named(graph: Graph) -> Iterator[Problem]:
+    """One name per output."""
+    if len(graph.output_names) != len(graph.outputs):
+        yield Problem(None, "outputs and output names differ in number", len(graph.outputs), graph.output_names)
+
+
+def aliases_fit(graph: Graph) -> Iterator[Problem]:
+    """An output overwrites an input of its own type, and each input is overwritten at most once."""
+    for out, into in graph.aliases.items():
+        if not (0 <= out < len(graph.outputs) and 0 <= into < len(graph.inputs)):
+            yield Problem(None, f"alias {out} -> {into} names no output or no input")
+        elif graph.outputs[out].type != graph.inputs[into].type:
+            name, wanted = graph.output_names[out], graph.inputs[into].type
+            yield Problem(None, f"output {name!r} cannot overwrite input {into}", wanted, graph.outputs[out].type)
+    if len(set(graph.aliases.values())) != len(graph.aliases):
+        yield Problem(None, "an input is overwritten by two outputs", got=graph.aliases)
+
+
+RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
+    inputs_are_inputs,
+    results_know_their_op,
+    values_are_made_before_read,
+    types_follow,
+    outputs_are_named,
+    aliases_fit,
+)

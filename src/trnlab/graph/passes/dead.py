@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remove ops whose results nobody reads. Inputs stay: they are the graph's signature."""
+
+from __future__ import annotations
+
+from trnlab.graph.ir import Graph
+
+
+def remove_dead_ops(graph: Graph) -> bool:
+    """One walk backwards; every op is free of side effects, so unread means unneeded."""
+    read = set(graph.outputs)
+    kept = []
+    for op in reversed(graph.ops):
+        if any(v in read for v in op.results):
+            kept.append(op)
+            read.update(op.operands)
+    changed = len(kept) != len(graph.ops)
+    graph.ops = kept[::-1]
+    return changed

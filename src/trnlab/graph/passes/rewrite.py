@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk that rewriting passes share: one look at each op, in order, with everything before it already
+rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Graph, Op, Value
+
+Rule = Callable[[Op, GraphBuilder], "Value | None"]
+"""Given an op of one result and a builder that appends before it: the value to use instead, or None to keep the
+op."""
+
+
+def rewrite(graph: Graph, rules: Mapping[str, Rule]) -> bool:
+    """Apply to each op the rule of its name, once. New ops take the location and origin of the one they replace.
+
+    The replaced ops stay in the list unless nothing was put in their place; `remove_dead_ops` collects what is
+    unread.
+    """
+    b = GraphBuilder(graph.name)
+    old_ops, new_ops = graph.ops, b.graph.ops
+    replaced: dict[Value, Value] = {}
+    for op in old_ops:
+        if replaced and any(v in replaced for v in op.operands):
+            op.operands = tuple(replaced.get(v, v) for v in op.operands)
+        rule = rules.get(op.name)
+        b.loc, b.origin = op.loc, op.origin
+        value = rule(op, b) if rule is not None else None
+        if value is None:
+            new_ops.append(op)
+        else:
+            replaced[op.result] = value
+            value.name = value.name or op.result.name
+    graph.ops = new_ops
+    graph.outputs = [replaced.get(v, v) for v in graph.outputs]
+    return bool(replaced)
+
+
+def splat(value: Value) -> Any:
+    """The number that a constant is filled with, or None when `value` is anything else."""
+    if value.op is None or value.op.name != "constant":
+        return None
+    number = value.op.attrs["value"]
+    return None if isinstance(number, np.ndarray) else number
+
+
+def made_by(value: Value, name: str) -> Op | None:
+    """The op that makes `value` when it is called `name`."""
+    return value.op if value.op is not None and value.op.name == name else None
