@@ -75,7 +75,7 @@ def canonical(g: Graph) -> bytes:
     ops = [
         (op.name, [index[v] for v in op.operands], sorted((k, str(v)) for k, v in op.attrs.items())) for op in g.ops
     ]
-    return repr(([str(v.type) for v in g.inputs], ops, [index[v] for v in g.outputs])).encode()
+    return repr(([str(v.type) for v in g.inputs], ops, [index[v] for v in g.outputs], g.aliases)).encode()
 
 
 def lower(g: Graph, chip: chips.Chip, options: Mapping[str, Any]) -> Program:

@@ -276,7 +276,7 @@ def test_a_file_in_place_of_the_folder_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError) as caught:
         Cache(tmp_path / "file")
-    assert caught.value.code == "TRN104"
+    assert caught.value.code == "TRN122"
 
 
 def test_the_listing_names_every_entry(cache: Cache) -> None:

@@ -18,7 +18,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.name not in REGISTRY:
         raise UsageError(
-            f"unknown instruction {args.name!r}", code="TRN107", limit=", ".join(sorted(REGISTRY)),
+            f"unknown instruction {args.name!r}", code="TRN125", limit=", ".join(sorted(REGISTRY)),
             remedy="choose one of these",
         )  # fmt: skip
     print(page(REGISTRY[args.name]), end="")

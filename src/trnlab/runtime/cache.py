@@ -52,7 +52,7 @@ class Cache:
     def __init__(self, root: Path, say: Say = say) -> None:
         if root.is_file():
             raise UsageError(
-                f"the cache {str(root)!r} is a file", code="TRN104", remedy="name a folder, or use --no-cache"
+                f"the cache {str(root)!r} is a file", code="TRN122", remedy="name a folder, or use --no-cache"
             )
         self.root = root
         self._folder = root / f"v{serialize.FORMAT}"

@@ -18,8 +18,7 @@ def listing(cache: Cache) -> str:
     entries = cache.entries()
     if not entries:
         return f"{cache.root}: empty"
-    rows = [("key", "name", "target", "size", "age", "hits")]
-    rows += [_row(entry) for entry in entries]
+    rows = [("key", "name", "target", "size", "age", "hits"), *(_row(entry) for entry in entries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     lines.append(f"{len(entries)} entries, {format_bytes(sum(e.size for e in entries))} in {cache.root}")
@@ -55,7 +54,7 @@ def explain(cache: Cache, subject: str) -> str:
     chosen = [e for e in sound if e.key.startswith(subject.lower()) or e.metadata["script"] == script]
     if not chosen:
         raise UsageError(
-            f"nothing in the cache is of {subject!r}", code="TRN106", limit=str(cache.root),
+            f"nothing in the cache is of {subject!r}", code="TRN124", limit=str(cache.root),
             remedy="give the start of a key from `trnlab cache ls`, or a script that `trnlab run` ran",
         )  # fmt: skip
     return "\n\n".join(_explanation(entry, sound) for entry in reversed(chosen))

@@ -31,7 +31,9 @@ Json = Any  # what the json module reads and writes
 CLASSES: dict[str, type[Any]] = {c.__name__: c for c in (Program, Routine, Tensor, Call, Buffer, Work, Location)}
 _ENUMS: dict[str, type[Any]] = {c.__name__: c for c in (Memory, Engine)}
 _HOST_DTYPES = ("int64", "uint64", "float64", "bool")  # beyond the chip's own
-_ARRAY_DTYPES = {d.numpy.name: d.numpy for d in ALL} | {name: np.dtype(name) for name in _HOST_DTYPES}
+_ARRAY_DTYPES: dict[str, np.dtype[Any]] = {d.numpy.name: d.numpy for d in ALL} | {
+    name: np.dtype(name) for name in _HOST_DTYPES
+}
 _SIGNED, _UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
 
 
@@ -148,4 +150,4 @@ def _narrowest(array: Array) -> np.dtype[Any]:
         return array.dtype
     low, high = int(array.min()), int(array.max())
     names = _SIGNED if array.dtype.kind == "i" else _UNSIGNED
-    return next(np.dtype(n) for n in names if np.iinfo(n).min <= low and high <= np.iinfo(n).max)
+    return _ARRAY_DTYPES[next(n for n in names if np.iinfo(n).min <= low and high <= np.iinfo(n).max)]

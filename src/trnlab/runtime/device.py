@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,8 +29,10 @@ from trnlab.runtime.cache import Cache
 from trnlab.runtime.fingerprint import Fingerprint, fingerprint
 from trnlab.runtime.memory import Forecast, forecast_graph, forecast_program
 from trnlab.runtime.notices import say
+from trnlab.runtime.performance import model_flops
 from trnlab.runtime.session import Session
-from trnlab.runtime.toolchain import STANDARD, Timeline, Toolchain
+from trnlab.runtime.toolchain import STANDARD, Toolchain
+from trnlab.timeline import Timeline
 
 Array = np.ndarray[Any, Any]
 
@@ -91,20 +93,22 @@ class Loaded:
         """
         program = self.executable.program
         self._check(inputs)
-        bindings = dict(zip(program.inputs, inputs))
+        bindings = {id: array.reshape(program.tensors[id].shape) for id, array in zip(program.inputs, inputs)}
         for id in program.outputs:
             if id not in bindings:
                 bindings[id] = np.empty(program.tensors[id].shape, program.tensors[id].dtype.numpy)
         self.executable.toolchain.execute(program, bindings, self.session)
         self._count()
-        return [self._output(i, bindings[id], inputs) for i, id in enumerate(program.outputs)]
+        return [self._output(i, bindings, inputs) for i in range(len(program.outputs))]
 
-    def _output(self, index: int, value: Array, inputs: Sequence[Array]) -> Array:
+    def _output(self, index: int, bindings: Mapping[int, Array], inputs: Sequence[Array]) -> Array:
         """The output, in the memory of the input that it replaces where the graph says so."""
-        source = self._aliases.get(index)
-        if source is None or value is inputs[source]:
+        program, source = self.executable.program, self._aliases.get(index)
+        value = bindings[program.outputs[index]].reshape(self.executable.metadata["outputs"][index])
+        if source is None:
             return value
-        inputs[source][...] = value
+        if program.outputs[index] != program.inputs[source]:
+            inputs[source][...] = value
         return inputs[source]
 
     def _count(self) -> None:
@@ -116,11 +120,11 @@ class Loaded:
         program = self.executable.program
         if len(inputs) != len(program.inputs):
             raise RunError(
-                f"{program.name!r} was given the wrong number of inputs", code="TRN802", limit=len(program.inputs),
+                f"{program.name!r} was given the wrong number of inputs", code="TRN820", limit=len(program.inputs),
                 got=len(inputs), remedy="pass one array per input of the graph",
             )  # fmt: skip
-        for id, array in zip(program.inputs, inputs):
-            _check_input(program.tensors[id], array)
+        for id, array, shape in zip(program.inputs, inputs, self.executable.metadata["inputs"]):
+            _check_input(program.tensors[id], tuple(shape), array)
 
 
 def compile_graph(graph: Graph, session: Session, toolchain: Toolchain = STANDARD) -> Executable:
@@ -179,19 +183,22 @@ def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: floa
         "target": session.chip.name,
         "options": session.compile_options(),
         "parts": dict(wanted.parts),
+        "inputs": [list(v.shape) for v in graph.inputs],
+        "outputs": [list(v.shape) for v in graph.outputs],
         "aliases": [list(pair) for pair in sorted(graph.aliases.items())],
+        "model_flops": model_flops(graph),
         "compile_seconds": seconds,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "script": str(session.run.script) if session.run is not None else "",
     }
 
 
-def _check_input(tensor: Tensor, array: Array) -> None:
-    fits = array.shape == tensor.shape and array.dtype == tensor.dtype.numpy and array.flags.c_contiguous
+def _check_input(tensor: Tensor, shape: tuple[int, ...], array: Array) -> None:
+    fits = array.shape == shape and array.dtype == tensor.dtype.numpy and array.flags.c_contiguous
     if not fits:
         layout = "" if array.flags.c_contiguous else ", not contiguous"
         raise RunError(
-            f"input {tensor.name!r} does not fit the program", code="TRN803",
-            limit=f"{tensor.dtype.name}{list(tensor.shape)}", got=f"{array.dtype.name}{list(array.shape)}{layout}",
+            f"input {tensor.name!r} does not fit the program", code="TRN821",
+            limit=f"{tensor.dtype.name}{list(shape)}", got=f"{array.dtype.name}{list(array.shape)}{layout}",
             remedy="pass an array of the shape and format that was compiled for",
         )  # fmt: skip

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trnlab.chips.spec import Chip
@@ -43,7 +43,7 @@ class Forecast:
         largest = ", ".join(map(str, self.tensors[:LARGEST]))
         raise CapacityError(
             f"{name!r} does not fit in the HBM of one core",
-            code="TRN503",
+            code="TRN510",
             limit=format_bytes(self.capacity_bytes),
             got=f"{format_bytes(self.peak_bytes)}; largest: {largest}",
             chip=chip.name,
@@ -54,21 +54,20 @@ class Forecast:
 def forecast_graph(graph: Graph, chip: Chip) -> Forecast:
     """The least that any program of this graph needs: inputs, and outputs that do not overwrite one."""
     outputs = [v for i, v in enumerate(graph.outputs) if i not in graph.aliases]
-    values = list(dict.fromkeys([*graph.inputs, *outputs]))
-    return _forecast(0, [_need(v, i) for i, v in enumerate(values)], chip)
+    needs = [_need(v, i) for i, v in enumerate(dict.fromkeys([*graph.inputs, *outputs]))]
+    return _forecast(sum(need.nbytes for need in needs), needs, chip)
 
 
 def forecast_program(program: Program, chip: Chip) -> Forecast:
-    """What a compiled program needs: its arena, with the tensors that are bound outside of it."""
-    outside = {id for id in (*program.inputs, *program.outputs) if program.tensors[id].address < 0}
+    """What a compiled program needs: inputs, outputs and constants, the arena of its temporaries, and scratch."""
+    kept = sum(t.nbytes for t in program.tensors if t.kind != "temp")
+    scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
     tensors = [Need(t.name, t.shape, t.dtype.name, t.nbytes) for t in program.tensors]
-    bound = sum(program.tensors[id].nbytes for id in outside)
-    return _forecast(program.hbm_bytes + bound, tensors, chip)
+    return _forecast(kept + program.hbm_bytes + scratch, tensors, chip)
 
 
 def _forecast(peak: int, tensors: Iterable[Need], chip: Chip) -> Forecast:
-    ordered: Sequence[Need] = sorted(tensors, key=lambda need: -need.nbytes)
-    return Forecast(peak or sum(n.nbytes for n in ordered), chip.hbm.capacity_bytes, tuple(ordered))
+    return Forecast(peak, chip.hbm.capacity_bytes, tuple(sorted(tensors, key=lambda need: -need.nbytes)))
 
 
 def _need(value: Value, index: int) -> Need:

@@ -3,7 +3,7 @@
 
     runs/<name>/summary.json              see `summary`; there from the start, renewed while the run goes on
     runs/<name>/executables/<key>.json    what each executable was compiled from and for
-    runs/<name>/timelines/<key>...        when each of its instructions runs
+    runs/<name>/timelines/<key>.trntime   when each of its instructions runs
 
 Every file is written whole or not at all. A run that is interrupted or killed leaves a summary that says so.
 """
@@ -14,12 +14,14 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trnlab
+from trnlab import timeline
 from trnlab.errors import RunError
 from trnlab.runtime import performance, summary
 from trnlab.runtime.files import way_out, why, write_atomic
@@ -79,7 +81,7 @@ class Run:
         for key, executable in self.executables.items():
             about = {**executable.metadata, "cache": executable.cache, "calls": self.calls[key]}
             self._write(f"executables/{key}.json", json.dumps(about, indent=2).encode())
-            self._write(f"timelines/{key}.timeline", executable.timeline.to_bytes())
+            self._guarded(f"timelines/{key}.trntime", partial(timeline.save, executable.timeline))
         return self.save(status, timed=True)
 
     def save(self, status: str, *, timed: bool = False) -> dict[str, Any]:
@@ -144,13 +146,17 @@ class Run:
         return {"seconds": sum(e.seconds for e in used), "cache": cache, "executables": len(used)}
 
     def _write(self, name: str, content: bytes) -> None:
+        self._guarded(name, lambda path: write_atomic(path, content))
+
+    def _guarded(self, name: str, write: Callable[[Path], None]) -> None:
+        """Let `write` make the file `name` of the folder; an OSError becomes a RunError."""
         path = self.folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, content)
+            write(path)
         except OSError as error:
             raise RunError(
-                f"{str(path)!r} cannot be written: {why(error)}", code="TRN801",
+                f"{str(path)!r} cannot be written: {why(error)}", code="TRN813",
                 remedy=way_out(error, "name another folder with --out"),
             ) from error  # fmt: skip
 
@@ -167,7 +173,7 @@ def new_folder(parent: Path, stem: str) -> Path:
             return parent / f"{stem}-{n}"
     except OSError as error:
         raise RunError(
-            f"no folder for the run can be made in {str(parent)!r}: {why(error)}", code="TRN801",
+            f"no folder for the run can be made in {str(parent)!r}: {why(error)}", code="TRN813",
             remedy=way_out(error, "name a folder with --out"),
         ) from error  # fmt: skip
     raise AssertionError("unreachable")

@@ -51,7 +51,7 @@ def check_script(script: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"the script {str(script)!r} cannot be read: {why(error)}", code="TRN105", remedy="check the path"
+            f"the script {str(script)!r} cannot be read: {why(error)}", code="TRN123", remedy="check the path"
         ) from error
 
 

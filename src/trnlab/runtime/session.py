@@ -66,7 +66,7 @@ class Session:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise UsageError(
-                f"unknown precision {self.precision!r}", code="TRN103", limit=", ".join(PRECISIONS),
+                f"unknown precision {self.precision!r}", code="TRN121", limit=", ".join(PRECISIONS),
                 remedy="choose one of these",
             )  # fmt: skip
 
@@ -106,7 +106,7 @@ def from_environment(environment: Mapping[str, str]) -> Session:
     if not name:
         raise UsageError(
             "no target is chosen, and none is guessed",
-            code="TRN102",
+            code="TRN120",
             limit=", ".join(chips.TARGETS),
             remedy="start the script with `trnlab run --target NAME SCRIPT`, or set TRNLAB_TARGET=NAME",
         )

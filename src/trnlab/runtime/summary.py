@@ -10,6 +10,7 @@ from typing import Any
 
 from trnlab.errors import RunError
 from trnlab.runtime.files import why
+from trnlab.units import PS_PER_S, format_bytes, format_count, format_time
 
 SCHEMA = "trnlab.summary"
 VERSION = 1
@@ -55,3 +56,55 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return None
     return value
+
+
+def text(summary: Mapping[str, Any]) -> str:
+    """The answers of a summary for a terminal."""
+    rows = [_header(summary), *_learning(summary), *_timing(summary), *_making(summary)]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {value}".rstrip() for label, value in rows)
+
+
+def _header(s: Mapping[str, Any]) -> tuple[str, str]:
+    state = "" if s["complete"] else f", {s['status']}: what follows is partial"
+    return "run", f"{s['name']} on {s['target']} ({s['chip']}, {s['precision']}){state}"
+
+
+def _learning(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    loss, gap = s["loss"], s["reference_loss_gap"]
+    rows = [("steps", f"{s['steps']} in {s['wall_s']:.1f} s here")]
+    if loss:
+        rows.append(("loss", " -> ".join("NaN" if x is None else f"{x:.4f}" for x in (loss[0], loss[-1]))))
+    if gap is not None:
+        rows.append(("  against CPU fp32", f"at most {gap:.4f} apart"))
+    return rows
+
+
+def _timing(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if "step_time_s" not in s:
+        return []
+    hbm, memory, cost = s["hbm"], s["memory"], s["cost"]
+    active = sorted(((e["active"], name) for name, e in s["engines"].items()), reverse=True)
+    usd = cost["usd_per_million_tokens"]
+    return [
+        ("step on the chip", f"{format_time(s['step_time_s'] * PS_PER_S)}, bound by {s['bound_by']}"),
+        ("tokens per second", format_count(s["tokens_per_s"])),
+        ("MFU", f"{s['mfu']:.1%}"),
+        ("engines active", ", ".join(f"{name} {share:.0%}" for share, name in active)),
+        ("HBM per step", f"{format_bytes(hbm['read_bytes'])} read, {format_bytes(hbm['write_bytes'])} written"),
+        ("peak memory", f"{format_bytes(memory['peak_bytes'])} of {format_bytes(memory['capacity_bytes'])}"),
+        ("a million tokens", "no price known" if usd is None else f"${usd:.4g} ({cost['price_kind']})"),
+        ("assumed figures", f"{len(s['assumptions'])} (`trnlab chips {s['chip']} --assumed`)"),
+    ]
+
+
+def _making(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    made = s["compile"]
+    cache = {"hit": "from the cache", "miss": "not in the cache", "off": "no cache"}.get(made["cache"], "nothing")
+    return [
+        ("compiling", f"{made['seconds']:.2f} s, {cache}"),
+        (
+            "instructions",
+            f"{format_count(s['instructions'])} executed, {s['host_fallback_ops']} operators on the host",
+        ),
+    ]

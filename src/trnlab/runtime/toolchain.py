@@ -11,10 +11,12 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.graph.ir import Graph
+from trnlab.graph.text import to_text
 from trnlab.program.routine import Program
 from trnlab.runtime.session import Session
+from trnlab.sim.timing import time_program
+from trnlab.timeline import Timeline
 
-Timeline = Any
 Bindings = Mapping[int, np.ndarray[Any, Any]]
 
 
@@ -39,9 +41,7 @@ def _canonical(graph: Graph) -> bytes:
 
 
 def _text(graph: Graph) -> str:
-    from trnlab.graph.text import to_text
-
-    return to_text(graph)
+    return to_text(graph, locations=True, whole=False)
 
 
 def _compile(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Program:
@@ -56,10 +56,4 @@ def _execute(program: Program, bindings: Bindings, session: Session) -> None:
     run_program(program, bindings)
 
 
-def _time(program: Program, chip: Chip) -> Timeline:
-    from trnlab.sim.timing import time_program
-
-    return time_program(program, chip)
-
-
-STANDARD = Toolchain(_canonical, _text, _compile, _execute, _time)
+STANDARD = Toolchain(_canonical, _text, _compile, _execute, time_program)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiling once, saying why when it has to be done again, running in place, and refusing what does not fit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runtime_samples import TARGET, TOOLCHAIN, canonical, graph
+
+from trnlab import chips
+from trnlab.errors import CapacityError, RunError
+from trnlab.graph.builder import GraphBuilder
+from trnlab.numerics.dtypes import float32
+from trnlab.runtime import cache_report
+from trnlab.runtime.cache import Cache
+from trnlab.runtime.device import Array, Executable, compile_graph
+from trnlab.runtime.fingerprint import fingerprint
+from trnlab.runtime.performance import model_flops
+from trnlab.runtime.session import Session
+
+
+def session(cache: Path | None = None, precision: str = "bf16", target: str = TARGET) -> Session:
+    return Session(chips.target(target), precision, cache=Cache(cache) if cache is not None else None)
+
+
+def compiled(s: Session, **form: object) -> Executable:
+    return compile_graph(graph(**form), s, TOOLCHAIN)  # type: ignore[arg-type]
+
+
+def arrays(rows: int = 8) -> list[Array]:
+    return [np.ones((rows, 4), np.float32), np.full(4, 3, np.float32)]
+
+
+def test_a_graph_is_compiled_once_per_process_and_once_per_cache(tmp_path: Path) -> None:
+    first = session(tmp_path)
+    miss = compiled(first)
+    assert (miss.cache, compiled(first) is miss) == ("miss", True)
+    hit = compiled(session(tmp_path))
+    assert hit.cache == "hit"
+    assert hit.metadata == miss.metadata
+    assert hit.program.routines[0].works == miss.program.routines[0].works
+    assert compiled(session()).cache == "off"
+
+
+def test_what_changed_is_said_when_a_graph_is_compiled_again(capsys: pytest.CaptureFixture[str]) -> None:
+    s = session()
+    compiled(s, rows=8)
+    assert capsys.readouterr().err == ""
+    compiled(s, rows=16)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "compiling 'step' again, because of input x: float32[8, 4] -> float32[16, 4]" in said
+    compiled(s, rows=16, factor=3.0)
+    assert "constant: 2.0" in capsys.readouterr().err
+    compiled(s, rows=8)  # already compiled in this process
+    s.precision = "fp32"
+    compiled(s, rows=8)
+    assert "because of option precision: bf16 -> fp32" in capsys.readouterr().err
+
+
+def test_the_key_depends_on_all_that_decides_and_on_nothing_else() -> None:
+    trn1, trn2, bf16 = chips.get("trn1"), chips.get("trn2"), {"precision": "bf16"}
+    base = fingerprint(graph(), trn1, bf16, canonical).key
+    renamed = graph()
+    renamed.inputs[0].name = "other"
+    assert fingerprint(graph(), trn1, dict(bf16), canonical).key == base
+    assert fingerprint(renamed, trn1, bf16, canonical).key == base
+    faster = chips.with_figures(trn1, {"tensor.clock": 3e9})
+    others = [
+        fingerprint(graph(rows=9), trn1, bf16, canonical),
+        fingerprint(graph(factor=2.5), trn1, bf16, canonical),
+        fingerprint(graph(), trn2, bf16, canonical),
+        fingerprint(graph(), faster, bf16, canonical),
+        fingerprint(graph(), trn1, {"precision": "fp32"}, canonical),
+    ]
+    assert len({base, *(f.key for f in others)}) == 6
+
+
+def test_outputs_are_new_arrays_unless_they_replace_an_input() -> None:
+    s = session()
+    x, b = arrays()
+    (y,) = compiled(s).load(s).run([x, b])
+    assert y is not x
+    assert (y == 5).all()
+    assert (x == 1).all()
+    (y,) = compiled(s, donate=True, name="donating").load(s).run([x, b])
+    assert y is x
+    assert (x == 5).all()
+    assert s.counters.instructions == 2 * compiled(s).program.num_instructions
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (arrays()[:1], "TRN820"),
+        (arrays(9), "TRN821"),
+        ([arrays()[0].astype(np.float64), arrays()[1]], "TRN821"),
+        ([np.ones((4, 8), np.float32).T, arrays()[1]], "TRN821"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(given: list[Array], code: str) -> None:
+    s = session()
+    with pytest.raises(RunError) as caught:
+        compiled(s).load(s).run(given)
+    assert caught.value.code == code
+
+
+def test_what_cannot_fit_is_refused_before_compiling_with_the_largest_tensors() -> None:
+    s = session()
+    with pytest.raises(CapacityError) as caught:
+        compiled(s, rows=1 << 31)
+    message = str(caught.value)
+    assert caught.value.code == "TRN510"
+    assert "16 GiB" in message
+    assert "x float32[2147483648, 4] 32 GiB" in message
+    assert s.executables == {}
+
+
+def test_cache_explain_names_what_differs_from_the_nearest_entry(tmp_path: Path) -> None:
+    s = session(tmp_path)
+    first, second = compiled(s, rows=8), compiled(s, rows=16)
+    assert s.cache is not None
+    for i, executable in enumerate((first, second)):
+        path = next(e.path for e in s.cache.entries() if e.key == executable.key)
+        os.utime(path, (i, i))
+    text = cache_report.explain(s.cache, second.key[:10])
+    assert "input x: float32[8, 4] -> float32[16, 4]" in text
+    assert first.key[:12] in text
+    assert "the first entry" in cache_report.explain(s.cache, first.key)
+
+
+def test_model_flops_counts_matrix_products_only() -> None:
+    b = GraphBuilder("g")
+    x, w = b.input("x", (8, 16), float32), b.input("w", (16, 32), float32)
+    dims = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+    b.output(b.add(b.op("dot_general", x, w, **dims, dtype=float32), 1.0), "y")
+    assert model_flops(b.build()) == 2 * 8 * 16 * 32
