@@ -249,10 +249,9 @@ class Emitter:
         if op == "multiply" and self.lighter(dst.free) is Engine.SCALAR:
             self.b.activation(dst=dst, data=data, op="copy", scale=operand)
             return
-        engine = Engine.GPSIMD if op == "power" else None
         if op != "multiply":
             self.charge(Engine.VECTOR, dst.free)
-        self.b.tensor_scalar(dst=dst, data=data, operand0=operand, op0=op, reverse0=reverse, engine=engine)
+        self.b.tensor_scalar(dst=dst, data=data, operand0=operand, op0=op, reverse0=reverse)
 
     def tensor_op(self, dst: AP, x: AP, y: AP, op: str) -> None:
         """dst = x op y on whole tiles; exact integer arithmetic runs on GpSimd."""
@@ -302,7 +301,7 @@ class Emitter:
 
     def _tensor_scalar(self, op: Op, data: Value, alu: str, operand: Narrow, *, reverse: bool) -> None:
         held = self.get(data)
-        if isinstance(held, Pending) and alu != "power" and held.op != "power":
+        if isinstance(held, Pending):
             source = self.ap(held.source)
             tile = self.dst(op.result)
             self.charge(Engine.VECTOR, tile.free)
@@ -329,7 +328,7 @@ class Emitter:
     def _tensor_tensor(self, op: Op, lhs: Value, rhs: Value, alu: str) -> None:
         x, y = self.get(lhs), self.get(rhs)
         pending = x if isinstance(x, Pending) else y if isinstance(y, Pending) else None
-        if pending is None or pending.op == "power" or alu == "power":
+        if pending is None:
             a, c = self.ap(lhs), self.ap(rhs)
             self.tensor_op(self.dst(op.result), a, c, alu)
             return
@@ -449,12 +448,16 @@ class Emitter:
             self.b.reciprocal(dst=dst, data=src)
 
     def power(self, op: Op) -> None:
-        """x**2 is a square; anything else runs on GpSimd, the one engine with a power operation."""
-        exponent = self.get(op.operands[1])
-        if exponent == 2.0:
+        """x**2 is a square; anything else runs on GpSimd, the one engine with a power operation, tile by tile."""
+        base, exponent = (self.get(v) for v in op.operands)
+        if isinstance(base, float) and isinstance(exponent, float):
+            self.values[op.result] = _fold(op, base, exponent)
+        elif exponent == 2.0:
             self.activate(op, "square")
         else:
-            self.binary(op)
+            wide = self.is_wide(op.result)
+            x, y = (self.sbuf(self._spread(v) if wide else self.ap(v)) for v in op.operands)
+            self.tensor_op(self.dst(op.result), x, y, "power")
 
     def convert(self, op: Op) -> None:
         """A cast by itself."""

@@ -19,6 +19,7 @@ from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.rows import lower_rows
 from trnlab.compiler.placement import Lifetime, place
 from trnlab.compiler.precision import cast_matmuls
+from trnlab.compiler.rewrite import rewrite
 from trnlab.compiler.signature import Signature, ports_of, signature
 from trnlab.compiler.strided import resolve_views
 from trnlab.errors import CapacityError
@@ -29,15 +30,21 @@ from trnlab.program import Builder, Call, Program, Routine, Tensor
 Unit = list[Group]  # groups that share one routine, run as one call
 
 
+def _simplified(graph: Graph, options: Mapping[str, Any]) -> Graph:
+    simplify(graph)
+    return graph
+
+
 def _mixed_precision(graph: Graph, options: Mapping[str, Any]) -> Graph:
     return cast_matmuls(graph) if options.get("precision") == "bf16" else graph
 
 
 PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], Graph]], ...] = (
-    ("simplify", lambda graph, options: simplify(graph)),
+    ("copy", lambda graph, options: rewrite(graph, {})),
+    ("simplify", _simplified),
     ("mixed-precision", _mixed_precision),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
-    ("simplify-again", lambda graph, options: simplify(graph)),
+    ("simplify-again", _simplified),
 )
 
 LOWERINGS: dict[Kind, Callable[[Lowering], None]] = {
