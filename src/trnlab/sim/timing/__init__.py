@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time: one in-order pass over the instructions of a program gives its timeline, in integer picoseconds.
+
+timeline = time_program(program, chip)
+summary = summarise(timeline)
+"""
+
+from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
+from trnlab.sim.timing.timer import time_program, time_routine
+
+__all__ = ["Cost", "DmaCost", "dma_cost", "time_program", "time_routine", "work_cost"]

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What work costs: the rules that turn `isa.Work` and the chip's figures into picoseconds.
+
+Shape letters: N elements streamed per partition, M stationary columns.
+
+Compute engines: an instruction streams for so many cycles, occupies its engine a little longer, and its result is
+usable after the pipeline has drained. The rules per cost class are those of the vendor's instruction pages, cited
+with the figures; see `isa.costs` for what the fields of Work mean in each class.
+
+DMA: a row of the SBUF side is one descriptor or several, and eight rows share one of the sixteen engines. Their time
+is per descriptor and per byte, and no faster than the core's share of HBM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from trnlab.chips.spec import Chip, EngineSpec
+from trnlab.isa.base import Engine, Work
+from trnlab.units import PS_PER_NS, PS_PER_S, cycles_to_ps
+
+HALF = ("bfloat16", "float16")  # of `Work.dtype` for 16-bit modes
+
+
+class Cost(NamedTuple):
+    """Cost of an instruction of a compute engine, in picoseconds.
+
+    busy: until the engine takes the next instruction. latency: from then until the result is usable. exposed: added
+    to busy when the PE array was idle (loading weights is otherwise hidden). table: ScalarE table set, 0 for none.
+    """
+
+    busy: int
+    latency: int
+    exposed: int = 0
+    table: int = 0
+
+
+class DmaCost(NamedTuple):
+    """Cost of a transfer, in picoseconds.
+
+    trigger: the issuing engine is busy. start: from then to the first byte. share: one DMA engine is busy. lanes: how
+    many of them take part.
+    """
+
+    trigger: int
+    start: int
+    share: int
+    lanes: int
+
+
+def work_cost(work: Work, chip: Chip) -> Cost:
+    """Cost of an instruction of a compute engine. Raises KeyError for a cost class without a rule."""
+    return _CLASSES[work.kind.partition(".")[0]](work, chip)
+
+
+def dma_cost(work: Work, chip: Chip, engine: Engine, hbm_sides: int) -> DmaCost:
+    """Cost of a transfer issued by `engine`; `hbm_sides` of its two sides lie in HBM."""
+    dma = chip.dma
+    lanes, descriptors, size = _spread(work, chip, hbm_sides)
+    rate = dma.engine_bandwidth.value
+    if hbm_sides:
+        rate = min(rate, chip.hbm.bandwidth.value / dma.engines.value / hbm_sides)
+    share = descriptors * (dma.descriptor.value * PS_PER_NS + size * PS_PER_S / rate)
+    by_software = engine is Engine.GPSIMD or work.kind == "dma.gather"
+    return DmaCost(
+        trigger=_ns((dma.trigger_gpsimd if engine is Engine.GPSIMD else dma.trigger).value),
+        start=_ns((dma.start_indirect if by_software else dma.start).value),
+        share=round(share),
+        lanes=lanes,
+    )
+
+
+def _spread(work: Work, chip: Chip, hbm_sides: int) -> tuple[int, int, float]:
+    """Engines that serve a transfer, descriptors of each, bytes of a descriptor."""
+    dma = chip.dma
+    engines, longest = int(dma.engines.value), int(dma.descriptor_bytes.value)
+    pieces = -(-work.n // longest)  # a long run is cut
+    descriptors, size = work.m * pieces, work.n / pieces
+    if hbm_sides == 2:
+        lanes = min(engines, descriptors)
+        return lanes, -(-descriptors // lanes), size
+    per_engine = int(dma.partitions_per_engine.value)
+    rows = min(work.k, chip.num_partitions)
+    lanes = min(engines, -(-rows // per_engine))
+    return lanes, -(-descriptors // rows) * min(rows, per_engine), size
+
+
+def _engine_cost(spec: EngineSpec, streamed: float, *, issue: float, latency: float) -> Cost:
+    """Cost of streaming for so many cycles."""
+    hz = spec.clock.value
+    busy = cycles_to_ps(max(streamed + issue, spec.min_interval.value), hz)
+    return Cost(busy, max(cycles_to_ps(streamed + latency, hz) - busy, 0))
+
+
+def _tensor(work: Work, chip: Chip) -> Cost:
+    pe = chip.tensor
+    passes = (pe.transpose_passes if work.kind == "pe.transpose" else pe.passes).of(work.dtype).value
+    instructions = max(1.0, passes / 2)  # the array does two passes per instruction pair
+    streamed = max(work.n, pe.min_interval.value) * passes
+    load = work.m / pe.weight_columns_per_cycle.value * passes
+    busy = cycles_to_ps(max(streamed, load) + pe.issue.value * instructions, pe.clock.value)
+    usable = cycles_to_ps(streamed + pe.latency.value, pe.clock.value)
+    return Cost(busy, max(usable - busy, 0), exposed=cycles_to_ps(load, pe.clock.value))
+
+
+def _vector(work: Work, chip: Chip) -> Cost:
+    vector = chip.vector
+    name = work.kind.partition(".")[2]
+    streamed = work.n * _VECTOR_RATES.get(name, _copy_rate)(work, chip) * _stride_factor(work, chip)
+    latency = vector.latency.value
+    if name in ("tensor_scalar", "scalar_tensor_tensor"):
+        latency += vector.scalar_operand.value
+    return _engine_cost(vector, streamed, issue=vector.issue.value, latency=latency)
+
+
+def _scalar(work: Work, chip: Chip) -> Cost:
+    scalar = chip.scalar
+    table = work.m if work.kind.startswith("scalar.activation") else 0
+    issue, latency = (scalar.function_issue, scalar.function_latency) if table else (scalar.issue, scalar.latency)
+    streamed = work.n * _stride_factor(work, chip)
+    if work.kind == "scalar.activation_reduce":
+        streamed += scalar.accumulator_read.value
+    return _engine_cost(scalar, streamed, issue=issue.value, latency=latency.value)._replace(table=table)
+
+
+def _gpsimd(work: Work, chip: Chip) -> Cost:
+    gpsimd = chip.gpsimd
+    rate = 1.0 if work.kind in ("gpsimd.iota", "gpsimd.affine_select") else gpsimd.elementwise.value
+    if work.kind == "gpsimd.tensor_scalar" and work.m:
+        rate = gpsimd.rsqrt.value
+    streamed = gpsimd.fixed.value + work.n * rate
+    return _engine_cost(gpsimd, streamed, issue=0, latency=gpsimd.latency.value)
+
+
+def _stride_factor(work: Work, chip: Chip) -> float:
+    return 1 / chip.sbuf.wide_stride_rate.value if work.wide_stride else 1.0
+
+
+def _copy_rate(work: Work, chip: Chip) -> float:
+    """Cycles per element of one input stream: tensor_copy, tensor_scalar and what is like them."""
+    vector = chip.vector
+    if work.dtype in HALF and not (work.strided and work.psum):
+        return (vector.copy16_strided if work.strided or work.psum else vector.copy16).value
+    plain = work.itemsize == 4 and work.dtype != "mixed" and not work.psum and not work.strided
+    return (vector.copy_sbuf32 if plain else vector.copy).value
+
+
+def _two_input_rate(work: Work, chip: Chip) -> float:
+    """Two streams; a source in PSUM has a port of its own. m = 1: an operator with a 16-bit mode everywhere."""
+    any_operator = work.kind == "vector.tensor_tensor" and chip.has("vector_fast_modes")
+    if work.psum & ~1:
+        return chip.vector.two_inputs_psum.value
+    if work.dtype in HALF and (work.m == 1 or any_operator) and not work.strided and not work.psum:
+        return chip.vector.two_inputs16.value
+    return chip.vector.two_inputs.value
+
+
+def _select_rate(work: Work, chip: Chip) -> float:
+    return (chip.vector.two_inputs_psum if work.psum & ~1 else chip.vector.two_inputs).value
+
+
+def _reduce_rate(work: Work, chip: Chip) -> float:
+    fast = work.dtype == "bfloat16" and work.m == 1
+    return (chip.vector.reduce16 if fast else chip.vector.reduce).value
+
+
+def _memset_rate(work: Work, chip: Chip) -> float:
+    return (chip.vector.memset16 if work.m == 1 and work.dtype in HALF else chip.vector.copy).value
+
+
+def _ns(value: float) -> int:
+    return round(value * PS_PER_NS)
+
+
+_VECTOR_RATES: dict[str, Callable[[Work, Chip], float]] = {
+    "memset": _memset_rate,
+    "tensor_tensor": _two_input_rate,
+    "scalar_tensor_tensor": _two_input_rate,
+    "select_reduce": _select_rate,
+    "tensor_copy_predicated": _select_rate,
+    "tensor_reduce": _reduce_rate,
+    "reciprocal": lambda work, chip: chip.vector.reciprocal.value,
+    "nc_transpose": lambda work, chip: chip.vector.copy.value,
+    "dropout": lambda work, chip: chip.vector.copy.value,
+    "rng": lambda work, chip: chip.vector.copy.value,
+}
+_CLASSES: dict[str, Callable[[Work, Chip], Cost]] = {
+    "pe": _tensor,
+    "vector": _vector,
+    "scalar": _scalar,
+    "gpsimd": _gpsimd,
+}

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The in-order pass: when each instruction of one call starts and ends. Integer picoseconds, compiled, no allocation.
+
+An instruction starts when its engine has issued the one before and all its operands are ready:
+
+    read        the last write of the slot is done, plus a semaphore, whoever wrote
+    overwrite   the last write and all reads of the slot by *other* engines are done, plus a semaphore; an engine's
+                own earlier instructions precede by the order of its pipeline
+    DMA         the issuing engine is busy with the trigger only; the transfer follows on the DMA engines ("lanes"),
+                in order within its queue; a transfer that is ready early may run before one that was issued earlier
+                on another queue, so lanes remember their idle gaps
+
+Engines are numbered as in `isa.base.Engine`; 5 stands for the DMA engines, 6 for an earlier call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Array = np.ndarray[Any, Any]
+
+ENGINES, LANES, RINGS, GAPS = 5, 16, 5 * 16, 8
+DMA, EARLIER_CALL = 5, 6
+CLASSES = 6  # engines and DMA: who may have read a slot
+NEVER = -(1 << 60)
+READ, WRITE = 1, 2
+TENSOR, SCALAR = 0, 2
+
+# Columns of a cost row, see `plan`.
+ENGINE, BUSY, LATENCY, EXPOSED, TABLE, RING, SHARE, FIRST_LANE, NUM_LANES = range(9)
+ROW = 9
+
+# Why an instruction did not start earlier.
+START, ISSUE, RAW, WAR, WAW, DMA_QUEUE, DMA_ENGINE, CALL = range(8)
+
+
+class Clocks:
+    """Where the engines and DMA lanes stand, carried from call to call. `base`: time of the earliest start."""
+
+    def __init__(self, base: int) -> None:
+        self.engine_free = np.full(ENGINES, base, np.int64)
+        self.engine_last = np.full(ENGINES, -1, np.int64)
+        self.table = np.zeros(1, np.int64)  # table set that ScalarE holds
+        self.ring_free = np.full((RINGS, LANES), NEVER, np.int64)
+        self.ring_last = np.full((RINGS, LANES), -1, np.int64)
+        self.lane_free = np.full(LANES, base, np.int64)
+        self.lane_last = np.full(LANES, -1, np.int64)
+        self.gaps = np.zeros((LANES, GAPS, 3), np.int64)  # from, to, transfer that ends where the gap begins
+        self.num_gaps = np.zeros(LANES, np.int64)
+
+
+class Slots:
+    """When the last write of each slot is done, by whom; the same of the last read by each engine and by DMA."""
+
+    def __init__(self, count: int) -> None:
+        self.write = np.full(count, NEVER, np.int64)
+        self.writer = np.full(count, DMA, np.int64)
+        self.write_index = np.full(count, -1, np.int64)
+        self.read = np.full((count, CLASSES), NEVER, np.int64)
+        self.read_index = np.full((count, CLASSES), -1, np.int64)
+
+
+@njit(cache=True)
+def run(
+    rows: Ints,
+    row_of: Array,
+    first_operand: Array,
+    slot_first: Array,
+    slot_last: Array,
+    access: Array,
+    base: int,
+    semaphore: int,
+    completion: int,
+    table_load: int,
+    engine_free: Ints,
+    engine_last: Ints,
+    table: Ints,
+    ring_free: Ints,
+    ring_last: Ints,
+    lane_free: Ints,
+    lane_last: Ints,
+    gaps: Ints,
+    num_gaps: Ints,
+    write: Ints,
+    writer: Ints,
+    write_index: Ints,
+    read: Ints,
+    read_index: Ints,
+    start: Ints,
+    end: Ints,
+    begin: Ints,
+    done: Ints,
+    blocker: Array,
+    cause: Array,
+) -> None:
+    """Time the instructions of one call; `base` is the index of its first instruction in the whole timeline."""
+    for i in range(row_of.shape[0]):
+        row = rows[row_of[i]]
+        engine = row[ENGINE]
+        is_dma = row[RING] >= 0
+        who = DMA if is_dma else engine
+        t, by, why = engine_free[engine], engine_last[engine], ISSUE
+        if by < 0:
+            why = START
+        for k in range(first_operand[i], first_operand[i + 1]):
+            flags = access[k]
+            for s in range(slot_first[k], slot_last[k] + 1):
+                if flags & READ or is_dma or writer[s] != who:
+                    ready = write[s] + semaphore
+                    if ready > t or (ready == t and flags & READ):
+                        t, by = ready, write_index[s]
+                        why = RAW if flags & READ else WAW
+                        if writer[s] == EARLIER_CALL:
+                            why = CALL
+                if flags & WRITE:
+                    for other in range(CLASSES):
+                        if other != who or is_dma:
+                            ready = read[s, other] + semaphore
+                            if ready > t:
+                                t, by, why = ready, read_index[s, other], WAR
+        busy = row[BUSY]
+        if engine == TENSOR and not is_dma and t > engine_free[engine]:
+            busy += row[EXPOSED]
+        if row[TABLE] != 0 and row[TABLE] != table[0]:
+            table[0] = row[TABLE]
+            busy += table_load
+        index = base + i
+        finish = t + busy
+        engine_free[engine], engine_last[engine] = finish, index
+        start[i], end[i], begin[i] = t, finish, t
+        if is_dma:
+            first, last, queued_by, queued_why = _transfer(
+                row, finish + row[LATENCY], index, ring_free, ring_last, lane_free, lane_last, gaps, num_gaps
+            )
+            if first > finish + row[LATENCY] and queued_by >= 0:
+                by, why = queued_by, queued_why
+            begin[i] = first
+            finish = last + completion
+        else:
+            finish += row[LATENCY]
+        done[i], blocker[i], cause[i] = finish, by, why
+        for k in range(first_operand[i], first_operand[i + 1]):
+            flags = access[k]
+            for s in range(slot_first[k], slot_last[k] + 1):
+                if flags & READ and finish > read[s, who]:
+                    read[s, who], read_index[s, who] = finish, index
+                if flags & WRITE:
+                    if finish > write[s]:
+                        write[s] = finish
+                    writer[s], write_index[s] = who, index
+
+
+@njit(cache=True)
+def _transfer(
+    row: Ints,
+    ready: int,
+    index: int,
+    ring_free: Ints,
+    ring_last: Ints,
+    lane_free: Ints,
+    lane_last: Ints,
+    gaps: Ints,
+    num_gaps: Ints,
+) -> Any:
+    """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
+    ring, share = row[RING], row[SHARE]
+    first, last, by, why = np.int64(1) << 62, np.int64(NEVER), np.int64(-1), np.int64(DMA_ENGINE)
+    for n in range(row[NUM_LANES]):
+        lane = (row[FIRST_LANE] + n) % LANES
+        earliest, held, reason = ready, np.int64(-1), np.int64(DMA_ENGINE)
+        if ring_free[ring, lane] > earliest:
+            earliest, held, reason = ring_free[ring, lane], ring_last[ring, lane], np.int64(DMA_QUEUE)
+        at, previous = _place(lane, earliest, share, index, lane_free, lane_last, gaps, num_gaps)
+        if at > earliest:
+            held, reason = previous, np.int64(DMA_ENGINE)
+        ring_free[ring, lane], ring_last[ring, lane] = at + share, index
+        first = min(first, at)
+        if at + share > last:
+            last, by, why = at + share, held, reason
+    return first, last, by, why
+
+
+@njit(cache=True)
+def _place(
+    lane: int,
+    earliest: int,
+    share: int,
+    index: int,
+    lane_free: Ints,
+    lane_last: Ints,
+    gaps: Ints,
+    num_gaps: Ints,
+) -> Any:
+    """Reserve `share` on a lane from `earliest` on: in a gap if one is long enough, else at its end.
+
+    Returns when, and the transfer that was in the way.
+    """
+    table, count = gaps[lane], num_gaps[lane]
+    fits = -1
+    for g in range(count - 1, -1, -1):  # gaps are in order of time
+        if table[g, 1] < earliest + share:
+            break
+        if max(earliest, table[g, 0]) + share <= table[g, 1]:
+            fits = g
+    if fits >= 0:
+        gap = table[fits]
+        at, previous = max(earliest, gap[0]), gap[2]
+        if at - gap[0] > gap[1] - at - share:  # keep the longer rest
+            gap[1] = at
+        else:
+            gap[0], gap[2] = at + share, index
+        return at, previous
+    free, previous = lane_free[lane], lane_last[lane]
+    at = max(earliest, free)
+    if at > free:
+        if count == GAPS:  # forget the oldest
+            for g in range(GAPS - 1):
+                for column in range(3):
+                    table[g, column] = table[g + 1, column]
+            count -= 1
+        table[count, 0], table[count, 1], table[count, 2] = free, at, previous
+        num_gaps[lane] = count + 1
+    lane_free[lane], lane_last[lane] = at + share, index
+    return at, previous

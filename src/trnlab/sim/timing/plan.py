@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the in-order pass needs of a routine: a cost row per distinct kind of work, slots and access of operands.
+
+A plan is made once per routine and chip and kept with the routine, so that calls of it share everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from trnlab import isa
+from trnlab.chips.spec import Chip
+from trnlab.isa.base import Engine, Work
+from trnlab.numerics import dtypes
+from trnlab.program.routine import COL, Routine
+from trnlab.program.slots import sbuf_cuts
+from trnlab.sim.timing import order
+from trnlab.sim.timing.cost import dma_cost, work_cost
+from trnlab.sim.timing.order import Array, Ints
+from trnlab.timeline import OpInfo
+
+_QUEUES = 16
+_READ_IF_ASKED = 4  # an rw destination: read when the instruction's attributes say so
+_SRC_IN_HBM, _DST_IN_HBM = 1, 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Per instruction: its row, its operands first_operand[i] .. first_operand[i+1]; per operand: slots, access."""
+
+    rows: Ints  # [distinct, order.ROW]
+    ops: tuple[OpInfo, ...]  # what each row is, for people
+    row_of: Array
+    first_operand: Array
+    slot_first: Array
+    slot_last: Array
+    access: Array  # order.READ | order.WRITE
+    sbuf_cuts: Ints  # bytes at which the SBUF slots begin
+    scratch: tuple[int, ...]  # scratch buffers
+
+
+def plan(routine: Routine, chip: Chip) -> Plan:
+    """The plan of a routine on a chip, from the routine's memo when it was made before."""
+    plans: dict[Chip, Plan] = routine._memo.setdefault("timing", {})
+    if chip not in plans:
+        plans[chip] = _make(routine, chip)
+    return plans[chip]
+
+
+def _make(routine: Routine, chip: Chip) -> Plan:
+    roles, is_dma = _opcode_tables()
+    operands = routine.operands
+    row_of = np.empty(len(routine), np.int32)
+    access = np.empty(len(operands), np.uint8)
+    keys = np.empty(max(len(routine), 1), np.int64)
+    count = _scan(
+        routine.opcode,
+        routine.engine,
+        routine.queue,
+        routine.work,
+        routine.attr,
+        routine.first_operand,
+        operands,
+        roles,
+        is_dma,
+        _destination_reads(routine),
+        len(routine.attr_table),
+        np.array([b.first_partition for b in routine.buffers], np.int64),
+        _itemsize_codes(),
+        int(chip.dma.partitions_per_engine.value),
+        row_of,
+        access,
+        keys,
+    )
+    parts = [_split(int(key)) for key in keys[:count]]
+    rows = np.array([_row(part, routine.works[part.work], chip) for part in parts], np.int64)
+    return Plan(
+        rows.reshape(count, order.ROW),
+        tuple(_info(part, routine.works[part.work], int(row[order.NUM_LANES])) for part, row in zip(parts, rows)),
+        row_of,
+        routine.first_operand,
+        operands[:, COL["first"]].astype(np.int32),
+        operands[:, COL["last"]].astype(np.int32),
+        access,
+        sbuf_cuts(routine.buffers),
+        tuple(b.id for b in routine.buffers if b.kind == "scratch"),
+    )
+
+
+@lru_cache(maxsize=1)
+def _opcode_tables() -> tuple[Array, Array]:
+    """Access of each operand role, and which opcodes are DMA, by opcode."""
+    top = max(isa.BY_OPCODE) + 1
+    widest = max(len(instr.operands) for instr in isa.BY_OPCODE.values())
+    roles, is_dma = np.zeros((top, widest), np.uint8), np.zeros(top, np.bool_)
+    for code, instr in isa.BY_OPCODE.items():
+        is_dma[code] = instr.is_dma
+        for i, spec in enumerate(instr.operands):
+            roles[code, i] = order.WRITE if spec.role == "dst" else order.READ
+            if spec.rw:
+                roles[code, i] |= _READ_IF_ASKED
+    return roles, is_dma
+
+
+@lru_cache(maxsize=1)
+def _itemsize_codes() -> Array:
+    """Logarithm of the bytes of each format, by its code."""
+    return np.array([dtypes.BY_CODE[code].itemsize.bit_length() - 1 for code in range(len(dtypes.BY_CODE))], np.int64)
+
+
+def _destination_reads(routine: Routine) -> Array:
+    """Whether opcode x attributes reads its rw destination; the PE array adds in PSUM, in its own order, so never."""
+    width = max(len(routine.attr_table), 1)
+    reads = np.zeros((max(isa.BY_OPCODE) + 1) * width, np.bool_)
+    used = np.bincount(routine.opcode.astype(np.int64) * width + routine.attr, minlength=1)
+    for pair in np.flatnonzero(used):
+        instr, attrs = isa.BY_OPCODE[int(pair) // width], dict(routine.attr_table[int(pair) % width])
+        reads[pair] = Engine.TENSOR not in instr.engines and instr.reads_destination(attrs)
+    return reads
+
+
+class _Key(NamedTuple):
+    """What tells two cost rows apart. queue is -1 for engine instructions; the rest is for DMA."""
+
+    work: int
+    engine: Engine
+    queue: int
+    in_hbm: int  # _SRC_IN_HBM | _DST_IN_HBM
+    dst_item: int  # bytes
+    src_item: int
+    lane: int
+
+
+def _split(key: int) -> _Key:
+    """The parts of a key of `_scan`."""
+    rest, lane = divmod(key, order.LANES)
+    rest, src = divmod(rest, 3)
+    rest, dst = divmod(rest, 3)
+    rest, in_hbm = divmod(rest, 4)
+    rest, queue = divmod(rest, _QUEUES + 1)
+    work, engine = divmod(rest, order.ENGINES)
+    return _Key(work, Engine(engine), -1 if queue == _QUEUES else queue, in_hbm, 1 << dst, 1 << src, lane)
+
+
+def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
+    if key.queue < 0:
+        cost = work_cost(work, chip)
+        return [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, -1, 0, 0, 0]
+    dma = dma_cost(work, chip, key.engine, key.in_hbm.bit_count())
+    ring = key.engine * _QUEUES + key.queue
+    return [key.engine, dma.trigger, dma.start, 0, 0, ring, dma.share, key.lane, dma.lanes]
+
+
+def _info(key: _Key, work: Work, lanes: int) -> OpInfo:
+    elements = work.nbytes // work.itemsize
+    return OpInfo(
+        name=_NAMES.get(work.kind, work.kind.partition(".")[2]),
+        kind=work.kind,
+        n=work.n,
+        m=work.m,
+        k=work.k,
+        dtype=work.dtype,
+        flops=work.flops,
+        hbm_read=elements * key.src_item if key.in_hbm & _SRC_IN_HBM else 0,
+        hbm_write=elements * key.dst_item if key.in_hbm & _DST_IN_HBM else 0,
+        queue=key.queue,
+        first_lane=key.lane,
+        lanes=lanes,
+    )
+
+
+_NAMES = {
+    "pe.matmul": "nc_matmul",
+    "pe.transpose": "nc_transpose",
+    "dma.copy": "dma_copy",
+    "dma.gather": "dma_gather",
+}
+
+
+@njit(cache=True)
+def _scan(
+    opcode: Array,
+    engine: Array,
+    queue: Array,
+    work: Array,
+    attr: Array,
+    first_operand: Array,
+    operands: Ints,
+    roles: Array,
+    is_dma: Array,
+    reads_destination: Array,
+    attrs: int,
+    buffer_partition: Ints,
+    itemsize_code: Ints,
+    rows_per_lane: int,
+    row_of: Array,
+    access: Array,
+    keys: Ints,
+) -> int:
+    """Access of every operand and the cost row of every instruction; `keys` receives the distinct rows, counted.
+
+    A row's key is the fields of `_Key` in mixed radix; queue 16 stands for none. Column numbers are those of
+    `routine.OPERAND_COLUMNS`: 0 role, 1 buffer, 2 dtype, 3 start_partition, 17 is_hbm.
+    """
+    size = 1024
+    table = np.full(size, -1, np.int64)  # open addressing: row by hash of its key
+    count = 0
+    for i in range(opcode.shape[0]):
+        code = opcode[i]
+        in_hbm, lane, dst_item, src_item = 0, 0, 0, 0
+        for k in range(first_operand[i], first_operand[i + 1]):
+            flags = roles[code, operands[k, 0]]
+            if flags & 4:
+                flags = 3 if reads_destination[code * max(attrs, 1) + attr[i]] else 2
+            access[k] = flags
+            if is_dma[code] and operands[k, 0] < 2:
+                item = itemsize_code[operands[k, 2]]
+                if flags & 2:
+                    dst_item = item
+                else:
+                    src_item = item
+                if operands[k, 17]:
+                    in_hbm |= 2 if flags & 2 else 1
+                else:
+                    lane = (buffer_partition[operands[k, 1]] + operands[k, 3]) // rows_per_lane % 16
+        key = np.int64(work[i]) * 5 + engine[i]
+        key = key * 17 + (max(queue[i], 0) if is_dma[code] else 16)
+        key = (((key * 4 + in_hbm) * 3 + dst_item) * 3 + src_item) * 16 + lane
+        h = (key * 2654435761 >> 7) & (size - 1)
+        while table[h] >= 0 and keys[table[h]] != key:
+            h = (h + 1) & (size - 1)
+        if table[h] < 0:
+            table[h], keys[count] = count, key
+            count += 1
+        row_of[i] = table[h]
+        if 2 * count > size:
+            size, table = _grow(keys, count, size)
+    return count
+
+
+@njit(cache=True)
+def _grow(keys: Ints, count: int, size: int) -> Any:
+    """The hash table of `_scan`, four times as large."""
+    size *= 4
+    table = np.full(size, -1, np.int64)
+    for row in range(count):
+        h = (keys[row] * 2654435761 >> 7) & (size - 1)
+        while table[h] >= 0:
+            h = (h + 1) & (size - 1)
+        table[h] = row
+    return size, table

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timeline: what every timing simulator emits and every viewer reads. Times are integer picoseconds.
+
+One row per executed instruction, in program order. The file format:
+
+    bytes 0..7    b"TRNTIME1"
+    bytes 8..15   length of the header, little-endian unsigned
+    header        JSON: version, meta, tables, columns (name, dtype, offset and nbytes after the header)
+    columns       little-endian arrays, each starting on a multiple of 64 bytes after the header
+
+A file is written aside and renamed, so no reader sees half of one; nothing in it is executed on load.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trnlab.errors import RunError
+
+MAGIC = b"TRNTIME1"
+VERSION = 1
+ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
+CAUSES = (
+    "start",  # nothing: first instruction of its engine
+    "issue",  # the engine was busy
+    "operand",  # an operand was not written yet
+    "reuse",  # a tile to overwrite was still read
+    "overwrite",  # a tile to overwrite was still written
+    "dma queue",  # an earlier transfer of the same queue
+    "dma engines",  # the DMA engines were busy with other queues
+    "call",  # memory of an earlier call
+)
+Column = np.ndarray[Any, np.dtype[Any]]
+_ALIGN = 64
+_PLAIN = ("name", "target", "total", "startup", "completion", "meta")
+_DTYPES: Mapping[str, str] = {
+    "start": "<i8",
+    "end": "<i8",
+    "begin": "<i8",
+    "done": "<i8",
+    "blocker": "<i4",
+    "cause": "|i1",
+    "engine": "|i1",
+    "op": "<i4",
+    "call": "<i4",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """What one kind of instruction is; the fields of `isa.Work`, and for DMA:
+
+    hbm_read, hbm_write: bytes. queue: -1 for no DMA. first_lane, lanes: DMA engines that take part.
+    """
+
+    name: str
+    kind: str
+    n: int
+    m: int
+    k: int
+    dtype: str
+    flops: int = 0
+    hbm_read: int = 0
+    hbm_write: int = 0
+    queue: int = -1
+    first_lane: int = 0
+    lanes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """One call of a routine: instructions [first, first + count) of the timeline."""
+
+    label: str
+    routine: str
+    first: int
+    count: int
+    loc: str = ""
+
+
+@dataclass(eq=False)
+class Timeline:
+    """When the instructions of one run of a program were executed. Columns have one row per instruction:
+
+    start, end: the engine is occupied (DMA: the engine that triggers it). begin: data starts to flow (DMA) or start.
+    done: the result is usable. blocker, cause: the instruction that it waited for last (-1: none) and CAUSES index.
+    engine: ENGINES index. op, call: indices into `ops` and `calls`.
+
+    `total` is the time of the whole run; the first instruction does not start before `startup`. `completion` is the
+    part of a transfer's `done` that lies after its last byte.
+    """
+
+    name: str
+    target: str
+    total: int
+    startup: int
+    completion: int
+    ops: tuple[OpInfo, ...]
+    calls: tuple[CallInfo, ...]
+    start: Column
+    end: Column
+    begin: Column
+    done: Column
+    blocker: Column
+    cause: Column
+    engine: Column
+    op: Column
+    call: Column
+    meta: dict[str, Any] = field(default_factory=dict)  # figures that viewers show, JSON values only
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def columns(self) -> dict[str, Column]:
+        """The columns by name, in file order."""
+        return {name: getattr(self, name) for name in _DTYPES}
+
+    def to_bytes(self) -> bytes:
+        """The timeline as a file of this format."""
+        blobs, entries, offset = [], [], 0
+        for name, column in self.columns().items():
+            blob = np.ascontiguousarray(column, _DTYPES[name]).tobytes()
+            entry = {"name": name, "dtype": _DTYPES[name], "offset": offset, "nbytes": len(blob)}
+            entries.append({**entry, "crc": zlib.crc32(blob)})
+            padding = -len(blob) % _ALIGN
+            blobs.append(blob + b"\0" * padding)
+            offset += len(blob) + padding
+        header = {
+            "version": VERSION,
+            **{key: getattr(self, key) for key in _PLAIN},
+            "ops": [astuple(op) for op in self.ops],
+            "calls": [astuple(call) for call in self.calls],
+            "columns": entries,
+        }
+        text = json.dumps(header).encode()
+        text += b" " * (-(len(MAGIC) + 8 + len(text)) % _ALIGN)
+        return b"".join((MAGIC, struct.pack("<Q", len(text)), text, *blobs))
+
+    def same_times(self, other: Timeline) -> bool:
+        """Whether both have the same instructions at the same times."""
+        mine, theirs = self.columns(), other.columns()
+        return self.total == other.total and all(np.array_equal(mine[n], theirs[n]) for n in mine)
+
+
+def save(timeline: Timeline, path: Path) -> None:
+    """Write the timeline to `path`, replacing what is there. Raises OSError as the file system does."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_bytes(timeline.to_bytes())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def load(path: Path) -> Timeline:
+    """Read what `save` wrote. Raises RunError when the file is missing, cut short, damaged or of another version."""
+    try:
+        return from_bytes(path.read_bytes())
+    except OSError as error:
+        raise RunError(
+            f"no timeline at {path}", code="TRN811", got=error.strerror, remedy="run the script again"
+        ) from error
+    except ValueError as error:
+        raise RunError(
+            f"{path} is not a whole timeline",
+            code="TRN812",
+            limit=f"version {VERSION}",
+            got=error,
+            remedy="delete it and run the script again",
+        ) from error
+
+
+def from_bytes(data: bytes) -> Timeline:
+    """The timeline that `Timeline.to_bytes` gave. Raises ValueError for anything else."""
+    try:
+        header, columns = _parse(data)
+        plain: dict[str, Any] = {key: header[key] for key in _PLAIN}
+        return Timeline(
+            **plain,
+            ops=tuple(OpInfo(*row) for row in header["ops"]),
+            calls=tuple(CallInfo(*row) for row in header["calls"]),
+            **dict[str, Any](columns),
+        )
+    except (KeyError, TypeError, struct.error) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
+    if data[:8] != MAGIC:
+        raise ValueError("it does not start as one")
+    (length,) = struct.unpack_from("<Q", data, 8)
+    header = json.loads(data[16 : 16 + length])
+    if header["version"] != VERSION:
+        raise ValueError(f"version {header['version']}")
+    columns = {}
+    for entry in header["columns"]:
+        first = 16 + length + entry["offset"]
+        blob = data[first : first + entry["nbytes"]]
+        if len(blob) != entry["nbytes"] or zlib.crc32(blob) != entry["crc"]:
+            raise ValueError(f"column {entry['name']} is damaged")
+        columns[entry["name"]] = np.frombuffer(blob, _DTYPES[entry["name"]])
+    if set(columns) != set(_DTYPES):
+        raise ValueError("columns are missing")
+    return header, columns
