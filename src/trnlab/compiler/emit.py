@@ -278,6 +278,8 @@ class Emitter:
             self._tensor_scalar(op, lhs, alu, self.narrow_form(rhs), reverse=False)
         elif wide_rhs:
             self._tensor_scalar(op, rhs, alu, self.narrow_form(lhs), reverse=True)
+        elif self.is_wide(op.result):  # asked for in full though it varies less
+            self.scalar_op(self.dst(op.result), self._spread(lhs), alu, self.narrow_form(rhs), reverse=False)
         else:
             self._narrow_binary(op, lhs, rhs, alu)
 
@@ -358,6 +360,7 @@ class Emitter:
         else:
             data = held
         tile = self.dst(op.result)
+        data = self._as_wide_as(tile, data)
         extra: dict[str, Any] = {} if bias is None else {"bias": bias}
         total = self.plan.summed.get(op.result)
         if total is not None and self.is_wide(op.result) and self.plan.converted.get(op.result) is None:
@@ -467,6 +470,7 @@ class Emitter:
             return
         source = self.ap(op.operands[0])
         tile = self.dst(op.result)
+        source = self._as_wide_as(tile, source)
         if op.result.dtype is bool_:
             self.b.tensor_scalar(dst=tile, data=source, operand0=0.0, op0="not_equal")
         else:
@@ -503,9 +507,10 @@ class Emitter:
     def _spread(self, value: Value) -> AP:
         """A value as [P, F]: what does not vary along the row is read F times over."""
         tile = self.ap(value)
-        if tile.dims == ((1, 1),) and self.frame.cols > 1:
-            return tile.with_dims((0, self.frame.cols))
-        return tile
+        return tile.with_dims((0, self.frame.cols)) if tile.free != self.frame.cols else tile
+
+    def _as_wide_as(self, dst: AP, src: AP) -> AP:
+        return src.with_dims((0, dst.free)) if src.free != dst.free else src
 
     def clamp(self, op: Op) -> None:
         low, value, high = op.operands

@@ -86,6 +86,7 @@ class Partition:
         self.owner: dict[Value, Group] = {}
         self._ancestors: list[int] = []  # bit g set: group g must run before
         self._updates = find_updates(graph)
+        self._position = {op: i for i, op in enumerate(graph.ops)}
 
     def run(self) -> list[Group]:
         """All groups, in an order that respects their dependencies and otherwise follows the program."""
@@ -112,6 +113,7 @@ class Partition:
         for group in self._candidates(op):
             if self._admits(group, op):
                 self._add(group, op)
+                self._absorb(group, op)
                 return
         size, cols = op.result.type.size, None
         if op.name == "reduce":
@@ -209,6 +211,61 @@ class Partition:
         group.outer[ids] = Class.ROW
         return cols, Class.FULL
 
+    # -- joining two groups -------------------------------------------------------------------------------------
+    def _absorb(self, group: Group, op: Op) -> None:
+        """Take in the other groups of rows that compute operands of `op`, which has just joined `group`."""
+        if group.kind is not Kind.ROWS:
+            return
+        for value in op.operands:
+            other = self.owner.get(self.root(value))
+            if other is not None and other is not group and self._mergeable(other, group):
+                self._merge(other, group)
+
+    def _mergeable(self, a: Group, b: Group) -> bool:
+        if a.kind is not Kind.ROWS or a.size != b.size or a.update != b.update:
+            return False
+        if a.cols is not None and b.cols is not None and a.cols != b.cols:
+            return False
+        sums = sum(c is Class.FINAL for g in (a, b) for c in g.classes.values())
+        if sums and not _fits_psum(sums, a.cols or b.cols or 0):
+            return False
+        if any(v in a.outer and a.outer[v] is not cls for v, cls in b.outer.items()):
+            return False
+        if any(self._reads_final(x, y) for x, y in ((a, b), (b, a))):
+            return False
+        return not any(
+            self.runs_before(x.id, g) and self.runs_before(g.id, y)
+            for g in self.groups
+            for x, y in ((a, b), (b, a))
+        )
+
+    def _reads_final(self, reader: Group, writer: Group) -> bool:
+        """Whether `reader` needs something of `writer` that its loop could not have while it runs."""
+        for op in reader.ops:
+            for value in op.operands:
+                if self.inside(value, writer):
+                    seen = self.class_of(value, writer, writer.cols)
+                    if seen is None or seen[1] is Class.FINAL:
+                        return True
+        return False
+
+    def _merge(self, gone: Group, into: Group) -> None:
+        inner = {v for v in into.outer if self.owner.get(self.root(v)) is gone}
+        into.ops = sorted([*gone.ops, *into.ops], key=self._position.__getitem__)
+        into.cols = into.cols or gone.cols
+        into.classes.update(gone.classes)
+        into.outer = {v: c for v, c in {**gone.outer, **into.outer}.items() if v not in inner}
+        into.loads |= gone.loads
+        for value in gone.classes:
+            self.owner[value] = into
+        self.groups[gone.id] = Group(gone.id, Kind.ROWS, 0)  # an empty one in its place
+        old, new = 1 << gone.id, 1 << into.id
+        before = (self._ancestors[into.id] | self._ancestors[gone.id]) & ~old & ~new
+        self._ancestors[into.id] = before
+        for i, bits in enumerate(self._ancestors):
+            if i != into.id and bits & (old | new):
+                self._ancestors[i] = bits & ~old | new | before
+
     # -- classes ------------------------------------------------------------------------------------------------
     def root(self, value: Value) -> Value:
         """The value in memory (or in a group) that `value` is a look at."""
@@ -305,11 +362,11 @@ class Partition:
                     self._ancestors[other.id] |= before
 
     def _ordered(self) -> list[Group]:
-        position = {op: i for i, op in enumerate(self.graph.ops)}
-        last = {g.id: max(position[op] for op in g.ops) for g in self.groups}
-        direct: dict[int, set[int]] = {g.id: set() for g in self.groups}
-        readers: dict[int, set[int]] = {g.id: set() for g in self.groups}
-        for group in self.groups:
+        live = [g for g in self.groups if g.ops]
+        last = {g.id: max(self._position[op] for op in g.ops) for g in live}
+        direct: dict[int, set[int]] = {g.id: set() for g in live}
+        readers: dict[int, set[int]] = {g.id: set() for g in live}
+        for group in live:
             for op in group.ops:
                 for value in op.operands:
                     producer = self.owner.get(self.root(value))
@@ -327,7 +384,7 @@ class Partition:
                 waiting[reader] -= 1
                 if waiting[reader] == 0:
                     heapq.heappush(ready, (last[reader], reader))
-        assert len(ordered) == len(self.groups), "groups form a circle"
+        assert len(ordered) == len(live), "groups form a circle"
         return ordered
 
 
