@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError
@@ -142,7 +143,7 @@ def _candidates(problem: Problem, budget: int) -> Iterator[Blocking]:
             column = depth * problem.itemsize  # SBUF bytes of one column of a piece
             for width in _widths(*streamed[:2]):
                 for tiles in (4, 3, 2):
-                    for raw in (0,) if streamed[2] else (2, 1):
+                    for raw in (0,) if streamed[2] else (3, 2, 1):
                         side = Side(*streamed, width, width, tiles, raw)
                         left = budget - (tiles + raw) * width * column
                         if left > 0:
@@ -155,7 +156,7 @@ def _residents(
     """What can be resident in the `left` bytes beside the streamed tiles."""
     chunks = ceil(problem.k_tiles / depth)
     for piece in _widths(*size[:2]):
-        raw = 0 if size[2] else 2 if chunks * piece > BANK else 1
+        raw = 0 if size[2] else 2
         room = left // (piece * depth * problem.itemsize) - raw
         most = ceil(size[0] / piece)  # pieces across the operand
         if chunks > 1:
@@ -183,48 +184,84 @@ def _widths(size: int, unit: int) -> list[int]:
 def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
     """Seconds, roughly and for comparing: the busiest of PE array, copies and DMA, plus what cannot overlap."""
     columns = ceil(problem.m / P) * problem.n
-    copy = 1.2 / (chip.vector.clock.value + chip.scalar.clock.value)  # of a column, with the engines' overhead
-    bandwidth = _bandwidth(chip)
     pe = columns * problem.k_tiles * chip.tensor.passes.of(problem.dtype).value / chip.tensor.clock.value
-    square = P * chip.tensor.transpose_passes.of(problem.dtype).value / chip.tensor.clock.value
-    copies, dma, triggers = columns * copy, problem.m * problem.n * problem.itemsize / bandwidth, 0.0
+    copies = columns * _copy_time(BANK, chip) / BANK
+    dma, triggers = problem.m * problem.n * problem.itemsize / _bandwidth(chip), 0.0
     flows = []
     for side, times in zip((blocking.resident, blocking.streamed), blocking.loads):
-        load = _load_time(side, blocking, problem, chip)
-        loads = ceil(side.size / side.piece) * blocking.chunks * times
-        squares = 0 if side.k_rows else ceil(side.size / P) * problem.k_tiles * times
-        pe, copies = pe + squares * square, copies + squares * P * copy
-        dma, triggers = dma + load * loads, triggers + loads * chip.dma.trigger.value * 1e-9
-        flows.append((side, loads, load, squares * square / loads))
+        flow = _flow(side, times, blocking, problem, chip)
+        flows.append(flow)
+        pe, copies = pe + flow.pieces * flow.turning, copies + flow.pieces * flow.copying
+        dma, triggers = dma + flow.pieces * flow.load, triggers + flow.pieces * chip.dma.trigger.value * 1e-9
     steps = blocking.resident.blocks * blocking.streamed.blocks * blocking.chunks
-    latency = (chip.dma.trigger.value + chip.dma.start.value + chip.dma.completion.value) * 1e-9
-    waits = [0.0]
-    for side, loads, load, turning in flows[1 if blocking.keep else 0 :]:
-        if loads > side.tiles:
-            place, held = (side.tiles, pe / steps) if side.k_rows else (side.raw_tiles, turning)
-            waits.append(loads * (latency + load + held) / place)
-    exposed = sum(load for _, _, load, _ in flows) + _exchange(blocking, flows[0][1] * flows[0][2], pe)
+    paces = [_pace(flow, pe / steps, chip) for flow in flows]
+    waits = [flow.pieces * pace for flow, pace in zip(flows, paces)][1 if blocking.keep else 0 :]
+    exposed = sum(flow.load for flow in flows) + _exchange(blocking, flows[0].pieces * paces[0], pe)
+    if not problem.lhs_k_rows or not problem.rhs_k_rows:
+        exposed += steps * 0.5 * _turn_latency(chip)
     return max(pe, copies, dma, triggers, *waits) + exposed + 0.02 * (pe + copies + dma + triggers)
+
+
+class _Flow(NamedTuple):
+    """How one operand comes on chip: how many pieces, and for each the seconds of DMA, transposing and copying."""
+
+    side: Side
+    pieces: int
+    load: float
+    turning: float
+    copying: float
+
+
+def _flow(side: Side, times: int, blocking: Blocking, problem: Problem, chip: Chip) -> _Flow:
+    count = ceil(side.size / side.piece) * blocking.chunks * times
+    depth = ceil(problem.k_tiles / blocking.chunks)
+    row = (side.piece if side.k_rows else depth * P) * problem.itemsize
+    rows = min(problem.k, depth * P) if side.k_rows else side.piece
+    descriptors = rows * ceil(row / chip.dma.descriptor_bytes.value)
+    load = rows * row / _bandwidth(chip) + descriptors * chip.dma.descriptor.value * 1e-9 / chip.dma.engines.value
+    if side.k_rows:
+        return _Flow(side, count, load, 0.0, 0.0)
+    square = P * chip.tensor.transpose_passes.of(problem.dtype).value / chip.tensor.clock.value
+    across = min(side.piece, BANK * 4 // problem.itemsize)  # columns of one copy
+    copying = depth * side.piece / across * _copy_time(across, chip)
+    return _Flow(side, count, load, ceil(side.piece / P) * depth * square, copying)
+
+
+def _pace(flow: _Flow, step: float, chip: Chip) -> float:
+    """Seconds from piece to piece: no faster than DMA, nor than its tiles come free, `step` after what they hold came."""
+    if flow.pieces <= flow.side.tiles and flow.side.k_rows:
+        return flow.load
+    held = step if flow.side.k_rows else flow.turning
+    places = flow.side.tiles if flow.side.k_rows else flow.side.raw_tiles
+    latency = (chip.dma.trigger.value + chip.dma.start.value + chip.dma.completion.value) * 1e-9
+    return max(flow.load, (latency + flow.load + held) / places)
 
 
 def _bandwidth(chip: Chip) -> float:
     return min(chip.dma.engines.value * chip.dma.engine_bandwidth.value, chip.hbm.bandwidth.value)
 
 
-def _load_time(side: Side, blocking: Blocking, problem: Problem, chip: Chip) -> float:
-    """Seconds that the DMA engines need for one piece of an operand."""
-    depth = min(blocking.depth, problem.k_tiles)
-    row = (side.piece if side.k_rows else depth * P) * problem.itemsize
-    rows = min(problem.k, depth * P) if side.k_rows else side.piece
-    descriptors = rows * ceil(row / chip.dma.descriptor_bytes.value)
-    return rows * row / _bandwidth(chip) + descriptors * chip.dma.descriptor.value * 1e-9 / chip.dma.engines.value
+def _copy_time(columns: int, chip: Chip) -> float:
+    """Seconds of a copy out of PSUM when VectorE and ScalarE share the copies."""
+    return (columns + (chip.vector.issue.value + chip.scalar.issue.value) / 2) / (
+        chip.vector.clock.value + chip.scalar.clock.value
+    )
 
 
-def _exchange(blocking: Blocking, resident_load: float, pe: float) -> float:
-    """Seconds that the PE array waits while resident blocks change; a load hides behind one streamed block."""
-    resident, streamed = blocking.resident, blocking.streamed
-    if not blocking.keep or resident.blocks == 1:
+def _turn_latency(chip: Chip) -> float:
+    """Seconds from a transpose to matmuls with its result."""
+    return chip.tensor.latency.value / chip.tensor.clock.value + chip.scalar.latency.value / chip.scalar.clock.value
+
+
+def _exchange(blocking: Blocking, time: float, pe: float) -> float:
+    """Seconds that the PE array waits for resident blocks, all of which take `time` to come.
+
+    One block's coming hides behind the work on one streamed block.
+    """
+    resident = blocking.resident
+    if not blocking.keep:
         return 0.0
+    load = time / resident.blocks
+    work = pe / (resident.blocks * blocking.streamed.blocks)
     spare = resident.tiles / (resident.pieces * blocking.chunks) - 1
-    work = pe / (resident.blocks * streamed.blocks)
-    return (resident.blocks - 1) * max(0.0, resident_load / resident.blocks * (1 - spare) - work)
+    return max(0.0, load - work) + (resident.blocks - 1) * max(0.0, load * (1 - spare) - work)

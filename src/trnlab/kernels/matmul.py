@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice, product
+from itertools import groupby, product
 from math import ceil
 from typing import NamedTuple
 
@@ -246,23 +246,23 @@ class _Multiplier:
     def _multiply(self, group: _Group, now: int) -> None:
         """Record the matmuls of a group, the transposes of the next one spread among them."""
         tiles = group.tiles()
-        backlog = sum(feed.backlog(now + 1) for feed in self._feeds)
         ahead = self._transposes(now + 1, now)
-        each = ceil(backlog / len(tiles))
-        matmul_ = self.b.nc_matmul
+        matmuls = len(tiles) * ceil(group.rhs[0].k_rows / P)
+        rate, due = sum(feed.backlog(now + 1) for feed in self._feeds) / matmuls, 0.0
+        record = self.b.nc_matmul
         for i, (left, m, rows, right, n, cols) in enumerate(tiles):
             acc = self._accumulator(group.bank + i, rows, cols)
-            stationary, moving = left.columns(m, rows), right.columns(n, cols)
-            final = len(moving) - 1
-            for k, (weights, data) in enumerate(zip(stationary, moving)):
-                matmul_(
-                    dst=acc, stationary=weights, moving=data,
-                    accumulate=k > 0 or not group.begins, stop=k == final and group.ends,
-                )  # fmt: skip
+            moving = right.columns(n, cols)
+            final = len(moving) - 1 if group.ends else -1
+            for k, (weights, data) in enumerate(zip(left.columns(m, rows), moving)):
+                record(
+                    dst=acc, stationary=weights, moving=data, accumulate=k > 0 or not group.begins, stop=k == final
+                )
+                due += rate
+                while due >= 1 and next(ahead, self) is None:
+                    due -= 1
             if group.ends:
                 group.item.sink.store(self.b, acc, left.col + m, right.col + n)
-            for _ in islice(ahead, each):
-                pass
         for _ in ahead:
             pass
 
