@@ -79,7 +79,7 @@ class Emitter:
         self.sums: dict[Value, list[AP]] = {}
         self.busy = {Engine.VECTOR: 0.0, Engine.SCALAR: 0.0}
         self._clock = {Engine.VECTOR: b.chip.vector.clock.value, Engine.SCALAR: b.chip.scalar.clock.value}
-        self._owned: dict[Value, AP] = {}
+        self._owned: dict[Value, tuple[TileSpace, AP]] = {}
         self._done: set[Op] = set()
         self._temps: list[tuple[TileSpace, AP]] = []
 
@@ -116,9 +116,11 @@ class Emitter:
         for value in op.operands:
             self._release(value)
         for result in op.results:
-            self._store_if_asked(result)
-            if self.refs.get(result, 0) == 0:
-                self._drop(result)
+            folded = self.plan.converted.get(result)
+            for value in (result,) if folded is None else (result, folded.result):
+                self._store_if_asked(value)
+                if self.refs.get(value, 0) == 0:
+                    self._drop(value)
 
     def _store_if_asked(self, value: Value) -> None:
         if value in self.plan.stores:
@@ -141,9 +143,9 @@ class Emitter:
             for source in held.holds:
                 self._release(source)
             return
-        tile = self._owned.pop(value, None)
-        if tile is not None:
-            (self.wide if tile.buffer.shape[1] > 1 else self.narrow).give(tile)
+        if value in self._owned:
+            space, tile = self._owned.pop(value)
+            space.give(tile)
 
     # -- operands -----------------------------------------------------------------------------------------------
     def cls(self, value: Value) -> Class:
@@ -200,22 +202,21 @@ class Emitter:
             narrow = self.group.classes[value] in (Class.ROW, Class.SCALAR)
         space, free = (self.narrow, 1) if narrow else (self.wide, self.frame.cols)
         tile = space.take(self.frame.rows, free, dtype)
-        self.bind(value, tile)
+        self._bind(value, space, tile)
         return tile
 
-    def bind(self, value: Value, tile: AP) -> None:
+    def _bind(self, value: Value, space: TileSpace, tile: AP) -> None:
         """Give a value its tile; a folded convert's result gets it too."""
         self.values[value] = tile
         if self.plan.per_row:
             self.rows[value] = tile
             return
-        self._owned[value] = tile
         folded = self.plan.converted.get(value)
+        self._owned[folded.result if folded is not None else value] = space, tile
         if folded is not None:
             self._done.add(folded)
-            self.values[folded.result] = self._owned[folded.result] = self._owned.pop(value)
+            self.values[folded.result] = tile
             self.refs[value] = 0
-            self._store_if_asked(folded.result)
 
     def _issue(self, pending: Pending) -> AP:
         data = self.ap(pending.source)
