@@ -209,7 +209,7 @@ class _Capture:
                 state[originals[role.place[0]]][role.place[1]] = x
             for i in role.place if role.kind == "count" else ():
                 state[originals[i]]["step"] = x.clone()
-        rates = [x.detach().requires_grad_() for role, x in given.items() if role.kind == "rate"]
+        rates = [x for role, x in given.items() if role.kind == "rate"]
         with tracing.optimizer_replaced(optimizer, values, rates, {p: s for p, s in state.items() if s}):
             tracing.run_optimizer(optimizer)
             after = {p: optimizer.state.get(values[p], {}) for p in originals}

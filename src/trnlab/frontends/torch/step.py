@@ -68,6 +68,7 @@ class TrainStep:
             )
             self._programs[key] = captured, engine.current().compile(captured.graph)
         self.captured, program = self._programs[key]
+        self.optimizer._opt_called = True  # what learning rate schedulers look at, to warn about a step forgotten
         return self._run(self.captured, program, subject, leaves)
 
     def _settings(self) -> Hashable:

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.import_fx import decompositions
@@ -88,9 +89,29 @@ def optimizer_replaced(
             group.update(saved)
 
 
+class TensorFactors(TorchFunctionMode):
+    """Within, `alpha=` and `value=` may be tensors.
+
+    Optimizers pass the learning rate there, for which PyTorch wants a Python number; a step that is to serve every learning
+    rate needs it as an input.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        factor = kwargs.get("alpha", kwargs.get("value"))
+        if not isinstance(factor, Tensor):
+            return function(*args, **kwargs)
+        x, y, *z = args
+        kind = function.__name__.rstrip("_")
+        term = {"addcmul": lambda: y * z[0], "addcdiv": lambda: y / z[0]}.get(kind, lambda: y)() * factor
+        changed = x - term if kind == "sub" else x + term
+        return x.copy_(changed) if function.__name__.endswith("_") else changed
+
+
 def run_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """The optimizer's own step, without the profiling and the hooks around it."""
-    inspect.unwrap(type(optimizer).step)(optimizer)
+    with TensorFactors():
+        inspect.unwrap(type(optimizer).step)(optimizer)
 
 
 def gradients(lines: RecordLines, loss: Tensor, parameters: Sequence[Tensor], max_norm: float | None) -> None:
