@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small programs and graphs for the tests of the runtime, and a toolchain that needs no compiler."""
+"""Small programs and graphs for the tests of the runtime."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,8 +11,6 @@ from trnlab.graph.ir import Graph
 from trnlab.numerics.dtypes import bfloat16, dtype, float32
 from trnlab.program.builder import Builder
 from trnlab.program.routine import Call, Program, Routine, Tensor
-from trnlab.runtime.session import Session
-from trnlab.runtime.toolchain import Bindings, Toolchain
 
 TARGET = "trn1.2xlarge"
 
@@ -67,34 +62,3 @@ def graph(name: str = "step", rows: int = 8, factor: float = 2.0, donate: bool =
     if donate:
         built.aliases[0] = 0
     return built
-
-
-def canonical(g: Graph) -> bytes:
-    """Enough of a graph's identity for these tests."""
-    index = {v: i for i, v in enumerate(g.values())}
-    ops = [
-        (op.name, [index[v] for v in op.operands], sorted((k, str(v)) for k, v in op.attrs.items())) for op in g.ops
-    ]
-    return repr(([str(v.type) for v in g.inputs], ops, [index[v] for v in g.outputs], g.aliases)).encode()
-
-
-def lower(g: Graph, chip: chips.Chip, options: Mapping[str, Any]) -> Program:
-    """A program with the graph's inputs and outputs; its one routine stands for any work."""
-    values = [*g.inputs, *g.outputs]
-    kinds = ["input"] * len(g.inputs) + ["output"] * len(g.outputs)
-    tensors = tuple(
-        Tensor(i, v.name or f"v{i}", v.shape, v.dtype, v.type.nbytes, kind)
-        for i, (v, kind) in enumerate(zip(values, kinds))
-    )
-    ids = tuple(range(len(tensors)))
-    n = len(g.inputs)
-    return Program(g.name, chip.name, (routine(),), tensors, (Call(0, (0, n)),), ids[:n], ids[n:])
-
-
-def execute(p: Program, bindings: Bindings, session: Session) -> None:
-    """y = 2 x + b, as the default graph means."""
-    x, b, y = (bindings[id] for id in (*p.inputs, *p.outputs))
-    y[...] = 2 * x + b
-
-
-TOOLCHAIN = Toolchain(canonical, lambda g: f"graph {g.name}", lower, execute, lambda p, chip: None)

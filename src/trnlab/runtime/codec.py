@@ -30,10 +30,8 @@ Json = Any  # what the json module reads and writes
 
 CLASSES: dict[str, type[Any]] = {c.__name__: c for c in (Program, Routine, Tensor, Call, Buffer, Work, Location)}
 _ENUMS: dict[str, type[Any]] = {c.__name__: c for c in (Memory, Engine)}
-_HOST_DTYPES = ("int64", "uint64", "float64", "bool")  # beyond the chip's own
-_ARRAY_DTYPES: dict[str, np.dtype[Any]] = {d.numpy.name: d.numpy for d in ALL} | {
-    name: np.dtype(name) for name in _HOST_DTYPES
-}
+_HOST_DTYPES = [np.dtype(name) for name in ("int64", "uint64", "float64", "bool")]  # beyond the chip's own
+_ARRAY_DTYPES = {d.name: d for d in (*(d.numpy for d in ALL), *_HOST_DTYPES)}
 _SIGNED, _UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
 
 
@@ -145,9 +143,10 @@ def _columns(array: Array) -> list[Array]:
     return [array]
 
 
-def _narrowest(array: Array) -> np.dtype[Any]:
+def _narrowest(array: Array) -> str:
+    """Name of the smallest integer dtype that holds the values; of the array's own for anything else."""
     if array.dtype.kind not in "iu" or not array.size:
-        return array.dtype
+        return str(array.dtype.name)
     low, high = int(array.min()), int(array.max())
     names = _SIGNED if array.dtype.kind == "i" else _UNSIGNED
-    return _ARRAY_DTYPES[next(n for n in names if np.iinfo(n).min <= low and high <= np.iinfo(n).max)]
+    return next(n for n in names if np.iinfo(n).min <= low and high <= np.iinfo(n).max)

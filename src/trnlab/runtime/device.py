@@ -21,17 +21,21 @@ from typing import Any
 
 import numpy as np
 
+from trnlab import compiler
 from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
+from trnlab.graph.canonical import diff
 from trnlab.graph.ir import Graph
+from trnlab.graph.text import to_text
 from trnlab.program.routine import Program, Tensor
 from trnlab.runtime.cache import Cache
-from trnlab.runtime.fingerprint import Fingerprint, fingerprint
+from trnlab.runtime.fingerprint import Fingerprint, fingerprint, shorten
 from trnlab.runtime.memory import Forecast, forecast_graph, forecast_program
 from trnlab.runtime.notices import say
 from trnlab.runtime.performance import model_flops
-from trnlab.runtime.session import Session
-from trnlab.runtime.toolchain import STANDARD, Toolchain
+from trnlab.runtime.session import Compiled, Session
+from trnlab.sim.functional import Machine, RunOptions, run_program
+from trnlab.sim.timing import time_program
 from trnlab.timeline import Timeline
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +54,6 @@ class Executable:
     chip: Chip
     cache: str
     seconds: float
-    toolchain: Toolchain
 
     @property
     def key(self) -> str:
@@ -65,7 +68,7 @@ class Executable:
     @cached_property
     def timeline(self) -> Timeline:
         """When each instruction of one execution starts and ends; simulated on first use."""
-        return self.toolchain.time(self.program, self.chip)
+        return time_program(self.program, self.chip)
 
     @cached_property
     def forecast(self) -> Forecast:
@@ -97,7 +100,7 @@ class Loaded:
         for id in program.outputs:
             if id not in bindings:
                 bindings[id] = np.empty(program.tensors[id].shape, program.tensors[id].dtype.numpy)
-        self.executable.toolchain.execute(program, bindings, self.session)
+        run_program(program, bindings, self.executable.chip, machine=_core(self.session))
         self._count()
         return [self._output(i, bindings, inputs) for i in range(len(program.outputs))]
 
@@ -127,53 +130,52 @@ class Loaded:
             _check_input(program.tensors[id], tuple(shape), array)
 
 
-def compile_graph(graph: Graph, session: Session, toolchain: Toolchain = STANDARD) -> Executable:
+def compile_graph(graph: Graph, session: Session) -> Executable:
     """The executable of `graph` for the session's chip and options, compiled unless memory or the cache has it.
 
     Says in one line what changed when a graph that this session already compiled has to be compiled again.
     Raises CapacityError, before compiling, for a graph that cannot fit.
     """
     forecast_graph(graph, session.chip).require(graph.name, session.chip)
-    wanted = fingerprint(graph, session.chip, session.compile_options(), toolchain.canonical)
+    wanted = fingerprint(graph, session.chip, session.compile_options())
     found = session.executables.get(wanted.key)
     if found is None:
-        found = _obtain(graph, wanted, session, toolchain)
+        found = _obtain(graph, wanted, session)
         session.executables[wanted.key] = found
         found.forecast.require(graph.name, session.chip)
-    session.compiled[graph.name] = wanted
+    session.compiled[graph.name] = Compiled(wanted, graph)
     return found
 
 
-def _obtain(graph: Graph, wanted: Fingerprint, session: Session, toolchain: Toolchain) -> Executable:
+def _obtain(graph: Graph, wanted: Fingerprint, session: Session) -> Executable:
     started = time.perf_counter()
     cache = session.cache
     with cache.building(wanted.key) if cache is not None and not cache.has(wanted.key) else contextlib.nullcontext():
-        found = _from_cache(wanted, session.chip, cache, started, toolchain)
-        return found or _build(graph, wanted, session, started, toolchain)
+        found = _from_cache(wanted, session.chip, cache, started)
+        return found or _build(graph, wanted, session, started)
 
 
-def _from_cache(
-    wanted: Fingerprint, chip: Chip, cache: Cache | None, started: float, toolchain: Toolchain
-) -> Executable | None:
+def _from_cache(wanted: Fingerprint, chip: Chip, cache: Cache | None, started: float) -> Executable | None:
     stored = cache.get(wanted.key) if cache is not None else None
     if stored is None:
         return None
     seconds = time.perf_counter() - started
-    return Executable(stored.program, stored.graph, stored.metadata, chip, "hit", seconds, toolchain)
+    return Executable(stored.program, stored.graph, stored.metadata, chip, "hit", seconds)
 
 
-def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float, toolchain: Toolchain) -> Executable:
+def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) -> Executable:
     earlier = session.compiled.get(graph.name)
     if earlier is not None:
-        say(f"compiling {graph.name!r} again, because of {'; '.join(wanted.differences(earlier))}")
-    text = toolchain.text(graph)
-    program = toolchain.compile(graph, session.chip, session.compile_options())
+        changes = [*wanted.settings_changed(earlier.fingerprint), *map(str, diff(earlier.graph, graph))]
+        say(f"compiling {graph.name!r} again, because of {'; '.join(shorten(changes))}")
+    text = to_text(graph, locations=True, whole=False)
+    program = compiler.compile(graph, session.chip, session.compile_options())
     seconds = time.perf_counter() - started
     metadata = _metadata(graph, wanted, session, seconds)
     if session.cache is not None:
         session.cache.put(wanted.key, program, metadata, text)
     cache = "off" if session.cache is None else "miss"
-    return Executable(program, text, metadata, session.chip, cache, seconds, toolchain)
+    return Executable(program, text, metadata, session.chip, cache, seconds)
 
 
 def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: float) -> dict[str, Any]:
@@ -202,3 +204,11 @@ def _check_input(tensor: Tensor, shape: tuple[int, ...], array: Array) -> None:
             limit=f"{tensor.dtype.name}{list(shape)}", got=f"{array.dtype.name}{list(array.shape)}{layout}",
             remedy="pass an array of the shape and format that was compiled for",
         )  # fmt: skip
+
+
+def _core(session: Session) -> Machine:
+    """The session's one simulated core; its random streams go on from run to run."""
+    if session.core is None:
+        options = RunOptions(session.stochastic_rounding, session.seed, session.check_nan)
+        session.core = Machine(session.chip, options)
+    return session.core

@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trnlab import chips
+from trnlab.graph.canonical import canonical_hash
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.runtime.version import compiler_version
 
-Canonical = Callable[[Graph], bytes]
 MAX_SHOWN = 6
+_SETTINGS = ("target", "figures of the chip", "compiler version")
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,17 @@ class Fingerprint:
         """What changed from `old` to this, one line each, at most MAX_SHOWN; empty when the keys are equal."""
         if self.key == old.key:
             return []
-        changed = []
-        for label in dict.fromkeys((*self.parts, *old.parts)):
-            before, after = old.parts.get(label), self.parts.get(label)
-            if before != after and label != "wiring":
-                changed.append(f"{label}: {before or 'absent'} -> {after or 'absent'}")
-        if not changed:
-            changed = ["the graph: the same ops in another order or wired differently"]
-        hidden = len(changed) - MAX_SHOWN
-        return changed[:MAX_SHOWN] + ([f"and {hidden} more"] if hidden > 0 else [])
+        changed = self._changed(old, [label for label in {**self.parts, **old.parts} if label != "wiring"])
+        return shorten(changed or ["the graph: the same ops, wired differently"])
+
+    def settings_changed(self, old: Fingerprint) -> list[str]:
+        """The differences that do not lie in the graph."""
+        labels = {**self.parts, **old.parts}
+        return self._changed(old, [x for x in labels if x in _SETTINGS or x.startswith("option ")])
+
+    def _changed(self, old: Fingerprint, labels: Iterable[str]) -> list[str]:
+        pairs = [(label, old.parts.get(label), self.parts.get(label)) for label in labels]
+        return [f"{label}: {a or 'absent'} -> {b or 'absent'}" for label, a, b in pairs if a != b]
 
     def distance(self, other: Fingerprint) -> tuple[bool, int]:
         """Smaller is nearer: graphs of the same name first, then by the number of differing parts."""
@@ -52,9 +55,15 @@ class Fingerprint:
         return self.name != other.name, sum(self.parts.get(x) != other.parts.get(x) for x in labels)
 
 
-def fingerprint(graph: Graph, chip: chips.Chip, options: Mapping[str, Any], canonical: Canonical) -> Fingerprint:
+def shorten(lines: list[str]) -> list[str]:
+    """The first MAX_SHOWN, and how many more there are."""
+    hidden = len(lines) - MAX_SHOWN
+    return lines[:MAX_SHOWN] + ([f"and {hidden} more"] if hidden > 0 else [])
+
+
+def fingerprint(graph: Graph, chip: chips.Chip, options: Mapping[str, Any]) -> Fingerprint:
     """The fingerprint of compiling `graph` for `chip` with `options` (plain JSON values)."""
-    wiring = hashlib.sha256(canonical(graph)).hexdigest()
+    wiring = canonical_hash(graph)
     figures = hashlib.sha256(chips.to_toml(chip).encode()).hexdigest()
     version = compiler_version()
     request = json.dumps([wiring, chip.name, figures, options, version], sort_keys=True, allow_nan=False)

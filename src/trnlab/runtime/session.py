@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from trnlab import chips
 from trnlab.errors import UsageError
+from trnlab.graph.ir import Graph
 from trnlab.runtime.cache import Cache
 from trnlab.runtime.fingerprint import Fingerprint
 
-if TYPE_CHECKING:  # these two are made with a session
+if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.runtime.device import Executable
     from trnlab.runtime.run import Run
+    from trnlab.sim.functional import Machine
 
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 
@@ -42,6 +44,14 @@ class Counters:
     def host_fallback_ops(self) -> int:
         """How many operators ran on the host."""
         return self.host_fallbacks.total()
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What was compiled last under some graph's name."""
+
+    fingerprint: Fingerprint
+    graph: Graph
 
 
 @dataclass
@@ -61,7 +71,8 @@ class Session:
     run: Run | None = None
     counters: Counters = field(default_factory=Counters)
     executables: dict[str, Executable] = field(default_factory=dict)  # by key: compiled or read in this process
-    compiled: dict[str, Fingerprint] = field(default_factory=dict)  # the latest of each graph name
+    compiled: dict[str, Compiled] = field(default_factory=dict)  # the latest of each graph name
+    core: Machine | None = None  # made when something first runs
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
