@@ -36,7 +36,7 @@ def tile(
     return whole(Buffer(0, "t", memory, shape, dt, nbytes, first_partition=first_partition, partitions=partitions))
 
 
-def compute(name: str, dst: dict[str, Any], src: dict[str, Any], **attrs: Any) -> dict[str, np.ndarray[Any, Any]]:
+def compute(name: str, dst: dict[str, Any], src: dict[str, Any], /, **attrs: Any) -> dict[str, np.ndarray[Any, Any]]:
     """What the instruction leaves in its destinations.
 
     dst: name -> (shape, format) or (former contents, format); src: name -> an array or (array, format).

@@ -51,6 +51,7 @@ class Activation:
 
 
 _erf_elementwise = np.frompyfunc(math.erf, 1, 1)
+_erfc_elementwise = np.frompyfunc(math.erfc, 1, 1)
 
 
 def _erf(x: Any) -> Any:
@@ -74,26 +75,28 @@ def _times(x: Any, factor: Any) -> Any:
     return np.where(factor == 0, 0.0, x * factor)
 
 
+def _normal_cdf(x: Any) -> Any:
+    """By erfc, which keeps its relative precision where the result is small."""
+    return 0.5 * np.asarray(_erfc_elementwise(-x * _SQRT_HALF)).astype(np.float64)
+
+
 def _gelu(x: Any) -> Any:
-    return _times(x, 0.5 * (1 + _erf(x * _SQRT_HALF)))
+    return _times(x, _normal_cdf(x))
 
 
 def _gelu_dx(x: Any) -> Any:
-    return 0.5 * (1 + _erf(x * _SQRT_HALF)) + _times(x, _gaussian(x))
+    return _normal_cdf(x) + _times(x, _gaussian(x))
 
 
-def _gelu_tanh_inner(x: Any) -> Any:
-    return np.tanh(_SQRT_2_OVER_PI * (x + _GELU_CUBIC * x * x * x))
-
-
-def _gelu_tanh(x: Any) -> Any:
-    return _times(x, 0.5 * (1 + _gelu_tanh_inner(x)))
+def _gelu_tanh_gate(x: Any) -> Any:
+    """(1 + tanh(u)) / 2 = sigmoid(2 u), without the cancellation."""
+    return _sigmoid(2 * _SQRT_2_OVER_PI * x * (1 + _GELU_CUBIC * x * x))
 
 
 def _gelu_tanh_dx(x: Any) -> Any:
-    t = _gelu_tanh_inner(x)
-    slope = _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * x * x)
-    return 0.5 * (1 + t) + 0.5 * np.where(t * t == 1, 0.0, x * (1 - t * t) * slope)
+    gate = _gelu_tanh_gate(x)
+    slope = 2 * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * x * x)
+    return gate + _times(x * slope, gate * (1 - gate))
 
 
 def _silu_dx(x: Any) -> Any:
@@ -116,7 +119,7 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("relu", 4, lambda x: np.maximum(x, 0), NO_TABLE),
         Activation("gelu", 5, _gelu, ERF),
         Activation("gelu_dx", 6, _gelu_dx, ERF),
-        Activation("gelu_apprx_tanh", 7, _gelu_tanh, ERF),
+        Activation("gelu_apprx_tanh", 7, lambda x: _times(x, _gelu_tanh_gate(x)), ERF),
         Activation("gelu_apprx_tanh_dx", 8, _gelu_tanh_dx, ERF, published=False),
         Activation("silu", 9, lambda x: _times(x, _sigmoid(x)), EXP),
         Activation("silu_dx", 10, _silu_dx, EXP),

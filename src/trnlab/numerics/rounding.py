@@ -93,10 +93,11 @@ def random_bits(seed: Any, counter: Any) -> Array:
     """
     key = _mix(np.atleast_1d(np.asarray(seed)).astype(np.uint64) + _GOLDEN)
     state = key + np.atleast_1d(np.asarray(counter)).astype(np.uint64) * _GOLDEN
-    return np.asarray(_mix(state) >> np.uint64(32), np.uint32)
+    return (_mix(state) >> np.uint64(32)).astype(np.uint32)
 
 
 def _mix(z: Array) -> Array:
     z = (z ^ (z >> np.uint64(30))) * _MIX1
     z = (z ^ (z >> np.uint64(27))) * _MIX2
-    return z ^ (z >> np.uint64(31))
+    mixed: Array = z ^ (z >> np.uint64(31))
+    return mixed
