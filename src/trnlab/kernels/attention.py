@@ -55,10 +55,10 @@ from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder, Pool
 
-LOOKAHEAD = 2  # tiles of scores between exp and P V
+LEAD = 3  # superblocks from transposing the operands to the exponentials: then maxima, then the row of shifts
+LOOKAHEAD = 3  # tiles of scores between exp and P V
 QUADRANT = 32
-# PSUM banks: two double tiles for the front, one tile of scores more than LOOKAHEAD, one accumulator.
-FRONT_BANKS, SCORE_BANKS, OUT_BANK = (0, 2), (4, 5, 6), 7
+FRONT_BANKS, SCORE_BANKS, OUT_BANKS = (0, 2), (4, 5), (6, 7)  # of PSUM; tiles of the front take two each
 
 
 def attention_forward(
@@ -99,6 +99,7 @@ class _Job:
     starts: bool
     ends: bool
     shift: AP = field(init=False)  # -m as [1, heads, queries]
+    sums: AP = field(init=False)  # [128, heads, blocks, D + 1] in PSUM
     bias: AP | None = None
 
 
@@ -128,7 +129,7 @@ class _Forward:
         self.front = Pool([b.psum((P, 2 * BANK), bank=i, name="front") for i in FRONT_BANKS])
         self.transposed = Pool([b.psum((P, two_banks), dt, bank=i, name="transposed") for i in FRONT_BANKS])
         self.scores = Pool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
-        self.sums = b.psum((P, BANK), bank=OUT_BANK, name="out")
+        self.sums = Pool([b.psum((P, BANK), bank=i, name="out") for i in OUT_BANKS])
 
     def _open_sbuf(self) -> None:
         b, t = self.b, self.task
@@ -140,12 +141,10 @@ class _Forward:
         self.out_pool = token_pool(b, "out", t.queries, group.heads * t.depth, self.out.dtype, bufs)
         self.packs = [pack for g in self.groups for pack in self._packs(g)]
         most = max(p.heads for p in self.packs)
-        bufs = 2 if len(self.packs) > 1 else 1
-        self.kt_pool = self._transposed_pool("kT", max(p.kvs for p in self.packs), t.keys, bufs)
-        self.qt_pool = self._transposed_pool("qT", most, t.queries, bufs)
-        # P V of the last pack may still be to come when the next but one is prepared, if one superblock is all of a pack.
-        behind = 1 if len(self.packs) > 2 and t.queries <= self.blocks * P else 0
-        self.value_pool = self._value_pool(max(p.kvs for p in self.packs), bufs + behind)
+        self.kt_pool = self._transposed_pool("kT", max(p.kvs for p in self.packs), t.keys, self._bufs(LEAD))
+        self.qt_pool = self._transposed_pool("qT", most, t.queries, self._bufs(LEAD))
+        behind = -(-LOOKAHEAD // count_blocks(t.span(min(t.queries, self.blocks * P))))
+        self.value_pool = self._value_pool(max(p.kvs for p in self.packs), self._bufs(LEAD + behind))
         self.shifts = b.pool((1, BANK), t.dtype, bufs=2, name="shift") if not self.fused else None
         self.p_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="p")
         self.o_pool = b.pool((P, BANK), float32, bufs=2, name="o")
@@ -153,6 +152,11 @@ class _Forward:
         stats = (P, t.batch * t.heads, nq)
         self.shift_all = b.tile(stats, t.dtype, name="minus_max", slots=stats[1] * stats[2])
         self.inverse_all = b.tile(stats, float32, name="inverse_sum", slots=stats[1] * stats[2])
+
+    def _bufs(self, jobs: int) -> int:
+        """Tiles that one pack needs of something that is in use for so many superblocks before its last."""
+        per_pack = -(-self.task.queries // (self.blocks * P))
+        return min(len(self.packs), 1 + -(-jobs // per_pack))
 
     def _packs(self, group: Group) -> list[_Pack]:
         """Short sequences put several heads into one superblock; heads that share keys only with each other."""
@@ -191,13 +195,18 @@ class _Forward:
             b.memset(dst=tile[:, :, :, t.depth : t.depth + 1], value=1.0, engine=Engine.GPSIMD)
         return pool
 
-    # -- the order of things ------------------------------------------------------------------------------------------
+    # -- the order of things ----------------------------------------------------------------------------------------
     def run(self) -> None:
         """Record the whole call."""
         jobs = self._jobs()
-        weave([], self._front(jobs[0]))
-        for i, job in enumerate(jobs):
-            weave(self._back(job), self._front(jobs[i + 1]) if i + 1 < len(jobs) else [])
+        for i in range(-LEAD, len(jobs)):
+            ahead = [jobs[j] if 0 <= j < len(jobs) else None for j in range(i, i + LEAD + 1)]
+            back, shift, maxima, prepare = (
+                stage(job) if job is not None else []
+                for stage, job in zip((self._back, self._shift_steps, self._maxima, self._prepare), ahead)
+            )
+            half = len(maxima) // 2
+            weave(back, [*prepare, *maxima[:half], *shift, *maxima[half:]])
         while self.pending:
             self.pending.popleft()()
         self._store_lse()
@@ -211,19 +220,7 @@ class _Forward:
                 jobs.append(_Job(pack, q0, q0 + n, starts=q0 == 0, ends=ends and last))
         return jobs
 
-    # -- front: load, transpose, find the maximum -----------------------------------------------------------------------
-    def _front(self, job: _Job) -> list[Step]:
-        steps: list[Step] = []
-        if job.starts:
-            self._load_groups(self.groups.index(job.pack.group))
-            steps += self._prepare(job.pack)
-        if self.bias is not None:
-            job.bias = self.bias.tile(job.pack.group.batch, job.pack.head, job.q0, job.q1)
-        for q0, n in pieces(job.q0, job.q1, P):
-            steps += self._maxima(job, q0, n)
-        steps.append(partial(self._shift, job))
-        return steps
-
+    # -- front: load, transpose, find the maximum -------------------------------------------------------------------
     def _load_groups(self, index: int) -> None:
         """The tokens of this group, unless they are there, and of the next one."""
         t = self.task
@@ -236,9 +233,13 @@ class _Forward:
             load_tokens(self.b, q, t.q[g.batch, g.head : g.head + g.heads])
             load_tokens(self.b, v, t.v[g.batch, g.kv : g.kv + g.kvs])
 
-    def _prepare(self, pack: _Pack) -> list[Step]:
-        """K^T and Q^T through the PE array, V to stand beside its column of ones through GpSimd."""
-        depth, group = self.task.depth, pack.group
+    def _prepare(self, job: _Job) -> list[Step]:
+        """For a new pack K^T and Q^T, through the PE array, and V beside its column of ones, through GpSimd."""
+        if not job.starts:
+            return []
+        pack, depth = job.pack, self.task.depth
+        group = pack.group
+        self._load_groups(self.groups.index(group))
         q, k, v = self._loaded[self.groups.index(group)]
         steps: list[Step] = []
         before = self.packs[self.packs.index(pack) - 1]
@@ -247,11 +248,13 @@ class _Forward:
         else:
             pack.kt, pack.values = self.kt_pool.next()[:, : pack.kvs], self.value_pool.next()[:, : pack.kvs]
             col = (pack.kv - group.kv) * depth
-            steps += transpose_tokens(self.b, self.transposed, pack.kt[:depth], k, col)
+            steps += transpose_tokens(self.b, self.transposed, pack.kt[:depth], k, col, Engine.VECTOR)
             steps.append(partial(self._widen, pack, v, col))
         pack.qt = self.qt_pool.next()[:, : pack.heads]
         col = (pack.head - group.head) * depth
-        return steps + transpose_tokens(self.b, self.transposed, pack.qt[:depth], q, col)
+        # VectorE has the maxima to find; ScalarE, with the exponentials, takes half of the copies unless they are slow.
+        engine = Engine.VECTOR if self.b.chip.has("vector_fast_modes") else Engine.SCALAR
+        return steps + transpose_tokens(self.b, self.transposed, pack.qt[:depth], q, col, engine)
 
     def _widen(self, pack: _Pack, v: AP, col: int) -> None:
         depth = self.task.depth
@@ -260,8 +263,13 @@ class _Forward:
             dst = pack.values[:rows, :, block : block + count, :depth].permute(1, 0, 2)
             self.b.tensor_copy(dst=dst, src=src, engine=Engine.GPSIMD)
 
-    def _maxima(self, job: _Job, q0: int, n: int) -> list[Step]:
-        """Steps that leave -m of queries [q0, +n) of each head in `shift_all`."""
+    def _maxima(self, job: _Job) -> list[Step]:
+        """Steps that leave -m of all queries of the superblock in `shift_all`."""
+        if self.bias is not None:
+            job.bias = self.bias.tile(job.pack.group.batch, job.pack.head, job.q0, job.q1)
+        return [step for q0, n in pieces(job.q0, job.q1, P) for step in self._block_maxima(job, q0, n)]
+
+    def _block_maxima(self, job: _Job, q0: int, n: int) -> list[Step]:
         pack, span = job.pack, self.task.span(q0 + n)
         row, block = self._column(pack), q0 // P
         minus_max = self.shift_all[:n, row : row + pack.heads, block]
@@ -304,6 +312,9 @@ class _Forward:
                 more.append(self.bias.to_queries(scores[:, 0, start : start + width], job.bias, block, k0 + start))
         accumulate(self.b, firsts, more)
         self.b.tensor_reduce(dst=dst, data=scores, op="max", negate=negate)
+
+    def _shift_steps(self, job: _Job) -> list[Step]:
+        return [partial(self._shift, job)]
 
     def _shift(self, job: _Job) -> None:
         """-m from a column per query block to a row: times the identity on the PE array."""
@@ -363,7 +374,8 @@ class _Forward:
     def _products(self, job: _Job, k0: int, n: int, p: AP) -> None:
         """Add P V of keys [k0, +n) to the accumulators [queries, D + 1] of the superblock's query blocks."""
         task, pack = self.task, job.pack
-        blocks = count_blocks(job.q1 - job.q0)
+        if k0 == 0:
+            job.sums = self._accumulators(job)
         for i in range(pack.heads):
             values = pack.values[:n, self._key(pack, i), k0 // P]
             for q0, count in pieces(job.q0, job.q1, P):
@@ -372,7 +384,7 @@ class _Forward:
                     continue
                 at = q0 - job.q0
                 self.b.nc_matmul(
-                    dst=self._sums(i * blocks + at // P, 1)[:count, 0],
+                    dst=job.sums[:count, i, at // P],
                     stationary=p[:, i, at : at + count],
                     moving=values,
                     accumulate=k0 > 0,
@@ -381,10 +393,10 @@ class _Forward:
         if k0 + n >= task.span(job.q1):
             self._finish(job)
 
-    def _sums(self, first: int, count: int) -> AP:
-        """Accumulators [128, count, D + 1]."""
-        width = self.task.depth + 1
-        return self.sums.with_dims((width, count), (1, width), skip=first * width)
+    def _accumulators(self, job: _Job) -> AP:
+        """[128, heads, blocks, D + 1] of a bank."""
+        width, blocks = self.task.depth + 1, count_blocks(job.q1 - job.q0)
+        return self.sums.next().with_dims((blocks * width, job.pack.heads), (width, blocks), (1, width))
 
     def _finish(self, job: _Job) -> None:
         """out = O / l. ScalarE frees the accumulator's bank at once; GpSimd divides at leisure."""
@@ -392,12 +404,10 @@ class _Forward:
         if job.q0 == 0 and pack.head == pack.group.head:
             self.out_tile = self.out_pool.next()
         column, first = self._column(pack), (pack.head - pack.group.head) * depth
-        blocks = count_blocks(job.q1 - job.q0)
-        sums = self._sums(0, pack.heads * blocks).split(0, pack.heads, blocks)
-        copy = self.o_pool.next().with_dims(*sums.dims)
+        copy = self.o_pool.next().with_dims(*job.sums.dims)
         for block, n, count in block_runs(job.q0, job.q1):
             at = block - job.q0 // P
-            src, dst = sums[:n, :, at : at + count], copy[:n, :, at : at + count]
+            src, dst = job.sums[:n, :, at : at + count], copy[:n, :, at : at + count]
             b.activation(dst=dst, data=src, op="copy")
             inverse = self.inverse_all[:n, column : column + pack.heads, block : block + count]
             b.reciprocal(dst=inverse, data=dst[:, :, :, depth])

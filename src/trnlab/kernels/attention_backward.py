@@ -37,6 +37,7 @@ from trnlab.kernels.attention_tiles import (
     accumulate,
     block_runs,
     count_blocks,
+    evacuate,
     groups,
     load_statistics,
     load_tokens,
@@ -263,11 +264,11 @@ class _Backward:
         else:
             unit.kt, unit.vt = (pool.next()[: unit.kvs * depth] for pool in self.kt_pools)
             for dst, tile in ((unit.kt, tokens.k), (unit.vt, tokens.v)):
-                steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.keys), tile, (unit.kv - g.kv) * depth)
+                steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.keys), tile, (unit.kv - g.kv) * depth, Engine.VECTOR)
         unit.qt, unit.dot = (pool.next()[: unit.heads * depth] for pool in self.qt_pools)
         for dst, tile in ((unit.qt, tokens.q), (unit.dot, tokens.dout)):
             col = (unit.head - g.head) * depth
-            steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.queries), tile, col)
+            steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.queries), tile, col, Engine.VECTOR)
         if unit.starts:
             steps += [partial(self._delta, tokens, q0 // P, n) for q0, n in pieces(0, self.task.queries, P)]
         return steps
@@ -400,10 +401,8 @@ class _Backward:
             self.b.scalar_tensor_tensor(
                 dst=target, data=part, operand0=factor, operand1=total, op0="multiply", op1="add"
             )
-        elif engine is Engine.SCALAR:
-            self.b.activation(dst=target, data=part, op="copy", scale=factor)
         else:
-            self.b.tensor_scalar(dst=target, data=part, operand0=factor, op0="multiply")
+            evacuate(self.b, target, part, engine, factor)
 
     def _results(self, unit: _Unit) -> tuple[AP, AP, AP]:
         """Tiles of dq, dk and dv of the unit's group."""

@@ -161,10 +161,10 @@ def _token_ap(view: View, block: int, rows: int, count: int) -> AP:
     return View(view.buffer, view.offset + block * P * token, shape, strides).ap()
 
 
-def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int) -> list[Step]:
+def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int, engine: Engine) -> list[Step]:
     """Steps that fill dst [W, heads, tokens]: head i from columns [col + i W, +W) of a tile of tokens.
 
-    The PE array transposes block by block into `psum`, tiles of the same format; ScalarE empties them.
+    The PE array transposes block by block into `psum`, tiles of the same format; `engine` empties them.
     """
     width, heads, tokens = dst.shape
     blocks, room = count_blocks(tokens), psum.tiles[0].free // P
@@ -178,13 +178,23 @@ def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int) -> lis
                 data = tile[:n, block // P, col + (head + i) * width : col + (head + i + 1) * width]
                 b.nc_transpose(dst=bank[:width, at : at + n], data=data)
         src = bank[:width].with_dims((blocks * P, count), (1, length))
-        b.activation(dst=dst[:, head : head + count, start : start + length], data=src, op="copy")
+        evacuate(b, dst[:, head : head + count, start : start + length], src, engine)
 
     return [
         partial(step, head, count, start, length)
         for head, count in pieces(0, heads, per_tile)
         for start, length in pieces(0, tokens, room * P)
     ]
+
+
+def evacuate(b: Builder, dst: AP, src: AP, engine: Engine, factor: float = 1.0) -> None:
+    """dst = factor * src, on VectorE or ScalarE: the two that read PSUM."""
+    if engine is Engine.SCALAR:
+        b.activation(dst=dst, data=src, op="copy", scale=factor)
+    elif factor == 1.0:
+        b.tensor_copy(dst=dst, src=src)
+    else:
+        b.tensor_scalar(dst=dst, data=src, operand0=factor, op0="multiply")
 
 
 # -- per-query statistics: columns [128 queries, heads, blocks] on chip, rows [heads, T] in HBM -----------------------
