@@ -193,7 +193,8 @@ def _operand(
         return tile((1, 1), dt, memory)
     partitions, free = sizes[spec.shape[0]][0], sizes[spec.shape[1]]
     first = draw(st.sampled_from(allowed_starts(partitions)))
-    gap = draw(st.integers(1, 3)) if prod(free) * 3 <= MAX_FREE[Memory.PSUM] else 1
+    roomy = prod(free) * 3 <= (512 if memory is Memory.PSUM else MAX_FREE[memory])  # stay within one PSUM bank
+    gap = draw(st.integers(1, 3)) if roomy else 1
     strided = tile((partitions, *free[:-1], free[-1] * gap), dt, memory, first)
     return strided.with_dims(*strided.dims[:-1], (gap, free[-1]))
 

@@ -66,6 +66,14 @@ REFUSED = {
         TRN1,
         "TRN408",
     ),
+    "matmul: across two banks": (
+        "nc_matmul",
+        {"dst": tile((128, 1024), "float32", P)[:, 1:513], **_ops(stationary=((64, 128),), moving=((64, 512),))},
+        {},
+        Engine.TENSOR,
+        TRN2,
+        "TRN415",
+    ),
     "matmul: integers": (
         "nc_matmul",
         _ops(dst=((128, 512), "float32", P), stationary=((128, 128), "int8"), moving=((128, 512), "int8")),

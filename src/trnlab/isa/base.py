@@ -70,6 +70,7 @@ CODES: Mapping[str, str] = {
     "TRN412": "an ALU operator or activation function that is unknown or not allowed here",
     "TRN413": "two operands that may not both lie in PSUM",
     "TRN414": "this generation of the chip lacks the feature",
+    "TRN415": "a result of the PE array crosses from one PSUM bank into the next",
 }
 
 
@@ -109,6 +110,10 @@ class Operand(Protocol):
     @property
     def contiguous_bytes(self) -> int:
         """Length of the longest run of adjacent bytes: what one DMA descriptor can move."""
+        ...
+
+    def extent(self) -> tuple[int, int]:
+        """First and last byte touched, from the start of its buffer (on chip: of the partition)."""
         ...
 
 

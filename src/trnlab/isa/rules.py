@@ -36,6 +36,8 @@ def check_shared(
             _pattern_rule(instr, spec.name, op, chip)
     _shape_rule(instr, ops, chip)
     _pair_rules(instr, ops, chip)
+    if engine is Engine.TENSOR and not instr.is_dma:
+        _bank_rule(instr, ops, chip)
 
 
 def _engine_rule(instr: Instruction, engine: Engine, chip: Chip) -> None:
@@ -88,6 +90,21 @@ def _memory_rule(instr: Instruction, spec: OperandSpec, op: Operand, engine: Eng
             f"operand {spec.name!r} lies in a memory that {engine.name.lower()} cannot use here", limit=names,
             got=op.memory.name, chip=chip, remedy=f"move it to {names} first", code="TRN403",
         )  # fmt: skip
+
+
+def _bank_rule(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
+    """What the PE array writes lies in one bank (PSUM tiles start at the beginning of a bank)."""
+    for spec in instr.operands:
+        if spec.role != "dst" or spec.name not in ops or ops[spec.name].memory is not Memory.PSUM:
+            continue
+        first, last = ops[spec.name].extent()
+        size = chip.psum.bank_bytes_per_partition
+        if first // size != last // size:
+            instr.refuse(
+                f"operand {spec.name!r} crosses from one PSUM bank into the next", limit=f"banks of {size} bytes",
+                got=f"bytes {first}..{last} of its tile", chip=chip,
+                remedy="slice the tile at multiples of the bank, or split the instruction", code="TRN415",
+            )  # fmt: skip
 
 
 def _dtype_rule(instr: Instruction, spec: OperandSpec, op: Operand, chip: Chip) -> None:

@@ -101,7 +101,7 @@ class AP:
             self.partitions,
             self.partition_step,
             self.dims,
-            self.offset % 64,
+            self.offset if self.memory is Memory.PSUM else self.offset % 64,  # where in its PSUM bank
         )
 
     # -- views --------------------------------------------------------------------------------------------------

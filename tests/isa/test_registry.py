@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The set as a whole: one file per instruction, unique codes, a page for each, and amounts of work that add up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from isa_cases import CHIPS, Case, tile
+
+from trnlab import isa
+from trnlab.errors import ConstraintError, Location
+from trnlab.isa.base import CODES, Engine, Memory
+from trnlab.isa.documentation import signature
+from trnlab.program.builder import Builder
+
+FOLDER = Path(isa.__file__).parent
+NAMES = sorted(isa.REGISTRY)
+TRN1, TRN2 = CHIPS
+P, H = Memory.PSUM, Memory.HBM
+
+
+def test_one_file_per_instruction() -> None:
+    """isa/<name>.py registers exactly the instruction of that name, and no other file registers one."""
+    registering = {path.stem for path in FOLDER.glob("*.py") if "\n@register\n" in path.read_text()}
+    assert registering == set(NAMES)
+    for name in NAMES:
+        assert type(isa.REGISTRY[name]).__module__ == f"trnlab.isa.{name}"
+        assert (FOLDER / f"{name}.py").read_text().count("\n@register\n") == 1
+
+
+def test_opcodes_are_unique_and_stable() -> None:
+    """Programs are stored with these numbers: they never change their meaning."""
+    assert {instr.opcode: instr for instr in isa.REGISTRY.values()} == isa.BY_OPCODE
+    assert {instr.name: instr.opcode for instr in isa.REGISTRY.values()} == {
+        "nc_matmul": 1, "nc_transpose": 2, "activation": 3, "tensor_copy": 4, "memset": 5, "tensor_tensor": 6,
+        "tensor_scalar": 7, "scalar_tensor_tensor": 8, "tensor_reduce": 9, "reciprocal": 10, "iota": 11,
+        "affine_select": 12, "select_reduce": 13, "tensor_copy_predicated": 14, "rng": 15, "dropout": 16,
+        "dma_copy": 17,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_instruction_is_documented(name: str) -> None:
+    """The page has the signature, each operand, attribute and limit, the engines, the cost and the source."""
+    instr, text = isa.REGISTRY[name], isa.describe(name)
+    assert text.startswith(f"# {name}\n")
+    assert signature(instr) in text
+    assert instr.source
+    assert instr.source in text
+    for word in [*(s.name for s in instr.operands), *instr.attrs, *(e.name.lower() for e in instr.engines)]:
+        assert re.search(rf"\b{word}\b", text.split("## Operands")[1]), word
+    for limit in [*instr.limits, *(str(size) for size in instr.sizes.values())]:
+        assert limit in text
+    assert "## Engines and cost" in text
+    assert text.count("`") >= 2, "a cost class"
+    assert max(map(len, text.splitlines())) < 200
+
+
+def test_destinations_come_first() -> None:
+    """Bit i of Work.psum and the roles of operand records count from the destinations."""
+    for instr in isa.REGISTRY.values():
+        roles = [spec.role for spec in instr.operands]
+        assert roles == sorted(roles), instr.name
+        assert roles[0] == "dst"
+        assert set(roles) <= {"dst", "src"}
+
+
+def work_of(name: str, engine: Engine | None = None, chip: Any = TRN2, attrs: Any = None, **ops: Any) -> isa.Work:
+    """The work of a valid case; operands as arguments of `tile`."""
+    instr = isa.REGISTRY[name]
+    tiles = {n: tile(*spec) if isinstance(spec, tuple) else spec for n, spec in ops.items()}
+    return Case(instr, chip, instr.engines[0] if engine is None else engine, tiles, attrs or {}).validate()
+
+
+def test_work_of_the_pe_array() -> None:
+    """A matmul has K rows, M and N columns, two operations per product; a transpose streams an identity of size P."""
+    work = work_of(
+        "nc_matmul", dst=((96, 500), "float32", P), stationary=((64, 96), "bfloat16"), moving=((64, 500), "float16")
+    )
+    assert (work.kind, work.k, work.m, work.n, work.itemsize, work.psum) == ("pe.matmul", 64, 96, 500, 2, 1)
+    assert work.flops == 2 * 64 * 96 * 500
+    work = work_of(
+        "nc_matmul", dst=((8, 8), "float32", P), stationary=((4, 8), "tfloat32"), moving=((4, 8), "float32")
+    )
+    assert work.dtype == "float32", "the slower of two formats of one width sets the passes"
+    work = work_of("nc_transpose", dst=((100, 30), "bfloat16", P), data=((30, 100), "bfloat16"))
+    assert (work.kind, work.n, work.m, work.k, work.flops) == ("pe.transpose", 30, 100, 30, 0)
+
+
+def test_work_tells_the_vector_modes_apart() -> None:
+    """What decides VectorE's rates: the common format, operands in PSUM, strides, and the operator."""
+    half = ((128, 256), "bfloat16")
+    work = work_of("tensor_tensor", dst=half, data1=half, data2=half)
+    assert (work.kind, work.n, work.k, work.dtype, work.psum, work.strided, work.m) == (
+        "vector.tensor_tensor", 256, 128, "bfloat16", 0, False, 1,
+    )  # fmt: skip
+    assert work_of("tensor_tensor", attrs={"op": "max"}, dst=half, data1=half, data2=half).m == 0
+    assert work_of("tensor_tensor", dst=half, data1=half, data2=((128, 256), "float16")).dtype == "float16"
+    assert work_of("tensor_tensor", dst=half, data1=half, data2=((128, 256), "int16")).dtype == "mixed"
+    work = work_of("tensor_tensor", dst=((128, 256),), data1=half, data2=((128, 256), "float32", P))
+    assert (work.dtype, work.itemsize, work.psum) == ("mixed", 4, 0b100)
+    strided = tile((128, 256), "bfloat16").with_dims((2, 128))
+    work = work_of("tensor_copy", dst=((128, 128), "bfloat16"), src=strided)
+    assert (work.strided, work.wide_stride) == (True, False)
+    assert work_of("tensor_copy", dst=((128, 4),), src=tile((128, 40)).with_dims((10, 4))).wide_stride
+    column = tile((128, 40)).with_dims((40, 1))
+    assert not work_of("tensor_copy", dst=((128, 1),), src=column).strided, "one element has no stride"
+    work = work_of("tensor_scalar", dst=half, data=half, operand0=((128, 1), "float32"), attrs={"op1": None})
+    assert work.dtype == "bfloat16", "values per partition are not streamed"
+    work = work_of("tensor_reduce", dst=((128, 1),), data=((128, 3, 256),), attrs={"axes": 2})
+    assert (work.n, work.flops) == (768, 128 * 768)
+    even = {"op0": "subtract", "op1": "multiply", "operand0": 1.0}
+    assert work_of("scalar_tensor_tensor", dst=half, data=half, operand1=half, attrs=even).m == 1
+    assert work_of("memset", dst=half).m == 1
+    assert work_of("memset", dst=half, attrs={"value": 1.0}).m == 0
+    assert work_of("memset", dst=((128, 256),)).m == 0
+
+
+def test_work_of_functions() -> None:
+    """m is the table set, zero for those that need none; a row sum is a class of its own."""
+    x, v = ((128, 256),), ((128, 1),)
+    assert work_of("activation", dst=x, data=x, attrs={"op": "relu"}).m == 0
+    exp, log = (work_of("activation", dst=x, data=x, attrs={"op": op}) for op in ("exp", "log"))
+    assert exp.kind == log.kind == "scalar.activation"
+    assert 0 != exp.m != log.m != 0
+    summed = work_of("activation", dst=x, data=x, reduce_res=v, attrs={"op": "exp"})
+    assert summed == isa.Work("scalar.activation_reduce", 256, exp.m, 128, flops=4 * 128 * 256)
+
+
+@pytest.mark.parametrize(
+    ("dst", "src", "n", "m", "k"),
+    [
+        (((128, 512),), ((128, 512), "float32", H), 2048, 128, 128),  # one row of SBUF each
+        (((8, 512),), ((8, 512), "float32", H), 2048, 8, 8),
+        (((128, 512), "bfloat16", H), ((128, 512),), 2048, 128, 128),  # a cast moves the wider format
+        (((128, 64, 4),), tile((128, 64, 8), "float32", H)[:, :, 0:4], 16, 128 * 64, 128),  # runs of four
+        (((64, 128),), tile((128, 64), "float32", H).with_dims((0, 128))[0:64], 4, 64 * 128, 64),  # single elements
+        (((1024, 1024), "float32", H), ((1024, 1024), "float32", H), 65536, 64, 128),  # longest descriptor
+        (((64, 32),), ((64, 32),), 128, 64, 64),
+    ],
+)
+def test_work_of_transfers(dst: Any, src: Any, n: int, m: int, k: int) -> None:
+    """Descriptors are the shorter contiguous run of the two sides."""
+    work = work_of("dma_copy", dst=dst, src=src)
+    assert (work.kind, work.n, work.m, work.k) == ("dma.copy", n, m, k)
+    assert work.nbytes == n * m
+    assert work.flops == 0
+
+
+def test_work_of_a_gather() -> None:
+    """One descriptor per row, although the table itself is contiguous."""
+    ops = {"dst": ((100, 64), "bfloat16"), "src": ((5000, 64), "bfloat16", H), "index": ((100, 1), "int32")}
+    work = work_of("dma_copy", Engine.GPSIMD, **ops)
+    assert (work.kind, work.n, work.m, work.k, work.nbytes) == ("dma.gather", 128, 100, 100, 12800)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda c: c.name)
+def test_through_the_builder(chip: Any) -> None:
+    """One routine with every instruction: names resolve, defaults are filled in, equal instructions share work."""
+    b = Builder("all", chip)
+    x = b.param("x", (512, 64), "float32")
+    t, u, row = b.tile((64, 64), "float32"), b.tile((64, 64), "float32"), b.tile((64, 1), "float32")
+    mask, index = b.tile((64, 64), "uint8"), b.tile((64, 1), "int32")
+    acc = b.psum((64, 64))
+    b.dma_copy(dst=t, src=x[:64])
+    b.dma_copy(dst=t, src=x[64:128], queue=3)
+    b.iota(dst=index, pattern=((1, 1),), channel_multiplier=1)
+    b.dma_copy(dst=u, src=x, index=index, engine=Engine.GPSIMD)
+    b.nc_matmul(dst=acc, stationary=t, moving=u, stop=False)
+    b.nc_matmul(dst=acc, stationary=t, moving=u, accumulate=True)
+    b.activation(dst=u, data=acc, bias=row, scale=0.5, op="gelu", reduce_res=row)
+    b.nc_transpose(dst=acc, data=u)
+    b.tensor_copy(dst=t, src=acc)
+    b.memset(dst=u, value=1)
+    b.tensor_tensor(dst=u, data1=t, data2=u, op="subtract")
+    b.tensor_scalar(dst=mask, data=u, operand0=0.0, op0="is_gt")
+    b.scalar_tensor_tensor(dst=u, data=t, operand0=row, operand1=u, op0="multiply", op1="add")
+    b.tensor_reduce(dst=row, data=u, op="max")
+    b.reciprocal(dst=row, data=row)
+    b.affine_select(dst=u, on_true=t, pattern=((-1, 64),), channel_multiplier=1, on_false=-1e9)
+    b.select_reduce(dst=u, predicate=mask, on_true=t, on_false=0.0, reduce_res=row)
+    b.tensor_copy_predicated(dst=u, src=t, predicate=mask)
+    b.rng(dst=index, seed=5)
+    b.dropout(dst=u, data=t, prob=0.25, seed=index)
+    routine = b.build()
+    assert {isa.BY_OPCODE[code].name for code in routine.opcode.tolist()} == set(NAMES)
+    assert routine.work[0] == routine.work[1], "two equal transfers"
+    assert dict(routine.attr_table[routine.attr[4]]) == {"accumulate": False, "stop": False}
+
+
+def test_the_builder_reports_the_users_line() -> None:
+    """A refused instruction says where it was written."""
+    b = Builder("wrong", TRN1)
+    b.location = Location("model.py", 12, "forward", "y = x @ w")
+    with pytest.raises(ConstraintError) as caught:
+        b.nc_matmul(
+            dst=b.psum((128, 513)), stationary=b.tile((128, 128), "float32"), moving=b.tile((128, 513), "float32")
+        )
+    assert caught.value.where == b.location
+    text = str(caught.value)
+    for part in ("TRN406", "model.py:12 in forward", "512", "513", "trn1", "tile N"):
+        assert part in text
+
+
+def test_codes_are_documented_once() -> None:
+    """Every code that the rules use is in the table, and no other."""
+    used = set()
+    for path in FOLDER.glob("*.py"):
+        if path.name != "base.py":
+            used |= set(re.findall(r"TRN\d{3}", path.read_text()))
+    assert used == set(CODES) - {"TRN410"}, "TRN410 belongs to access patterns"
