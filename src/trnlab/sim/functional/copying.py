@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from numba import njit
+from numba.types import int64 as i64
+from numba.types import void
 
 from trnlab.sim.functional.formats import load_run, store_run
+from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import copy_bytes, load_u8, load_u16, load_u32, store_u8, store_u16, store_u32
 from trnlab.sim.functional.views import ADDR, CODE, DIMS, ITEM, PITCH, F, P
 
@@ -14,7 +16,7 @@ COUNT, STEP, TURN = range(3)  # columns of a walk: elements, bytes between them,
 WALK = 3
 
 
-@njit
+@jit
 def start_walk(view, walk):
     """Fill walk [5, 3], innermost dimension first, merged where elements follow each other; all at index 0."""
     used = 0
@@ -32,7 +34,7 @@ def start_walk(view, walk):
         walk[d, COUNT], walk[d, STEP], walk[d, TURN] = 1, view[ITEM], 0
 
 
-@njit
+@jit
 def advance(walk, address, n):
     """The address `n` elements further on; n divides the innermost count."""
     walk[0, TURN] += n
@@ -47,7 +49,7 @@ def advance(walk, address, n):
     return address
 
 
-@njit
+@jit
 def common_divisor(a, b):
     """Greatest common divisor."""
     while b:
@@ -55,7 +57,7 @@ def common_divisor(a, b):
     return a
 
 
-@njit
+@exported(void(i64, i64, i64, i64, i64, i64))
 def copy_run(target, target_step, source, source_step, n, item):
     """n elements of `item` bytes, bit for bit; steps in bytes."""
     if target_step == item and source_step == item:
@@ -73,7 +75,7 @@ def copy_run(target, target_step, source, source_step, n, item):
             store_u8(target, i * target_step, load_u8(source, i * source_step))
 
 
-@njit
+@jit
 def copy_view(target, source, walks):
     """All elements of source into target, of one format; walks: scratch [2, 5, 3]."""
     to, fro = walks[0], walks[1]
@@ -86,7 +88,7 @@ def copy_view(target, source, walks):
         a, b = advance(to, a, run), advance(fro, b, run)
 
 
-@njit
+@jit
 def convert_view(target, source, walks, scratch, limit, key):
     """All elements of source into target, through float32; at most `limit` elements fit in scratch."""
     to, fro = walks[0], walks[1]
@@ -101,7 +103,7 @@ def convert_view(target, source, walks, scratch, limit, key):
         a, b = advance(to, a, run), advance(fro, b, run)
 
 
-@njit
+@jit
 def transpose_view(target, source):
     """target[f, p] = source[p, f], bit for bit."""
     f = 0
@@ -116,7 +118,7 @@ def transpose_view(target, source):
                     f += 1
 
 
-@njit
+@jit
 def transpose_column(target, row, column, pitch):
     """One row of target from one column of the source."""
     item, inner = target[ITEM], target[DIMS + 7]

@@ -7,11 +7,13 @@ All take addresses. The switch on the operator is outside of the loops, so each 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba.types import float32, void
+from numba.types import int64 as i64
 
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU
 from trnlab.sim.functional import functions as fn
+from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import load_f32, sqrt, store_f32
 
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -47,50 +49,25 @@ COPY, IDENTITY = _CODE["copy"], _CODE["identity"]
 SLOW_FUNCTIONS = frozenset({_CODE["sin"], _CODE["arctan"]})  # no fast loop: the instruction's meaning is used
 
 
-@njit
+@jit
 def truth(flag):
     """1.0 or 0.0."""
     return ONE if flag else ZERO
 
 
-@njit
+@jit
 def larger(x, y):
     """Maximum; NaN when either is NaN."""
     return x if x > y or x != x else y
 
 
-@njit
+@jit
 def smaller(x, y):
     """Minimum; NaN when either is NaN."""
     return x if x < y or x != x else y
 
 
-@njit
-def combine(op, a, b, out, n):
-    """out = a op b, element by element."""
-    if op == ADD:
-        for i in range(n):
-            store_f32(out, i, load_f32(a, i) + load_f32(b, i))
-    elif op == MULTIPLY:
-        for i in range(n):
-            store_f32(out, i, load_f32(a, i) * load_f32(b, i))
-    elif op == SUBTRACT:
-        for i in range(n):
-            store_f32(out, i, load_f32(a, i) - load_f32(b, i))
-    elif op == DIVIDE:
-        for i in range(n):
-            store_f32(out, i, load_f32(a, i) / load_f32(b, i))
-    elif op == MAX:
-        for i in range(n):
-            store_f32(out, i, larger(load_f32(a, i), load_f32(b, i)))
-    elif op == MIN:
-        for i in range(n):
-            store_f32(out, i, smaller(load_f32(a, i), load_f32(b, i)))
-    else:
-        compare(op, a, b, out, n)
-
-
-@njit
+@exported(void(i64, i64, i64, i64, i64))
 def compare(op, a, b, out, n):
     """`combine` for operators that give a truth value."""
     if op == EQ:
@@ -122,38 +99,32 @@ def compare(op, a, b, out, n):
             store_f32(out, i, truth((load_f32(a, i) != ZERO) != (load_f32(b, i) != ZERO)))
 
 
-@njit
-def combine_scalar(op, a, s, out, n):
-    """out = a op s, for one scalar."""
+@exported(void(i64, i64, i64, i64, i64))
+def combine(op, a, b, out, n):
+    """out = a op b, element by element."""
     if op == ADD:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) + s)
+            store_f32(out, i, load_f32(a, i) + load_f32(b, i))
     elif op == MULTIPLY:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) * s)
+            store_f32(out, i, load_f32(a, i) * load_f32(b, i))
     elif op == SUBTRACT:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) - s)
-    elif op == FROM:
-        for i in range(n):
-            store_f32(out, i, s - load_f32(a, i))
+            store_f32(out, i, load_f32(a, i) - load_f32(b, i))
     elif op == DIVIDE:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) / s)
-    elif op == INTO:
-        for i in range(n):
-            store_f32(out, i, s / load_f32(a, i))
+            store_f32(out, i, load_f32(a, i) / load_f32(b, i))
     elif op == MAX:
         for i in range(n):
-            store_f32(out, i, larger(load_f32(a, i), s))
+            store_f32(out, i, larger(load_f32(a, i), load_f32(b, i)))
     elif op == MIN:
         for i in range(n):
-            store_f32(out, i, smaller(load_f32(a, i), s))
+            store_f32(out, i, smaller(load_f32(a, i), load_f32(b, i)))
     else:
-        compare_scalar(op, a, s, out, n)
+        compare(op, a, b, out, n)
 
 
-@njit
+@exported(void(i64, i64, float32, i64, i64))
 def compare_scalar(op, a, s, out, n):
     """`combine_scalar` for truth values and for operators of one operand."""
     if op == EQ:
@@ -197,14 +168,86 @@ def compare_scalar(op, a, s, out, n):
             store_f32(out, i, fn.rsqrt(load_f32(a, i)))
 
 
-@njit
+@exported(void(i64, i64, float32, i64, i64))
+def combine_scalar(op, a, s, out, n):
+    """out = a op s, for one scalar."""
+    if op == ADD:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) + s)
+    elif op == MULTIPLY:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) * s)
+    elif op == SUBTRACT:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) - s)
+    elif op == FROM:
+        for i in range(n):
+            store_f32(out, i, s - load_f32(a, i))
+    elif op == DIVIDE:
+        for i in range(n):
+            store_f32(out, i, load_f32(a, i) / s)
+    elif op == INTO:
+        for i in range(n):
+            store_f32(out, i, s / load_f32(a, i))
+    elif op == MAX:
+        for i in range(n):
+            store_f32(out, i, larger(load_f32(a, i), s))
+    elif op == MIN:
+        for i in range(n):
+            store_f32(out, i, smaller(load_f32(a, i), s))
+    else:
+        compare_scalar(op, a, s, out, n)
+
+
+@exported(void(i64, float32, float32, i64, i64))
 def scale_and_shift(a, scale, shift, out, n):
     """out = a * scale + shift, with both roundings."""
     for i in range(n):
         store_f32(out, i, load_f32(a, i) * scale + shift)
 
 
-@njit
+@exported(void(i64, i64, i64, i64))
+def activate_gates(op, a, out, n):
+    """`activate` for the functions that networks use as gates, and erf."""
+    if op == GELU:
+        for i in range(n):
+            store_f32(out, i, fn.gelu(load_f32(a, i)))
+    elif op == GELU_DX:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_dx(load_f32(a, i)))
+    elif op == GELU_TANH:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_tanh(load_f32(a, i)))
+    elif op == GELU_TANH_DX:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_tanh_dx(load_f32(a, i)))
+    elif op == GELU_SIGMOID:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_sigmoid(load_f32(a, i)))
+    elif op == GELU_SIGMOID_DX:
+        for i in range(n):
+            store_f32(out, i, fn.gelu_sigmoid_dx(load_f32(a, i)))
+    elif op == SILU:
+        for i in range(n):
+            store_f32(out, i, fn.silu(load_f32(a, i)))
+    elif op == SILU_DX:
+        for i in range(n):
+            store_f32(out, i, fn.silu_dx(load_f32(a, i)))
+    elif op == SOFTPLUS:
+        for i in range(n):
+            store_f32(out, i, fn.softplus(load_f32(a, i)))
+    elif op == MISH:
+        for i in range(n):
+            store_f32(out, i, fn.mish(load_f32(a, i)))
+    elif op == ERF:
+        for i in range(n):
+            store_f32(out, i, fn.erf(load_f32(a, i)))
+    elif op == ERF_DX:
+        for i in range(n):
+            store_f32(out, i, fn.erf_dx(load_f32(a, i)))
+
+
+@exported(void(i64, i64, i64, i64))
 def activate(op, a, out, n):
     """out = function(a)."""
     if op == COPY or op == IDENTITY:
@@ -247,48 +290,7 @@ def activate(op, a, out, n):
         activate_gates(op, a, out, n)
 
 
-@njit
-def activate_gates(op, a, out, n):
-    """`activate` for the functions that networks use as gates, and erf."""
-    if op == GELU:
-        for i in range(n):
-            store_f32(out, i, fn.gelu(load_f32(a, i)))
-    elif op == GELU_DX:
-        for i in range(n):
-            store_f32(out, i, fn.gelu_dx(load_f32(a, i)))
-    elif op == GELU_TANH:
-        for i in range(n):
-            store_f32(out, i, fn.gelu_tanh(load_f32(a, i)))
-    elif op == GELU_TANH_DX:
-        for i in range(n):
-            store_f32(out, i, fn.gelu_tanh_dx(load_f32(a, i)))
-    elif op == GELU_SIGMOID:
-        for i in range(n):
-            store_f32(out, i, fn.gelu_sigmoid(load_f32(a, i)))
-    elif op == GELU_SIGMOID_DX:
-        for i in range(n):
-            store_f32(out, i, fn.gelu_sigmoid_dx(load_f32(a, i)))
-    elif op == SILU:
-        for i in range(n):
-            store_f32(out, i, fn.silu(load_f32(a, i)))
-    elif op == SILU_DX:
-        for i in range(n):
-            store_f32(out, i, fn.silu_dx(load_f32(a, i)))
-    elif op == SOFTPLUS:
-        for i in range(n):
-            store_f32(out, i, fn.softplus(load_f32(a, i)))
-    elif op == MISH:
-        for i in range(n):
-            store_f32(out, i, fn.mish(load_f32(a, i)))
-    elif op == ERF:
-        for i in range(n):
-            store_f32(out, i, fn.erf(load_f32(a, i)))
-    elif op == ERF_DX:
-        for i in range(n):
-            store_f32(out, i, fn.erf_dx(load_f32(a, i)))
-
-
-@njit
+@exported(float32(i64, i64, i64, i64))
 def fold(op, a, n, scratch):
     """a[0] op a[1] op ... op a[n-1], halving the row until one value is left: precise, and the same on any machine."""
     if n == 1:
@@ -304,10 +306,9 @@ def fold(op, a, n, scratch):
     return load_f32(scratch, 0)
 
 
-@njit
+@exported(void(i64, i64, i64, i64, i64, i64, i64))
 def select(predicate, on_true, on_false, step, reverse, out, n):
     """out = on_true where predicate is not zero (or is, when reversed), else on_false, whose elements are `step` apart."""
     for i in range(n):
-        taken = (load_f32(predicate, i) != ZERO) != reverse
+        taken = (load_f32(predicate, i) != ZERO) != (reverse != 0)
         store_f32(out, i, load_f32(on_true, i) if taken else load_f32(on_false, i * step))
-

@@ -9,9 +9,11 @@ To a narrower float: round to nearest even, or stochastically. To an integer: ro
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba.types import int64 as i64
+from numba.types import void
 
 from trnlab.numerics import dtypes
+from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import (
     bits,
     from_bits,
@@ -49,7 +51,7 @@ _TWO_112, _TWO_120 = f32(2.0**112), f32(2.0**120)  # 2 ** (127 - bias): moves a 
 _TWO_M24 = f32(2.0**-24)
 
 
-@njit
+@jit
 def decode_half(h):
     """The value of fp16 bits."""
     magnitude = (h & u32(0x7FFF)) << u32(13)
@@ -58,7 +60,7 @@ def decode_half(h):
     return from_bits(value | ((h & u32(0x8000)) << u32(16)))
 
 
-@njit
+@jit
 def decode_e4m3(h):
     """The value of IEEE-like fp8 e4m3 bits (with infinities, as ml_dtypes.float8_e4m3)."""
     magnitude = (h & u32(0x7F)) << u32(20)
@@ -67,7 +69,7 @@ def decode_e4m3(h):
     return from_bits(value | ((h & u32(0x80)) << u32(24)))
 
 
-@njit
+@jit
 def mix(z):
     """The finaliser of SplitMix64, as in `numerics.rounding`."""
     z = (z ^ (z >> u64(30))) * _MIX1
@@ -75,19 +77,19 @@ def mix(z):
     return z ^ (z >> u64(31))
 
 
-@njit
+@jit
 def stream_key(seed):
     """The key of a random stream, for `element_noise`."""
     return mix(u64(seed) + _GOLDEN)
 
 
-@njit
+@jit
 def element_noise(key, index):
     """Random bits number `index` of a stream: `numerics.rounding.random_bits`."""
     return u32(mix(u64(key) + u64(index) * _GOLDEN) >> u64(32))
 
 
-@njit
+@jit
 def round_bits(u, shift, stochastic, noise):
     """float32 magnitude bits with `shift` mantissa bits dropped, rounded by noise or to nearest even; still shifted up."""
     half = (u32(1) << (shift - u32(1))) - u32(1)
@@ -96,7 +98,7 @@ def round_bits(u, shift, stochastic, noise):
     return ((u + added) >> shift) << shift
 
 
-@njit
+@jit
 def encode_bf16(x, stochastic, noise):
     """bf16 bits of a float32."""
     u = bits(x)
@@ -105,14 +107,14 @@ def encode_bf16(x, stochastic, noise):
     return (u >> u32(16)) | u32(0x40) if magnitude > _INF else rounded
 
 
-@njit
+@jit
 def encode_tf32(x, stochastic, noise):
     """A float32 with ten mantissa bits."""
     u = bits(x)
     return x if (u & ~_SIGN) > _INF else from_bits(round_bits(u, u32(13), stochastic, noise))
 
 
-@njit
+@jit
 def encode_small(x, mantissa, bias, stochastic, noise):
     """Bits of an IEEE-like float with few exponent bits (fp16, e4m3, e5m2), without its sign in place: (sign, rest)."""
     u = bits(x)
@@ -131,7 +133,7 @@ def encode_small(x, mantissa, bias, stochastic, noise):
     return u >> u32(31), code
 
 
-@njit
+@jit
 def to_integer(x, low, high):
     """Nearest integer within [low, high] as a float32; NaN gives zero. Exact for bounds that float32 holds."""
     y = rint(x)
@@ -140,42 +142,21 @@ def to_integer(x, low, high):
     return y if y == y else _ZERO
 
 
-@njit
+@jit
 def to_int32(x):
     """Nearest int32, saturating."""
     y = to_integer(x, f32(-2147483648.0), f32(2147483520.0))
     return i32(2147483647) if x >= f32(2147483648.0) else i32(y)
 
 
-@njit
+@jit
 def to_uint32(x):
     """Nearest uint32, saturating."""
     y = to_integer(x, _ZERO, f32(4294967040.0))
     return u32(4294967295) if x >= f32(4294967296.0) else u32(np.int64(y))
 
 
-@njit
-def load_run(base, code, step, n, out):
-    """out[0..n) = the elements at base, `step` elements apart, as float32."""
-    if code == F32:
-        if step == 1:
-            for i in range(n):
-                store_f32(out, i, load_f32(base, i))
-        else:
-            for i in range(n):
-                store_f32(out, i, load_f32(base, i * step))
-    elif code == BF16:
-        if step == 1:
-            for i in range(n):
-                store_u32(out, i, load_u16(base, i) << u32(16))
-        else:
-            for i in range(n):
-                store_u32(out, i, load_u16(base, i * step) << u32(16))
-    else:
-        load_other(base, code, step, n, out)
-
-
-@njit
+@exported(void(i64, i64, i64, i64, i64))
 def load_other(base, code, step, n, out):
     """`load_run` for the less common formats."""
     if code == I32:
@@ -210,7 +191,75 @@ def load_other(base, code, step, n, out):
             store_f32(out, i, encode_tf32(load_f32(base, i * step), False, u32(0)))
 
 
-@njit
+@exported(void(i64, i64, i64, i64, i64))
+def load_run(base, code, step, n, out):
+    """out[0..n) = the elements at base, `step` elements apart, as float32."""
+    if code == F32:
+        if step == 1:
+            for i in range(n):
+                store_f32(out, i, load_f32(base, i))
+        else:
+            for i in range(n):
+                store_f32(out, i, load_f32(base, i * step))
+    elif code == BF16:
+        if step == 1:
+            for i in range(n):
+                store_u32(out, i, load_u16(base, i) << u32(16))
+        else:
+            for i in range(n):
+                store_u32(out, i, load_u16(base, i * step) << u32(16))
+    else:
+        load_other(base, code, step, n, out)
+
+
+@exported(void(i64, i64, i64, i64, i64, i64, i64))
+def store_small(base, code, step, n, source, key, first):
+    """`store_run` for the less common floats."""
+    stochastic = key != 0
+    if code == F16:
+        for i in range(n):
+            sign, rest = encode_small(load_f32(source, i), 10, 15, stochastic, element_noise(key, first + i))
+            store_u16(base, i * step, (sign << u32(15)) | rest)
+    elif code == E5M2:
+        for i in range(n):
+            sign, rest = encode_small(load_f32(source, i), 2, 15, stochastic, element_noise(key, first + i))
+            store_u8(base, i * step, (sign << u32(7)) | rest)
+    elif code == E4M3:
+        for i in range(n):
+            sign, rest = encode_small(load_f32(source, i), 3, 7, stochastic, element_noise(key, first + i))
+            store_u8(base, i * step, (sign << u32(7)) | rest)
+    else:
+        for i in range(n):
+            store_f32(base, i * step, encode_tf32(load_f32(source, i), stochastic, element_noise(key, first + i)))
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def store_integers(base, code, step, n, source):
+    """`store_run` for integers."""
+    if code == I32:
+        for i in range(n):
+            store_i32(base, i * step, to_int32(load_f32(source, i)))
+    elif code == U32:
+        for i in range(n):
+            store_u32(base, i * step, to_uint32(load_f32(source, i)))
+    elif code == I16:
+        for i in range(n):
+            store_i16(base, i * step, i32(to_integer(load_f32(source, i), f32(-32768), f32(32767))))
+    elif code == U16:
+        for i in range(n):
+            store_u16(base, i * step, u32(i32(to_integer(load_f32(source, i), _ZERO, f32(65535)))))
+    elif code == I8:
+        for i in range(n):
+            store_i8(base, i * step, i32(to_integer(load_f32(source, i), f32(-128), f32(127))))
+    elif code == U8:
+        for i in range(n):
+            store_u8(base, i * step, u32(i32(to_integer(load_f32(source, i), _ZERO, f32(255)))))
+    elif code == BOOL:
+        for i in range(n):
+            store_u8(base, i * step, u32(1) if load_f32(source, i) != _ZERO else u32(0))
+
+
+@exported(void(i64, i64, i64, i64, i64, i64, i64))
 def store_run(base, code, step, n, source, key, first):
     """The reverse of `load_run`. key: 0 rounds to nearest even, else the instruction's key for stochastic rounding.
 
@@ -237,50 +286,3 @@ def store_run(base, code, step, n, source, key, first):
         store_small(base, code, step, n, source, key, first)
     else:
         store_integers(base, code, step, n, source)
-
-
-@njit
-def store_small(base, code, step, n, source, key, first):
-    """`store_run` for the less common floats."""
-    stochastic = key != 0
-    if code == F16:
-        for i in range(n):
-            sign, rest = encode_small(load_f32(source, i), 10, 15, stochastic, element_noise(key, first + i))
-            store_u16(base, i * step, (sign << u32(15)) | rest)
-    elif code == E5M2:
-        for i in range(n):
-            sign, rest = encode_small(load_f32(source, i), 2, 15, stochastic, element_noise(key, first + i))
-            store_u8(base, i * step, (sign << u32(7)) | rest)
-    elif code == E4M3:
-        for i in range(n):
-            sign, rest = encode_small(load_f32(source, i), 3, 7, stochastic, element_noise(key, first + i))
-            store_u8(base, i * step, (sign << u32(7)) | rest)
-    else:
-        for i in range(n):
-            store_f32(base, i * step, encode_tf32(load_f32(source, i), stochastic, element_noise(key, first + i)))
-
-
-@njit
-def store_integers(base, code, step, n, source):
-    """`store_run` for integers."""
-    if code == I32:
-        for i in range(n):
-            store_i32(base, i * step, to_int32(load_f32(source, i)))
-    elif code == U32:
-        for i in range(n):
-            store_u32(base, i * step, to_uint32(load_f32(source, i)))
-    elif code == I16:
-        for i in range(n):
-            store_i16(base, i * step, i32(to_integer(load_f32(source, i), f32(-32768), f32(32767))))
-    elif code == U16:
-        for i in range(n):
-            store_u16(base, i * step, u32(i32(to_integer(load_f32(source, i), _ZERO, f32(65535)))))
-    elif code == I8:
-        for i in range(n):
-            store_i8(base, i * step, i32(to_integer(load_f32(source, i), f32(-128), f32(127))))
-    elif code == U8:
-        for i in range(n):
-            store_u8(base, i * step, u32(i32(to_integer(load_f32(source, i), _ZERO, f32(255)))))
-    elif code == BOOL:
-        for i in range(n):
-            store_u8(base, i * step, u32(1) if load_f32(source, i) != _ZERO else u32(0))

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from trnlab.sim.functional.linking import jit
 from trnlab.sim.functional.native import bits, fma, from_bits, rint, sqrt
 
 f32, i32, u32 = np.float32, np.int32, np.uint32
@@ -26,9 +26,7 @@ _LN2_LOW = f32(math.log(2) - 0.693359375)
 _E0, _E1, _E2, _E3, _E4 = (f32(c) for c in (0.5, 0.16666512, 0.041666187, 0.0083695985, 0.0013951719))
 _EXP_LOW, _EXP_HIGH = f32(-104.0), f32(89.0)
 
-_L0, _L1, _L2, _L3, _L4, _L5 = (
-    f32(c) for c in (0.6666667, 0.40000054, 0.28568396, 0.223015, 0.17147851, 0.21792394)
-)
+_L0, _L1, _L2, _L3, _L4, _L5 = (f32(c) for c in (0.6666667, 0.40000054, 0.28568396, 0.223015, 0.17147851, 0.21792394))
 _SQRT_HALF_BITS, _ONE_BITS = u32(0x3F3504F3), u32(0x3F800000)
 _MIN_NORMAL, _TWO_23, _23 = f32(2.0**-126), f32(2.0**23), f32(23)
 
@@ -39,8 +37,7 @@ _R0, _R1, _R2, _R3, _R4, _R5 = (
     f32(c) for c in (0.12837917, -0.37612572, 0.11282717, -0.026802547, 0.005051094, -0.0006315126)
 )
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = (
-    f32(c)
-    for c in (0.28210896, 0.28182405, 0.24878609, 0.1705122, 0.082774065, 0.049138892, -0.19876012, 0.08402887)
+    f32(c) for c in (0.28210896, 0.28182405, 0.24878609, 0.1705122, 0.082774065, 0.049138892, -0.19876012, 0.08402887)
 )
 _ERF_SMALL, _ERF_CLAMP = f32(0.85), f32(12)
 
@@ -53,25 +50,25 @@ _GELU_SIGMOID = f32(1.702)
 _MISH_HIGH = f32(20)
 
 
-@njit
+@jit
 def absolute(x):
     """|x|."""
     return from_bits(bits(x) & _MAGNITUDE)
 
 
-@njit
+@jit
 def with_sign(magnitude, x):
     """`magnitude` (not negative) with the sign of x."""
     return from_bits(bits(magnitude) | (bits(x) & _SIGN))
 
 
-@njit
+@jit
 def power_of_two(n):
     """2 ** n for -126 <= n <= 127."""
     return from_bits(u32(n + i32(127)) << u32(23))
 
 
-@njit
+@jit
 def exp(x):
     """e ** x: range reduction by multiples of ln 2, then a polynomial of degree six."""
     clamped = x if x > _EXP_LOW else _EXP_LOW  # also where x is NaN, which the last line restores
@@ -86,7 +83,7 @@ def exp(x):
     return y if x == x else x
 
 
-@njit
+@jit
 def atanh_tail(s):
     """log((1 + s) / (1 - s)) for |s| <= 1/3."""
     z = s * s
@@ -94,7 +91,7 @@ def atanh_tail(s):
     return fma(s * z, p, TWO * s)
 
 
-@njit
+@jit
 def log(x):
     """Natural logarithm; -inf at zero, NaN below."""
     small = x < _MIN_NORMAL
@@ -110,7 +107,7 @@ def log(x):
     return y if x == x else x
 
 
-@njit
+@jit
 def tanh(x):
     """Hyperbolic tangent: a polynomial near zero, by exp elsewhere."""
     t = absolute(x)
@@ -121,20 +118,20 @@ def tanh(x):
     return near if t < _TANH_SMALL else (far if x == x else x)
 
 
-@njit
+@jit
 def sigmoid(x):
     """1 / (1 + e ** -x)."""
     return ONE / (ONE + exp(-x))
 
 
-@njit
+@jit
 def gaussian(t):
     """e ** -(t * t), with the rounding error of the square carried along."""
     square = t * t
     return exp(-square) * (ONE - fma(t, t, -square))
 
 
-@njit
+@jit
 def erfc_positive(t, bell):
     """1 - erf(t) for t >= 0.85, given bell = e ** -(t * t)."""
     w = ONE / fma(HALF, t, ONE)
@@ -142,7 +139,7 @@ def erfc_positive(t, bell):
     return bell * w * p
 
 
-@njit
+@jit
 def erf_near(x):
     """erf(x) for |x| <= 0.85."""
     z = x * x
@@ -150,14 +147,14 @@ def erf_near(x):
     return fma(x, p, x)
 
 
-@njit
+@jit
 def erf_clamped(x):
     """|x| at most where the tail is zero, so that squares stay finite."""
     t = absolute(x)
     return _ERF_CLAMP if t > _ERF_CLAMP else t
 
 
-@njit
+@jit
 def erf(x):
     """Error function."""
     t = erf_clamped(x)
@@ -165,7 +162,7 @@ def erf(x):
     return erf_near(x) if t < _ERF_SMALL else (far if x == x else x)
 
 
-@njit
+@jit
 def normal_cdf(x, t, bell):
     """0.5 * (1 + erf(x / sqrt 2)) with its relative precision kept in the left tail."""
     near = fma(HALF, erf_near(x * _SQRT_HALF), HALF)
@@ -173,13 +170,13 @@ def normal_cdf(x, t, bell):
     return near if t < _ERF_SMALL else (ONE - tail if x > ZERO else tail)
 
 
-@njit
+@jit
 def times(x, factor):
     """x * factor where factor tends to zero faster than x grows."""
     return ZERO if factor == ZERO else x * factor
 
 
-@njit
+@jit
 def gelu(x):
     """x times the normal distribution function."""
     t = erf_clamped(x * _SQRT_HALF)
@@ -187,7 +184,7 @@ def gelu(x):
     return y if x == x else x
 
 
-@njit
+@jit
 def gelu_dx(x):
     """Derivative of gelu."""
     t = erf_clamped(x * _SQRT_HALF)
@@ -196,19 +193,19 @@ def gelu_dx(x):
     return y if x == x else x
 
 
-@njit
+@jit
 def gelu_tanh_gate(x):
     """0.5 * (1 + tanh(u)) = sigmoid(2 u) of the tanh approximation of gelu."""
     return sigmoid(TWO * _SQRT_2_OVER_PI * fma(_GELU_CUBIC * x * x, x, x))
 
 
-@njit
+@jit
 def gelu_tanh(x):
     """gelu by its tanh approximation."""
     return times(x, gelu_tanh_gate(x))
 
 
-@njit
+@jit
 def gelu_tanh_dx(x):
     """Derivative of the tanh approximation of gelu."""
     s = gelu_tanh_gate(x)
@@ -217,40 +214,40 @@ def gelu_tanh_dx(x):
     return s + (ZERO if flat == ZERO else x * flat * slope)
 
 
-@njit
+@jit
 def gelu_sigmoid(x):
     """gelu by its sigmoid approximation."""
     return times(x, sigmoid(_GELU_SIGMOID * x))
 
 
-@njit
+@jit
 def gelu_sigmoid_dx(x):
     """Derivative of the sigmoid approximation of gelu."""
     s = sigmoid(_GELU_SIGMOID * x)
     return s + times(_GELU_SIGMOID * x, s * (ONE - s))
 
 
-@njit
+@jit
 def silu(x):
     """x * sigmoid(x)."""
     return times(x, sigmoid(x))
 
 
-@njit
+@jit
 def silu_dx(x):
     """Derivative of silu."""
     s = sigmoid(x)
     return s + times(x, s * (ONE - s))
 
 
-@njit
+@jit
 def softplus(x):
     """log(1 + e ** x)."""
     e = exp(-absolute(x))
     return (x if x > ZERO or x != x else ZERO) + atanh_tail(e / (TWO + e))
 
 
-@njit
+@jit
 def mish(x):
     """x * tanh(softplus(x)), as a quotient of polynomials in e ** x."""
     e = exp(x if x < _MISH_HIGH or x != x else _MISH_HIGH)
@@ -258,26 +255,26 @@ def mish(x):
     return times(x, n / (n + TWO))
 
 
-@njit
+@jit
 def erf_dx(x):
     """Derivative of erf."""
     return _TWO_OVER_SQRT_PI * gaussian(x if x == x and absolute(x) < _ERF_CLAMP else (_ERF_CLAMP if x == x else x))
 
 
-@njit
+@jit
 def rsqrt(x):
     """1 / sqrt(x)."""
     return ONE / sqrt(x)
 
 
-@njit
+@jit
 def sign(x):
     """-1, 0 or 1; NaN stays."""
     y = ONE if x > ZERO else (-ONE if x < ZERO else ZERO)
     return y if x == x else x
 
 
-@njit
+@jit
 def relu(x):
     """max(x, 0); NaN stays."""
     return ZERO if x < ZERO else x

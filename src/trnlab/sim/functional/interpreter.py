@@ -7,18 +7,11 @@ a switch, without the interpreter lock.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-from numba import njit
 
 from trnlab.sim.functional.copying import convert_view, copy_view, transpose_view
-from trnlab.sim.functional.formats import element_noise, stream_key
+from trnlab.sim.functional.formats import stream_key
 from trnlab.sim.functional.kernels import (
-    ACTIVATION,
     AFFINE_SELECT,
     COPY,
     COPY_PREDICATED,
@@ -45,6 +38,7 @@ from trnlab.sim.functional.kernels import (
     row_index,
     stream,
 )
+from trnlab.sim.functional.linking import entry, jit
 from trnlab.sim.functional.matmul import can_multiply, forget_overlap, matmul
 from trnlab.sim.functional.native import load_u32
 from trnlab.sim.functional.views import ADDR, CODE, PITCH, F, P, load_block, make_view
@@ -54,7 +48,7 @@ DONE, TO_PYTHON, BAD_ROW, NOT_FINITE = range(4)
 _EXPONENT = np.uint32(0x7F800000)
 
 
-@njit
+@jit
 def gather(views, walks, scratch, block, key, report):
     """dst[p] = src[index[p]]; False when a row does not exist."""
     dst, src, index = views[DST], views[A], views[B]
@@ -71,7 +65,7 @@ def gather(views, walks, scratch, block, key, report):
     return True
 
 
-@njit
+@jit
 def move(dst, src, walks, scratch, block, key):
     """Copy bits within one format, else convert."""
     if dst[CODE] == src[CODE]:
@@ -80,7 +74,7 @@ def move(dst, src, walks, scratch, block, key):
         convert_view(dst, src, walks, scratch, block, key)
 
 
-@njit
+@jit
 def find_not_finite(view, scratch, report):
     """Whether the tile holds a NaN or an infinity; report[1:3] tells the first place."""
     for p in range(view[P]):
@@ -92,7 +86,7 @@ def find_not_finite(view, scratch, report):
     return False
 
 
-@njit
+@jit
 def execute(kind, views, present, ints, floats, packed, walks, scratch, block, panels, key, report):
     """One instruction; DONE, or why not."""
     if kind == MATMUL:
@@ -125,53 +119,36 @@ def execute(kind, views, present, ints, floats, packed, walks, scratch, block, p
     return DONE
 
 
-def _sources() -> str:
-    """A digest of this package's source: part of the cache key of the compiled loop."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+@entry
+def run(
+    begin, end, order, kind, form, slots, ints, floats, operands, base, pitch, views, packed, walks, scratch, block,
+    panels, seed, check, report,
+):  # fmt: skip
+    """Execute instructions order[begin:end]; returns where it stopped, report[0] says why.
 
-
-def _compiled(version: str) -> Callable[..., Any]:
-    """The loop. Numba's cache looks at this file only; `version`, a free variable, makes it look at the others too."""
-
-    @njit(cache=True, nogil=True)
-    def run(
-        begin, end, order, kind, form, slots, ints, floats, operands, base, pitch, views, packed, walks, scratch, block,
-        panels, seed, check, report,
-    ):  # fmt: skip
-        """Execute instructions order[begin:end]; returns where it stopped, report[0] says why.
-
-        seed: -1 rounds to nearest even, else instruction i rounds with stream `seed + i`. check: stop after the first
-        instruction that wrote a NaN or an infinity (1), or only check the instruction at `begin` (2).
-        """
-        len(version)
-        for at in range(begin, end):
-            i = order[at]
-            present, f = slots[i], form[i]
-            for slot in range(SLOTS):
-                if present[slot] >= 0:
-                    make_view(views[slot], operands[present[slot]], base, pitch)
-            key = 0
-            if seed >= 0:
-                key = np.int64(stream_key(np.uint64(seed + i)) >> np.uint64(1))
-            if check < 2:
-                report[0] = execute(
-                    kind[i], views, present, ints[f], floats[f], packed, walks, scratch, block, panels, key, report
-                )
-            if kind[i] != MATMUL and present[DST] >= 0:
-                forget_overlap(packed[0], views[DST])
-                forget_overlap(packed[1], views[DST])
-            if check and report[0] == DONE:
-                for slot in (DST, RES):
-                    if present[slot] >= 0 and find_not_finite(views[slot], scratch, report):
-                        report[0] = NOT_FINITE
-            if report[0] != DONE:
-                return at
-        return end
-
-    return run
-
-
-run = _compiled(_sources())
+    seed: -1 rounds to nearest even, else instruction i rounds with stream `seed + i`. check: stop after the first
+    instruction that wrote a NaN or an infinity (1), or only check the instruction at `begin` (2).
+    """
+    for at in range(begin, end):
+        i = order[at]
+        present, f = slots[i], form[i]
+        for slot in range(SLOTS):
+            if present[slot] >= 0:
+                make_view(views[slot], operands[present[slot]], base, pitch)
+        key = 0
+        if seed >= 0:
+            key = np.int64(stream_key(np.uint64(seed + i)) >> np.uint64(1))
+        if check < 2:
+            report[0] = execute(
+                kind[i], views, present, ints[f], floats[f], packed, walks, scratch, block, panels, key, report
+            )
+        if kind[i] != MATMUL and present[DST] >= 0:
+            forget_overlap(packed[0], views[DST])
+            forget_overlap(packed[1], views[DST])
+        if check and report[0] == DONE:
+            for slot in (DST, RES):
+                if present[slot] >= 0 and find_not_finite(views[slot], scratch, report):
+                    report[0] = NOT_FINITE
+        if report[0] != DONE:
+            return at
+    return end

@@ -8,7 +8,6 @@ stream for stochastic rounding (0: round to nearest even).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from trnlab.sim.functional.elementwise import (
     ADD,
@@ -21,6 +20,7 @@ from trnlab.sim.functional.elementwise import (
     select,
 )
 from trnlab.sim.functional.formats import F32, I32, element_noise, load_run, stream_key
+from trnlab.sim.functional.linking import jit
 from trnlab.sim.functional.native import load_f32, load_i32, load_u32, store_f32, store_i32
 from trnlab.sim.functional.views import (
     ADDR,
@@ -56,13 +56,13 @@ _LONG_ROW = 256  # from here on rows are taken one by one, in place where that i
 _FRACTION, _ZERO = np.float32(2.0**-24), np.float32(0)
 
 
-@njit
+@jit
 def rows_at_once(free):
     """How many rows of `free` elements make a block."""
     return 1 if free >= _LONG_ROW else BLOCK // free
 
 
-@njit
+@jit
 def values_per_partition(views, slot, present, immediate, out):
     """One float32 per partition, from a [P, 1] operand or a number."""
     rows = views[DST, P]
@@ -73,7 +73,7 @@ def values_per_partition(views, slot, present, immediate, out):
             store_f32(out, p, immediate)
 
 
-@njit
+@jit
 def stream(kind, views, present, ints, floats, scratch, block, key):
     """Elementwise kernels of one or two tiles."""
     dst, a, b = views[DST], views[A], views[B]
@@ -95,7 +95,7 @@ def stream(kind, views, present, ints, floats, scratch, block, key):
         elif kind == SELECT_REDUCE:
             for r in range(rows):
                 at = 4 * r * free
-                select(y + at, x + at, s0 + 4 * (row + r), 0, ints[FLAG] != 0, out + at, free)
+                select(y + at, x + at, s0 + 4 * (row + r), 0, ints[FLAG], out + at, free)
         else:
             stream_rows(kind, ints, x, y, s0 + 4 * row, s1 + 4 * row, rows, free, scratch + 12 * block, out)
         if present[RES] >= 0:
@@ -108,7 +108,7 @@ def stream(kind, views, present, ints, floats, scratch, block, key):
         store_block(views[RES], 0, count, sums, key)
 
 
-@njit
+@jit
 def stream_rows(kind, ints, x, y, s0, s1, rows, free, temporary, out):
     """The kernels with values per partition, row by row."""
     for r in range(rows):
@@ -132,7 +132,7 @@ def stream_rows(kind, ints, x, y, s0, s1, rows, free, temporary, out):
                 combine(ints[OP1], temporary, y + at, out + at, free)
 
 
-@njit
+@jit
 def reduce_rows(views, ints, scratch, block, key):
     """tensor_reduce: folds over the last ints[AXES] elements of each row."""
     dst, a = views[DST], views[A]
@@ -149,7 +149,7 @@ def reduce_rows(views, ints, scratch, block, key):
         store_block(dst, row, rows, result, key)
 
 
-@njit
+@jit
 def fill(views, floats, scratch):
     """memset: one value everywhere."""
     dst = views[DST]
@@ -160,7 +160,7 @@ def fill(views, floats, scratch):
         store_block(dst, row, min(step, dst[P] - row), scratch, 0)
 
 
-@njit
+@jit
 def ramp(ints, p, out):
     """One row of int32 offset + p * multiplier + sum of index * step."""
     start = ints[RAMP] + p * ints[RAMP + 1]
@@ -174,7 +174,7 @@ def ramp(ints, p, out):
                     n += 1
 
 
-@njit
+@jit
 def iota(views, ints, scratch, block, key):
     """The ramp, cast to dst."""
     dst, other = views[DST], scratch + 4 * block
@@ -188,7 +188,7 @@ def iota(views, ints, scratch, block, key):
         store_block(dst, p, 1, scratch if exact else other, key)
 
 
-@njit
+@jit
 def affine_select(views, ints, floats, scratch, block, key):
     """on_true where the ramp compares with zero as asked, else a number."""
     dst, a = views[DST], views[A]
@@ -200,11 +200,11 @@ def affine_select(views, ints, floats, scratch, block, key):
         ramp(ints, p, result)
         load_run(result, I32, 1, free, second)
         combine_scalar(ints[OP0], second, _ZERO, second, free)
-        select(second, x, on_false, 0, False, result, free)
+        select(second, x, on_false, 0, 0, result, free)
         store_block(dst, p, 1, result, key)
 
 
-@njit
+@jit
 def copy_predicated(views, present, ints, floats, scratch, block, key):
     """src, a tile or a number, where the predicate says so; dst elsewhere."""
     dst, a, b = views[DST], views[A], views[B]
@@ -215,11 +215,11 @@ def copy_predicated(views, present, ints, floats, scratch, block, key):
             store_f32(scratch, i, floats[VALUE])
     for p in range(dst[P]):
         x = fetch(a, p, 1, scratch) if present[A] >= 0 else scratch
-        select(fetch(b, p, 1, second), x, fetch(dst, p, 1, held), 1, ints[FLAG] != 0, result, free)
+        select(fetch(b, p, 1, second), x, fetch(dst, p, 1, held), 1, ints[FLAG], result, free)
         store_block(dst, p, 1, result, key)
 
 
-@njit
+@jit
 def dropout(views, present, ints, floats, scratch, block, key):
     """Zero where the element's random fraction is below prob."""
     dst, a = views[DST], views[A]
@@ -237,7 +237,7 @@ def dropout(views, present, ints, floats, scratch, block, key):
         store_block(dst, p, 1, scratch + 8 * block, key)
 
 
-@njit
+@jit
 def row_index(view, p):
     """The p-th index of a gather."""
     address = view[ADDR] + p * view[PITCH]

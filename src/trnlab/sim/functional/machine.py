@@ -25,6 +25,7 @@ from trnlab.numerics.rounding import narrow, random_bits, stochastic_bfloat16
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.functional import kernels as k
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
+from trnlab.sim.functional.linking import link
 from trnlab.sim.functional.matmul import PANELS
 from trnlab.sim.functional.meaning import execute_meaning
 from trnlab.sim.functional.plan import Plan, plan_of
@@ -33,7 +34,9 @@ from trnlab.sim.functional.views import VIEW
 Array = np.ndarray[Any, Any]
 POISON = 0xFF
 _PAGE = 4096
-_ROW_SKEW = 2048 + 64  # bytes added to each partition's row, so that rows do not meet in the same sets of the host's caches
+_ROW_SKEW = (
+    2048 + 64
+)  # bytes added to each partition's row, so that rows do not meet in the same sets of the host's caches
 _VALUES = 3 * 128  # float32 per partition, behind the blocks of scratch
 
 
@@ -53,6 +56,7 @@ class Machine:
     """The memories of one core. `executed` counts instructions, `by_meaning` those that had no compiled kernel."""
 
     def __init__(self, chip: Chip, options: RunOptions | None = None) -> None:
+        link()
         self.chip, self.options = chip, options or RunOptions()
         self.sbuf = _poisoned(chip.num_partitions, int(chip.sbuf.bytes_per_partition.value))
         self.psum = _poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
@@ -144,7 +148,10 @@ class Machine:
         top = sbuf_base + routine.sbuf_bytes
         if top > self.sbuf.shape[1]:
             raise RunError(
-                f"routine {routine.name!r} reaches beyond SBUF", limit=self.sbuf.shape[1], got=top, chip=self.chip.name
+                f"routine {routine.name!r} reaches beyond SBUF",
+                limit=self.sbuf.shape[1],
+                got=top,
+                chip=self.chip.name,
             )
 
     def _bind(

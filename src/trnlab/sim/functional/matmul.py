@@ -9,8 +9,10 @@ precision costs nothing but the packing; an operand used again by the next matmu
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba.types import int64 as i64
+from numba.types import void
 
+from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import TILE_M, TILE_N, load_f32, multiply_tile, store_f32
 from trnlab.sim.functional.views import ADDR, HIGH, LOW, PITCH, VIEW, F, P, fetch, is_dense
 
@@ -19,24 +21,49 @@ PANELS = (MAX_M + TILE_M) * MAX_K + (MAX_N + TILE_N) * MAX_K + TILE_M * TILE_N  
 ZERO = np.float32(0)
 
 
-@njit
+@exported(void(i64, i64, i64, i64, i64, i64))
+def pack_row(row, free, width, depth, k, panels):
+    """Row k of [depth, free] into its place in the panels."""
+    full = free // width
+    for j in range(full):
+        out = panels + (j * depth + k) * width * 4
+        for i in range(width):
+            store_f32(out, i, load_f32(row, j * width + i))
+    if full * width < free:
+        out = panels + (full * depth + k) * width * 4
+        for i in range(width):
+            store_f32(out, i, load_f32(row, full * width + i) if full * width + i < free else ZERO)
+
+
+@exported(void(i64, i64, i64, i64, i64, i64, i64, i64))
+def multiply_panels(left, right, c, pitch, depth, m, n, fresh):
+    """c [m, n] = or += packed left.T @ packed right; scratch for an incomplete register tile lies behind `right`."""
+    corner = right + (MAX_N + TILE_N) * MAX_K * 4
+    for j in range(0, n, TILE_N):
+        b = right + j * depth * 4
+        for i in range(0, m, TILE_M):
+            a, tile = left + i * depth * 4, c + i * pitch + j * 4
+            rows, columns = min(TILE_M, m - i), min(TILE_N, n - j)
+            if rows == TILE_M and columns == TILE_N:
+                multiply_tile(a, b, tile, pitch, depth, fresh)
+                continue
+            for r in range(rows):
+                for x in range(columns):
+                    store_f32(corner, r * TILE_N + x, load_f32(tile + r * pitch, x))
+            multiply_tile(a, b, corner, TILE_N * 4, depth, fresh)
+            for r in range(rows):
+                for x in range(columns):
+                    store_f32(tile + r * pitch, x, load_f32(corner, r * TILE_N + x))
+
+
+@jit
 def pack(view, width, panels, scratch):
     """[K, free] as panels [free / width, K, width] of float32."""
-    depth, free = view[P], view[F]
-    for k in range(depth):
-        row = fetch(view, k, 1, scratch)
-        full = free // width
-        for j in range(full):
-            out = panels + (j * depth + k) * width * 4
-            for i in range(width):
-                store_f32(out, i, load_f32(row, j * width + i))
-        if full * width < free:
-            out = panels + (full * depth + k) * width * 4
-            for i in range(width):
-                store_f32(out, i, load_f32(row, full * width + i) if full * width + i < free else ZERO)
+    for k in range(view[P]):
+        pack_row(fetch(view, k, 1, scratch), view[F], width, view[P], k, panels)
 
 
-@njit
+@jit
 def same_view(a, b):
     """Whether two views read the same elements in the same order."""
     for i in range(VIEW):
@@ -45,7 +72,14 @@ def same_view(a, b):
     return True
 
 
-@njit
+@jit
+def keep_view(kept, view):
+    """Remember a view."""
+    for i in range(VIEW):
+        kept[i] = view[i]
+
+
+@jit
 def forget_overlap(packed, target):
     """Mark a packed operand as stale when `target`, about to be written, shares bytes with it.
 
@@ -59,42 +93,21 @@ def forget_overlap(packed, target):
         packed[P] = 0
 
 
-@njit
+@jit
 def matmul(target, stationary, moving, packed, accumulate, panels, scratch):
     """PSUM target [M, N] (dense rows) = or += stationary [K, M].T @ moving [K, N]. packed [2, VIEW]: what panels hold."""
-    depth, m, n = stationary[P], stationary[F], moving[F]
     left, right = panels, panels + (MAX_M + TILE_M) * MAX_K * 4
-    corner = right + (MAX_N + TILE_N) * MAX_K * 4
     if not same_view(packed[0], stationary):
         pack(stationary, TILE_M, left, scratch)
-        packed[0] = stationary
+        keep_view(packed[0], stationary)
     if not same_view(packed[1], moving):
         pack(moving, TILE_N, right, scratch)
-        packed[1] = moving
-    fresh = 0 if accumulate else 1
-    for j in range(0, n, TILE_N):
-        b = right + j * depth * 4
-        for i in range(0, m, TILE_M):
-            a, c = left + i * depth * 4, target[ADDR] + i * target[PITCH] + j * 4
-            if i + TILE_M <= m and j + TILE_N <= n:
-                multiply_tile(a, b, c, target[PITCH], depth, fresh)
-            else:
-                multiply_edge(a, b, c, target[PITCH], depth, fresh, min(TILE_M, m - i), min(TILE_N, n - j), corner)
+        keep_view(packed[1], moving)
+    depth, m, n = stationary[P], stationary[F], moving[F]
+    multiply_panels(left, right, target[ADDR], target[PITCH], depth, m, n, 0 if accumulate else 1)
 
 
-@njit
-def multiply_edge(a, b, c, pitch, depth, fresh, rows, columns, corner):
-    """A register tile of which only [rows, columns] exist."""
-    for r in range(rows):
-        for i in range(columns):
-            store_f32(corner, r * TILE_N + i, load_f32(c + r * pitch, i))
-    multiply_tile(a, b, corner, TILE_N * 4, depth, fresh)
-    for r in range(rows):
-        for i in range(columns):
-            store_f32(c + r * pitch, i, load_f32(corner, r * TILE_N + i))
-
-
-@njit
+@jit
 def can_multiply(target, stationary, moving):
     """Whether `matmul` covers these operands; else the instruction's meaning is used."""
     return is_dense(target) and target[F] == moving[F] and stationary[P] <= MAX_K and moving[F] <= MAX_N

@@ -6,11 +6,10 @@ A view is a tile [P, F]. `load_block` brings `rows` of its rows into dense float
 
 from __future__ import annotations
 
-from numba import njit
-
 from trnlab.numerics import dtypes
 from trnlab.program.routine import COL
 from trnlab.sim.functional.formats import F32, load_run, store_run
+from trnlab.sim.functional.linking import jit
 
 # Columns of a view. PITCH: bytes between rows. NDIMS: free dimensions after merging; DIMS: (step, count) four times, in
 # elements, outermost first. LOW, HIGH: bytes that a row touches, relative to its address.
@@ -23,7 +22,7 @@ _STEP, _OFFSET, _DIMS, _IS_HBM = (COL[c] for c in ("partition_step", "offset", "
 _ITEMSIZE = tuple(dtypes.BY_CODE[code].itemsize for code in range(len(dtypes.BY_CODE)))
 
 
-@njit
+@jit
 def make_view(view, record, base, pitch):
     """Fill `view` from an operand record. base, pitch: per buffer, its absolute address and bytes between partitions."""
     owner = record[_BUFFER]
@@ -55,13 +54,13 @@ def make_view(view, record, base, pitch):
     view[LOW], view[HIGH] = low * item, (high + 1) * item
 
 
-@njit
+@jit
 def is_dense(view):
     """Whether each row is one run of adjacent elements."""
     return view[NDIMS] == 1 and view[DIMS + 6] == 1
 
 
-@njit
+@jit
 def load_block(view, row, rows, out):
     """Rows [row, row + rows) as float32 into dense scratch."""
     start, pitch, free = view[ADDR] + row * view[PITCH], view[PITCH], view[F]
@@ -78,7 +77,7 @@ def load_block(view, row, rows, out):
                     out += inner * 4
 
 
-@njit
+@jit
 def store_block(view, row, rows, source, key):
     """Dense float32 scratch into rows [row, row + rows), rounded to the view's format."""
     start, pitch, free = view[ADDR] + row * view[PITCH], view[PITCH], view[F]
@@ -97,7 +96,7 @@ def store_block(view, row, rows, source, key):
                     first += inner
 
 
-@njit
+@jit
 def fetch(view, row, rows, scratch):
     """Address of the rows as dense float32: where they are, if they are that already, else in scratch."""
     if rows == 1 and view[CODE] == F32 and is_dense(view):
@@ -106,7 +105,7 @@ def fetch(view, row, rows, scratch):
     return scratch
 
 
-@njit
+@jit
 def may_write_directly(target, source):
     """Whether results may go straight to memory: dense float32 rows that do not partly overlap the source's."""
     if target[CODE] != F32 or not is_dense(target):

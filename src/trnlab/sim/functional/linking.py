@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the simulator's loops are compiled: each exported loop once, under a symbol of its own, and cached on disk.
+
+Numba compiles a function together with everything it calls, again at each level of calls. A loop marked `exported` is instead
+compiled alone and called through its symbol, as from a C library, which keeps the first start short. `jit` is for the small
+functions that should be inlined into the loops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CellType, FunctionType
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba import cfunc, njit, types
+from numba.core.typing import Signature
+
+Function = Callable[..., Any]
+_PREFIX = "trnlab_"
+
+
+@dataclass
+class _Export:
+    symbol: str
+    signature: Signature
+    function: Function
+    compiled: Any = None
+
+
+_EXPORTS: list[_Export] = []
+
+
+def jit(function: Function) -> Function:
+    """Compile on use; division by zero gives infinity or NaN, as on the chip."""
+    compiled: Function = njit(error_model="numpy")(function)
+    return compiled
+
+
+def exported(signature: Signature) -> Callable[[Function], Any]:
+    """Decorator: compile the function by itself, for calls from compiled code. Only numbers may pass (addresses are int64)."""
+
+    def register(function: Function) -> Any:
+        symbol = _PREFIX + function.__name__
+        _EXPORTS.append(_Export(symbol, signature, function))
+        return types.ExternalFunction(symbol, signature)
+
+    return register
+
+
+def link() -> None:
+    """Compile, or load from the cache, whatever was exported and is not linked yet; in the order of definition."""
+    for export in _EXPORTS:
+        if export.compiled is None:
+            compile_one = cfunc(export.signature, cache=True, error_model="numpy")
+            export.compiled = compile_one(versioned(export.function))
+            llvm.add_symbol(export.symbol, export.compiled.address)
+
+
+def entry(function: Function) -> Function:
+    """Compile a function that Python calls: cached, without the interpreter lock."""
+    compiled: Function = njit(cache=True, nogil=True, error_model="numpy")(versioned(function))
+    return compiled
+
+
+def versioned(function: Function) -> Function:
+    """The function with one more closure variable, a digest of this package's source.
+
+    Numba's cache looks at the file of the function itself and at its closure; through this it sees every file.
+    """
+    assert isinstance(function, FunctionType) and function.__closure__ is None
+    code = function.__code__.replace(co_freevars=("source_digest",))
+    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, (CellType(_DIGEST),))
+    copy.__module__, copy.__qualname__, copy.__doc__ = function.__module__, function.__qualname__, function.__doc__
+    return copy
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_DIGEST = _digest()
