@@ -18,6 +18,7 @@ _HOME = {
     "capture_step": "capture",
     "Captured": "capture",
     "import_fx": "import_fx",
+    "operators": "import_fx",
     "InterpreterEngine": "engine",
     "DeviceEngine": "engine",
     "use": "engine",

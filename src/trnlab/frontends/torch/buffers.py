@@ -42,9 +42,8 @@ class Buffer:
             self._alias[...] = array
 
 
-def tensor_from(array: Array, kind: torch.dtype) -> torch.Tensor:
-    """A new `neuron` tensor of dtype `kind` with the values of `array`, whose memory it takes over when it can."""
-    if kind is torch.bool:
-        return as_neuron(torch.from_numpy(array.view(np.bool_)))
-    tensor = from_numpy_alias(array, "cpu")
-    return as_neuron(tensor if tensor.dtype is kind else tensor.to(kind))
+def tensor_from(array: Array, kind: torch.dtype, device: str = "neuron") -> torch.Tensor:
+    """A new tensor of dtype `kind` with the values of `array`, whose memory it takes over when it can."""
+    tensor = torch.from_numpy(array.view(np.bool_)) if kind is torch.bool else from_numpy_alias(array, "cpu")
+    tensor = tensor if tensor.dtype is kind else tensor.to(kind)
+    return as_neuron(tensor) if device == "neuron" else tensor

@@ -157,10 +157,9 @@ class _Capture:
             self._add(Role(kind, name, i), tensor)
         names = list(subject.parameters)
         for i, key, tensor in subject.state():
-            self._add(Role("state", f"{names[i]}.{key}", (i, key)), tensor)
+            self._add(Role("state", f"{names[i]}.{key}", (i, key)), tensor, "neuron")
         if optimizer is not None:
-            number = torch.zeros(())
-            device = str(next(iter(subject.parameters.values())).device)
+            number, device = torch.zeros(()), "neuron"
             for group in subject.counts():
                 self._add(Role("count", f"step{len(self.roles)}" if len(group) < len(names) else "step", group), number, device)
             for i in range(len(optimizer.param_groups)):

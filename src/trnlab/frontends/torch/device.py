@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from trnlab.frontends.torch import attention, autocast, host_ops, module, modules, storages
+from trnlab.frontends.torch import autocast, composites, host_ops, module, modules, storages
 
 
 def register() -> None:
@@ -19,6 +19,6 @@ def register() -> None:
     _setup_privateuseone_for_python_backend("neuron", backend_module=module)
     host_ops.register()
     autocast.register()
-    attention.register()
+    composites.register()
     storages.register()
     modules.register()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from trnlab.errors import Location, TrnlabError, UnsupportedOpError
+from trnlab.errors import GraphError, Location, UnsupportedOpError
 from trnlab.frontends.torch.dlpack import to_numpy_alias
 from trnlab.frontends.torch.locations import parse
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site
@@ -23,7 +23,13 @@ from trnlab.frontends.torch.types import type_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
 
-_REMEDY = "write it with the operators listed in docs/operators.md, or compute it on the host before the step"
+_REMEDY = "write it with operators that trnlab.frontends.torch.operators() lists, or compute it on the host before the step"
+_UNKNOWN = object()  # a result that cannot be described, of an operator that was refused already
+
+
+def operators() -> list[str]:
+    """Names of the ATen operators that have a lowering; others work when PyTorch can split them into these."""
+    return sorted(map(str, LOWERINGS))
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ class _Importer:
     # -- one method per kind of FX node ------------------------------------------------------------------------------
     def _placeholder(self, node: fx.Node) -> None:
         value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            self.values[node] = int(value)  # shapes are static: this program is for this size
         if not isinstance(value, torch.Tensor) or not node.users:
             return
         expected = type_of(value)
@@ -105,28 +113,40 @@ class _Importer:
 
     def _call_function(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
-            self.values[node] = self.values[node.args[0]][node.args[1]]  # type: ignore[index]
-            return
-        where = parse(node.meta.get("stack_trace") or "")
-        types = _result_types(node)
-        site = Site(self.b, node, types, self.random)
-        with self.b.at(where, _name(node.target)):
-            try:
-                results = self._lower(node, site)
-            except Refused as refusal:
-                self.unsupported.append(UnsupportedOp(_name(node.target), _operands(node), where, str(refusal)))
-                results = tuple(t and self.b.constant(0, t.dtype, t.shape) for t in types)
-            self._check(node, results, types)
-        self.values[node] = results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
+            whole = self.values[node.args[0]]  # type: ignore[index]
+            self.values[node] = whole if whole is _UNKNOWN else whole[node.args[1]]
+        elif isinstance(node.meta.get("val"), (int, torch.SymInt)):
+            self.values[node] = int(node.meta["val"])
+        else:
+            where = parse(node.meta.get("stack_trace") or "")
+            with self.b.at(where, _name(node.target)):
+                self.values[node] = self._computed(node, where)
 
-    def _lower(self, node: fx.Node, site: Site) -> tuple[Value | None, ...]:
+    def _computed(self, node: fx.Node, where: Location | None) -> Any:
+        """The results of one operator; zeros of the right types, or `_UNKNOWN`, for one that is refused."""
+        if any(self.values.get(n) is _UNKNOWN for n in node.all_input_nodes):
+            return _UNKNOWN
+        types: list[TensorType | None] | None = None
+        try:
+            types = _result_types(node)
+            results = self._lower(node, Site(self.b, node, types, self.random))
+        except (Refused, UnsupportedOpError) as refusal:
+            remedy = refusal.what if isinstance(refusal, UnsupportedOpError) else str(refusal)
+            self.unsupported.append(UnsupportedOp(_name(node.target), _operands(node), where, remedy))
+            if types is None:
+                return _UNKNOWN
+            results = tuple(t and self.b.constant(0, t.dtype, t.shape) for t in types)
+        self._check(node, results, types)
+        return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
+
+    def _lower(self, node: fx.Node, site: Site) -> tuple[Any, ...]:
         lowering = LOWERINGS.get(node.target)
         if lowering is None:
             raise Refused(_REMEDY)
         args, kwargs = self._translated(node.args), self._translated(node.kwargs)
         try:
             results = lowering(site, *args, **kwargs)
-        except TrnlabError as error:
+        except GraphError as error:
             raise Refused(f"{error.what}: limit {error.limit}, got {error.got}") from error
         return tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
@@ -135,7 +155,7 @@ class _Importer:
         for i, result in enumerate(_flat(node.args[0])):
             value = self.values.get(result)
             target = self.inputs[aliases[i]] if i in aliases else None
-            if value is not None and value is not target:
+            if value is not None and value is not _UNKNOWN and value is not target:
                 self.b.output(value, aliases.get(i, result.name), target)
                 self.outputs.append(i)
 

@@ -71,6 +71,10 @@ class RecordLines(TorchFunctionMode):
         _set_line(line)
         return function(*args, **(kwargs or {}))
 
+    def last(self) -> Location | None:
+        """The line that called the latest operator."""
+        return parse(self._lines[-1] or "") if self._lines else None
+
     def _line_of(self, number: int) -> str | None:
         place = bisect.bisect_right(self._starts, number) - 1
         return self._lines[place] if place >= 0 else None

@@ -108,7 +108,7 @@ class TrainStep:
         if role.kind == "rate":
             return Buffer(torch.tensor(float(self.optimizer.param_groups[role.place]["lr"]), dtype=torch.float32))
         if role.kind == "seed":
-            return Buffer(torch.randint(_LARGEST_SEED, (), dtype=torch.int32))
+            return Buffer(new_seed())
         if role.kind == "count":
             return Buffer(torch.tensor(float(self.optimizer.state[parameters[role.place[0]]]["step"])))
         if role.kind == "state":
@@ -123,6 +123,11 @@ class TrainStep:
     def _store_count(self, parameters: list[Tensor], role: Role, value: Any) -> None:
         for i in role.place:
             as_host(self.optimizer.state[parameters[i]]["step"]).fill_(float(value))
+
+
+def new_seed() -> Tensor:
+    """A seed for one run of a program, drawn from PyTorch's generator: `torch.manual_seed` decides what follows."""
+    return torch.randint(_LARGEST_SEED, (), dtype=torch.int32)
 
 
 def _form(leaf: Any) -> Hashable:

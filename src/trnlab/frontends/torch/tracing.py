@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 
-from trnlab.errors import UsageError
+from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
 
@@ -44,9 +44,19 @@ def trace(function: Callable[..., Sequence[Tensor]], fakes: Sequence[Tensor], mo
             with lines:
                 return function(lines, *inputs)
 
-        first = make_fx(recorded, _disable_torch_fn_metadata_mode=True)(*fakes)
+        try:
+            first = make_fx(recorded, _disable_torch_fn_metadata_mode=True)(*fakes)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise _depends_on_values(error, lines) from error
     first.graph.eliminate_dead_code()
     return functionalised(first, fakes, mode)
+
+
+def _depends_on_values(error: Any, lines: RecordLines) -> UnsupportedOpError:
+    return UnsupportedOpError(
+        f"{error.func} needs the values of a tensor while the step is being captured", code="TRN204", where=lines.last(),
+        remedy="keep .item(), Python conditions on tensors and boolean indexing out of the step; torch.where does the like",
+    )  # fmt: skip
 
 
 def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:

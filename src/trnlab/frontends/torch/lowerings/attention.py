@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two operators that `frontends.torch.attention` defines."""
+"""The two operators that `frontends.torch.composites` defines."""
 
 from __future__ import annotations
 
+from trnlab.frontends.torch import composites  # noqa: F401  (defines the operators)
 from trnlab.frontends.torch.lowerings.registry import lowers
-
-from .. import attention as _defines_the_operators  # noqa: F401
 
 
 @lowers("trnlab::attention.default")

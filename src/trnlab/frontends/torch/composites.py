@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`scaled_dot_product_attention` on `neuron` stays one operator, so that the compiler can keep the scores on chip.
+"""Composites that stay whole on `neuron`: attention, so that the compiler can keep the scores on chip, and dropout.
 
-It becomes `trnlab::attention` with its own derivative `trnlab::attention_backward`; both run on the host in eager mode (as
+`scaled_dot_product_attention` becomes `trnlab::attention` with its own derivative `trnlab::attention_backward`; both run on the host in eager mode (as
 plain matrix products) and become single graph ops when captured. Attention with dropout, or whose mask needs a gradient, is
 written out as matrix products and a softmax, because the weights themselves are then needed.
 
@@ -120,8 +120,13 @@ def scaled_dot_product_attention(
     return out.reshape(*query.shape[:-1], value.shape[-1])
 
 
+def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """The kernel of `F.dropout` on `neuron`: as one operator, whose backward pass keeps a mask of one byte per element."""
+    return torch.native_dropout(x, p, True)[0] if train and p > 0 else x
+
+
 def register() -> None:
-    """Define the two operators and send `scaled_dot_product_attention` on `neuron` to them. Called once."""
+    """Define the two operators and send PyTorch's composites on `neuron` to them. Called once."""
     library = torch.library.Library("trnlab", "DEF")
     for schema in _SCHEMAS:
         library.define(schema)
@@ -133,4 +138,5 @@ def register() -> None:
     aten = torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
         aten.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
+        aten.impl("dropout", dropout, key)
     _LIBRARIES.extend((library, aten))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.compile(backend="neuron")`: each graph that PyTorch hands over becomes a program of the simulated chip.
+
+AOTAutograd delivers functional graphs of ATen operators: a forward and a backward graph, or one graph where no gradients are
+needed (an optimizer's step, inference). Writes to inputs arrive as `copy_` at the end and become outputs that overwrite inputs.
+PyTorch finds this backend by name through the `torch_dynamo_backends` entry point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import CompileContext
+
+from trnlab.frontends.torch import engine
+from trnlab.frontends.torch.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
+from trnlab.frontends.torch.step import new_seed
+
+_COPY = torch.ops.aten.copy_.default
+
+
+def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """The backend. Raises UnsupportedOpError (inside PyTorch's own exception) that lists all operators without a lowering."""
+    return _backend()(module, examples)
+
+
+@cache
+def _backend() -> Callable[..., Any]:
+    return aot_autograd(
+        fw_compiler=_compiler("forward"),
+        bw_compiler=_compiler("backward"),
+        inference_compiler=_compiler("graph"),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+
+
+def _compiler(part: str) -> Callable[..., Any]:
+    def compile(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        return make_boxed_func(CompiledGraph(module, f"{part}_{_frame()}"))
+
+    return compile
+
+
+def _frame() -> int:
+    """Number of the compiled function: the same when it is compiled again, so that a recompilation can be explained."""
+    compile_id = CompileContext.current_compile_id()
+    return (compile_id.frame_id or 0) if compile_id is not None else 0
+
+
+class CompiledGraph:
+    """One graph of AOTAutograd as a function of tensors."""
+
+    def __init__(self, module: fx.GraphModule, name: str) -> None:
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self._position = {n.name: i for i, n in enumerate(placeholders)}
+        self._plan, self._kinds = _separate(module)
+        computed = [n for n in self._plan if isinstance(n, fx.Node) and n.op != "placeholder"]
+        self._computed = {n: i for i, n in enumerate(dict.fromkeys(computed))}
+        aliases = _take_out_writes(module, list(self._computed))
+        self.imported: Imported = import_fx(module, name, aliases)
+        self._place = {fx_place: i for i, fx_place in enumerate(self.imported.outputs)}
+        self._program = engine.current().compile(self.imported.graph)
+
+    def __call__(self, *args: Any) -> list[Any]:
+        bound = [Buffer(args[self._position[n]] if n is not None else new_seed()) for n in self.imported.inputs]
+        results = self._program([b.array() for b in bound])
+        for i, j in self.imported.graph.aliases.items():
+            bound[j].store(results[i])
+        made = {n: self._result(n, results[self._place[i]]) for n, i in self._computed.items()}
+        return [self._returned(n, made, args) for n in self._plan]
+
+    def _returned(self, planned: fx.Node | int | None, made: dict[fx.Node, torch.Tensor], args: Sequence[Any]) -> Any:
+        if not isinstance(planned, fx.Node):
+            return planned
+        return made[planned] if planned in made else args[self._position[planned.name]]
+
+    def _result(self, node: fx.Node, array: Any) -> torch.Tensor:
+        fake = self._kinds[node]
+        return tensor_from(array, fake.dtype, fake.device.type)
+
+
+def _separate(module: fx.GraphModule) -> tuple[list[fx.Node | int | None], dict[fx.Node, torch.Tensor]]:
+    """What the graph returns, and the fake tensors behind it; a `copy_` stands for what it copies, a size for its number."""
+    output = next(n for n in module.graph.nodes if n.op == "output")
+    returned: list[fx.Node | int | None] = []
+    for item in output.args[0]:
+        value = item.meta["val"] if isinstance(item, fx.Node) else item
+        returned.append(int(value) if isinstance(value, (int, torch.SymInt)) else item and _source(item))
+    return returned, {n: n.meta["val"] for n in returned if isinstance(n, fx.Node)}
+
+
+def _source(node: fx.Node) -> fx.Node:
+    return node.args[1] if node.target is _COPY else node  # type: ignore[return-value]
+
+
+def _take_out_writes(module: fx.GraphModule, computed: list[fx.Node]) -> dict[int, str]:
+    """Make the graph return `computed` and then what it wrote to inputs; returns which output overwrites which input."""
+    aliases: dict[int, str] = {}
+    outputs = list(computed)
+    for node in list(module.graph.nodes):
+        if node.target is _COPY:
+            aliases[len(outputs)] = node.args[0].name
+            outputs.append(node.args[1])
+            node.replace_all_uses_with(node.args[1])
+    output = next(n for n in module.graph.nodes if n.op == "output")
+    output.args = (tuple(outputs),)
+    for node in reversed(list(module.graph.nodes)):
+        if node.target is _COPY:
+            module.graph.erase_node(node)
+    return aliases
