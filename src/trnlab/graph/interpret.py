@@ -21,7 +21,8 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.indexing import gather, scatter
 from trnlab.graph.ir import Graph, Op, TensorType
 from trnlab.graph.ops import OPS
-from trnlab.numerics.dtypes import DType, bool_, float32, tfloat32
+from trnlab.numerics.dtypes import DType, bool_, float32
+from trnlab.numerics.rounding import narrow
 
 Array = np.ndarray[Any, Any]
 Attrs = Mapping[str, Any]
@@ -105,18 +106,9 @@ def _round(array: Array, dtype: DType, held: np.dtype[Any]) -> Array:
         return array.astype(np.bool_, copy=False)
     if not dtype.is_float:
         return array.astype(dtype.numpy, copy=False)
-    if dtype is tfloat32:
-        return _round_tfloat32(array.astype(np.float32)).astype(held)
     if dtype is float32:
         return array.astype(held, copy=False)
-    return array.astype(np.float32).astype(dtype.numpy).astype(held)
-
-
-def _round_tfloat32(array: Array) -> Array:
-    """Keep 10 of float32's 23 fraction bits, to nearest, ties to even."""
-    bits = np.ascontiguousarray(array).view(np.uint32).reshape(array.shape)
-    rounded = (bits + np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
-    return np.where(np.isfinite(array), rounded.view(np.float32), array)
+    return narrow(array, dtype).reshape(array.shape).astype(held)
 
 
 # -- elementwise --------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class _Parser:
         b = GraphBuilder(self.string() if self.skip("@") else self.next("graph")[1:])
         self.next("punct", "(")
         while not self.skip(")"):
-            label = self.next("value")
+            label = self.fresh()
             self.next("punct", ":")
             tensor = self.type()
             self.define(label, b.input(_hint(label), tensor.shape, tensor.dtype))
@@ -105,9 +105,15 @@ class _Parser:
         self.next("end")
         return b.build()
 
-    def define(self, label: str, value: Value) -> None:
+    def fresh(self) -> str:
+        """A name that no value has yet."""
+        label = self.next("value")
         if label in self.values:
-            self.fail(f"a name other than {label}, which is taken")
+            self.at -= 1
+            self.fail("a name that is not taken")
+        return label
+
+    def define(self, label: str, value: Value) -> None:
         value.name = _hint(label)
         self.values[label] = value
 
@@ -128,9 +134,9 @@ class _Parser:
     def op(self, b: GraphBuilder) -> None:
         """results = name [literal] [operands] [{attributes}] : types [loc(...)]."""
         start = self.tokens[self.at][2]
-        labels = [self.next("value")]
+        labels = [self.fresh()]
         while self.skip(","):
-            labels.append(self.next("value"))
+            labels.append(self.fresh())
         self.next("punct", "=")
         name = self.next("word")
         literal = self.literal() if name == "constant" else None

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Typing rules: for every op, the result types that follow; and what is refused, with its code."""
+
+import pytest
+from graph_samples import typed
+
+from trnlab.errors import GraphError
+from trnlab.graph.infer import infer
+from trnlab.graph.ops import BINARY, OPS, UNARY
+from trnlab.numerics.dtypes import bfloat16, float32, int32
+
+F23, B23, I23, P23 = "2x3xfloat32", "2x3xbfloat16", "2x3xint32", "2x3xbool"
+DOT = {"lhs_batching_dimensions": (), "rhs_batching_dimensions": (), "lhs_contracting_dimensions": (1,),
+       "rhs_contracting_dimensions": (0,), "dtype": float32}  # fmt: skip
+BATCHED = {"lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (1,), "lhs_contracting_dimensions": (2,),
+           "rhs_contracting_dimensions": (0,), "dtype": bfloat16}  # fmt: skip
+ROWS = {"offset_dims": (2,), "collapsed_slice_dims": (0,), "operand_batching_dims": (), "start_index_map": (0,),
+        "start_indices_batching_dims": (), "index_vector_dim": 2, "slice_sizes": (1, 5)}  # fmt: skip
+ADD_ROWS = {"update_window_dims": (2,), "inserted_window_dims": (0,), "input_batching_dims": (),
+            "scatter_indices_batching_dims": (), "scatter_dims_to_operand_dims": (0,), "index_vector_dim": 2,
+            "kind": "add"}  # fmt: skip
+PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_padding": (0, 2)}
+QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
+HEADS = {"causal": True, "scale": 0.5}
+
+FOLLOWS = [
+    *[(name, ["2x3xfloat32"], {}, ["2x3xbool" if name == "is_finite" else F23]) for name in UNARY if name != "not"],
+    *[(name, [F23, F23], {}, [F23]) for name in BINARY if name not in ("and", "or", "xor")],
+    *[(name, [P23, P23], {}, [P23]) for name in ("and", "or", "xor")],
+    ("not", [P23], {}, [P23]),
+    ("and", [I23, I23], {}, [I23]),
+    ("add", [I23, I23], {}, [I23]),
+    ("compare", [B23, B23], {"comparison_direction": "LE"}, [P23]),
+    ("select", [P23, B23, B23], {}, [B23]),
+    ("select", ["bool", B23, B23], {}, [B23]),
+    ("clamp", ["float32", F23, F23], {}, [F23]),
+    ("convert", [F23], {"dtype": bfloat16}, [B23]),
+    ("constant", [], {"value": 1.0, "shape": (2, 3), "dtype": float32}, [F23]),
+    ("iota", [], {"iota_dimension": 1, "shape": (2, 3), "dtype": int32}, [I23]),
+    ("trn.rng_uniform", ["int32"], {"shape": (2, 3), "stream": 0}, [F23]),
+    ("broadcast_in_dim", ["3xfloat32"], {"broadcast_dimensions": (1,), "shape": (2, 3)}, [F23]),
+    ("broadcast_in_dim", ["1x2xfloat32"], {"broadcast_dimensions": (1, 0), "shape": (2, 3)}, [F23]),
+    ("reshape", [F23], {"shape": (3, 1, 2)}, ["3x1x2xfloat32"]),
+    ("transpose", ["2x3x4xfloat32"], {"permutation": (2, 0, 1)}, ["4x2x3xfloat32"]),
+    ("slice", ["5x6xint32"], {"start_indices": (1, 0), "limit_indices": (4, 6), "strides": (2, 4)}, ["2x2xint32"]),
+    ("concatenate", [F23, "2x1xfloat32", F23], {"dimension": 1}, ["2x7xfloat32"]),
+    ("pad", [F23, "float32"], PAD, ["3x6xfloat32"]),
+    ("reduce", ["2x3x4xfloat32"], {"dimensions": (0, 2), "kind": "add"}, ["3xfloat32"]),
+    ("reduce", [P23], {"dimensions": (0, 1), "kind": "or"}, ["bool"]),
+    ("dot_general", ["2x3xbfloat16", "3x4xbfloat16"], DOT, ["2x4xfloat32"]),
+    ("dot_general", ["2x3x4xfloat32", "4x2x5xfloat32"], BATCHED, ["2x3x5xbfloat16"]),
+    ("gather", ["9x5xfloat32", "2x3xint32"], ROWS, ["2x3x5xfloat32"]),
+    ("scatter", ["9x5xfloat32", "2x3xint32", "2x3x5xfloat32"], ADD_ROWS, ["9x5xfloat32"]),
+    ("trn.gelu", [F23], {"approximate": "tanh"}, [F23]),
+    ("trn.gelu_dx", [B23], {"approximate": "none"}, [B23]),
+    ("trn.attention", QKV, HEADS, [QKV[0], "2x4x5xfloat32"]),
+    ("trn.attention", [*QKV, "1x1x5x7xfloat32"], HEADS, [QKV[0], "2x4x5xfloat32"]),
+    ("trn.attention_backward", [QKV[0], *QKV, QKV[0], "2x4x5xfloat32"], HEADS, QKV),
+]
+
+REFUSED = [
+    ("conv", [], {}, "TRN301"),
+    ("add", [F23], {}, "TRN301"),
+    ("concatenate", [], {"dimension": 0}, "TRN301"),
+    ("add", [F23, "3xfloat32"], {}, "TRN302"),
+    ("add", [F23, B23], {}, "TRN303"),
+    ("add", [P23, P23], {}, "TRN303"),
+    ("tanh", [I23], {}, "TRN303"),
+    ("and", [F23, F23], {}, "TRN303"),
+    ("negate", [F23], {"axis": 1}, "TRN304"),
+    ("compare", [F23, F23], {}, "TRN304"),
+    ("compare", [F23, F23], {"comparison_direction": "=="}, "TRN304"),
+    ("select", [F23, F23, F23], {}, "TRN303"),
+    ("select", ["3xbool", F23, F23], {}, "TRN302"),
+    ("clamp", ["3xfloat32", F23, F23], {}, "TRN302"),
+    ("constant", [], {"value": 1, "shape": (2,), "dtype": float32}, "TRN303"),
+    ("constant", [], {"value": 1.0, "shape": (-2,), "dtype": float32}, "TRN302"),
+    ("iota", [], {"iota_dimension": 2, "shape": (2, 3), "dtype": int32}, "TRN304"),
+    ("trn.rng_uniform", ["float32"], {"shape": (2,), "stream": 0}, "TRN303"),
+    ("broadcast_in_dim", ["3xfloat32"], {"broadcast_dimensions": (0,), "shape": (2, 3)}, "TRN302"),
+    ("broadcast_in_dim", ["3xfloat32"], {"broadcast_dimensions": (2,), "shape": (2, 3)}, "TRN304"),
+    ("broadcast_in_dim", ["3xfloat32"], {"broadcast_dimensions": (), "shape": (2, 3)}, "TRN304"),
+    ("reshape", [F23], {"shape": (7,)}, "TRN302"),
+    ("reshape", [F23], {"shape": [6]}, "TRN304"),
+    ("transpose", [F23], {"permutation": (0, 0)}, "TRN304"),
+    ("slice", [F23], {"start_indices": (0, 0), "limit_indices": (2, 4), "strides": (1, 1)}, "TRN302"),
+    ("slice", [F23], {"start_indices": (0,), "limit_indices": (2,), "strides": (1,)}, "TRN304"),
+    ("concatenate", [F23, "3x3xfloat32"], {"dimension": 1}, "TRN302"),
+    ("concatenate", [F23, B23], {"dimension": 1}, "TRN303"),
+    ("pad", [F23, "1xfloat32"], PAD, "TRN302"),
+    ("reduce", [F23], {"dimensions": (2,), "kind": "add"}, "TRN304"),
+    ("reduce", [F23], {"dimensions": (0,), "kind": "mean"}, "TRN304"),
+    ("reduce", [F23], {"dimensions": (0,), "kind": "or"}, "TRN303"),
+    ("reduce", [P23], {"dimensions": (0,), "kind": "add"}, "TRN303"),
+    ("dot_general", [F23, "4x3xfloat32"], DOT, "TRN302"),
+    ("dot_general", [F23, "3x4xint32"], DOT, "TRN303"),
+    ("dot_general", [F23, "3x4xfloat32"], {**DOT, "rhs_contracting_dimensions": ()}, "TRN304"),
+    ("dot_general", [F23, "3x4xfloat32"], {**DOT, "rhs_contracting_dimensions": (5,)}, "TRN304"),
+    ("gather", ["9x5xfloat32", F23], ROWS, "TRN303"),
+    ("gather", ["9x5xfloat32", I23], {**ROWS, "slice_sizes": (1, 6)}, "TRN302"),
+    ("gather", ["9x5xfloat32", I23], {**ROWS, "slice_sizes": (2, 5)}, "TRN302"),
+    ("gather", ["9x5xfloat32", I23], {**ROWS, "offset_dims": (3,)}, "TRN304"),
+    ("gather", ["9x5xfloat32", I23], {**ROWS, "index_vector_dim": 1}, "TRN302"),
+    ("scatter", ["9x5xfloat32", I23, "2x3x6xfloat32"], ADD_ROWS, "TRN302"),
+    ("scatter", ["9x5xfloat32", I23, "2x4x5xfloat32"], ADD_ROWS, "TRN302"),
+    ("scatter", ["9x5xfloat32", I23, "2x3x5xbfloat16"], ADD_ROWS, "TRN303"),
+    ("trn.attention", [QKV[0], "2x3x7x8xbfloat16", "2x3x7x8xbfloat16"], HEADS, "TRN302"),
+    ("trn.attention", [*QKV, "2x4x5x6xfloat32"], HEADS, "TRN302"),
+    ("trn.attention", QKV, {"causal": 1, "scale": 0.5}, "TRN304"),
+]
+
+
+@pytest.mark.parametrize(("name", "operands", "attrs", "results"), FOLLOWS)
+def test_result_types_follow(name, operands, attrs, results):
+    assert infer(name, [typed(t) for t in operands], attrs) == tuple(typed(t) for t in results)
+
+
+@pytest.mark.parametrize(("name", "operands", "attrs", "code"), REFUSED)
+def test_refused_with_a_code_and_the_numbers(name, operands, attrs, code):
+    with pytest.raises(GraphError) as caught:
+        infer(name, [typed(t) for t in operands], attrs)
+    assert caught.value.code == code
+    assert name in caught.value.what
+    assert caught.value.limit is not None or caught.value.remedy is not None
+
+
+def test_every_op_has_an_example():
+    assert {name for name, *_ in FOLLOWS} == set(OPS)
