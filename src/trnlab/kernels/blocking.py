@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import ceil
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from trnlab.errors import CapacityError
 from trnlab.kernels.blocks import BANK, BANKS, P
 from trnlab.numerics.dtypes import dtype
 
+TILE_ALIGN = 64  # bytes; SBUF tiles start on multiples
 TRANSPOSE_BANKS = 2  # PSUM banks set aside when an operand must be transposed
 _DEPTHS = (32, 16, 12, 8, 6, 4, 3, 2, 1)
 _WIDTHS = (2048, 1024, 512, 256, 128)
@@ -108,13 +110,27 @@ class Blocking:
 
     def sbuf_bytes(self, itemsize: int) -> int:
         """Bytes per partition of all tiles."""
-        return sum((s.tiles + s.raw_tiles) * s.piece * self.depth * itemsize for s in (self.lhs, self.rhs))
+        return sum(
+            side.tiles * _tile_bytes(side.piece, self.depth, itemsize)
+            + side.raw_tiles * _raw_bytes(side.piece, self.depth, itemsize)
+            for side in (self.lhs, self.rhs)
+        )
 
     @property
     def loads(self) -> tuple[int, int]:
         """How many times all of the resident and all of the streamed operand are loaded."""
         streamed = 1 if self.chunks == 1 and self.streamed.blocks == 1 else self.resident.blocks
         return (1 if self.keep else self.streamed.blocks), streamed
+
+
+def _tile_bytes(piece: int, depth: int, itemsize: int) -> int:
+    """Bytes per partition of the tile of a piece: [128, depth, piece]."""
+    return -(-piece * depth * itemsize // TILE_ALIGN) * TILE_ALIGN
+
+
+def _raw_bytes(piece: int, depth: int, itemsize: int) -> int:
+    """The same of a piece that waits to be transposed: [128, piece / 128, depth * 128]."""
+    return _tile_bytes(ceil(piece / P) * P, depth, itemsize)
 
 
 @lru_cache(maxsize=1024)
@@ -140,14 +156,13 @@ def _candidates(problem: Problem, budget: int) -> Iterator[Blocking]:
         sizes = ((problem.m, P, problem.lhs_k_rows), (problem.n, BANK, problem.rhs_k_rows))
         resident, streamed = sizes if lhs_resident else sizes[::-1]
         for depth in depths:
-            column = depth * problem.itemsize  # SBUF bytes of one column of a piece
             for width in _widths(*streamed[:2]):
-                for tiles in (4, 3, 2):
-                    for raw in (0,) if streamed[2] else (3, 2, 1):
+                tile, raw_tile = (f(width, depth, problem.itemsize) for f in (_tile_bytes, _raw_bytes))
+                for tiles, raw in product((4, 3, 2), (0,) if streamed[2] else (3, 2, 1)):
+                    left = budget - tiles * tile - raw * raw_tile
+                    if left > 0:
                         side = Side(*streamed, width, width, tiles, raw)
-                        left = budget - (tiles + raw) * width * column
-                        if left > 0:
-                            yield from _residents(problem, side, resident, lhs_resident, depth, left)
+                        yield from _residents(problem, side, resident, lhs_resident, depth, left)
 
 
 def _residents(
@@ -157,7 +172,8 @@ def _residents(
     chunks = ceil(problem.k_tiles / depth)
     for piece in _widths(*size[:2]):
         raw = 0 if size[2] else 2
-        room = left // (piece * depth * problem.itemsize) - raw
+        left_for_tiles = left - raw * _raw_bytes(piece, depth, problem.itemsize)
+        room = left_for_tiles // _tile_bytes(piece, depth, problem.itemsize)
         most = ceil(size[0] / piece)  # pieces across the operand
         if chunks > 1:
             most = min(most, problem.accumulators // streamed.products * size[1] // piece)
@@ -228,7 +244,7 @@ def _flow(side: Side, times: int, blocking: Blocking, problem: Problem, chip: Ch
 
 
 def _pace(flow: _Flow, step: float, chip: Chip) -> float:
-    """Seconds from piece to piece: no faster than DMA, nor than its tiles come free, `step` after what they hold came."""
+    """Seconds from piece to piece: no faster than DMA, nor than tiles come free, `step` after being filled."""
     if flow.pieces <= flow.side.tiles and flow.side.k_rows:
         return flow.load
     held = step if flow.side.k_rows else flow.turning
