@@ -84,6 +84,7 @@ class Partition:
         self.graph, self.looks, self.copies = graph, looks, copies
         self.groups: list[Group] = []
         self.owner: dict[Value, Group] = {}
+        self.readers: dict[Value, list[Group]] = {}  # groups that load a full value from outside, by its root
         self._ancestors: list[int] = []  # bit g set: group g must run before
         self._updates = find_updates(graph)
         self._position = {op: i for i, op in enumerate(graph.ops)}
@@ -125,10 +126,12 @@ class Partition:
         self._add(group, op)
 
     def _candidates(self, op: Op) -> list[Group]:
-        roots = (self.root(v) for v in op.operands)
-        found = {self.owner[v] for v in roots if v in self.owner}
-        usable = (g for g in found if g.kind in (Kind.ROWS, Kind.DOT) and g.update == (op in self._updates))
-        return sorted(usable, key=lambda g: -g.id)
+        """Groups that compute an operand, latest first; then loops over rows that read one anyway."""
+        roots = [self.root(v) for v in op.operands if v.type.size > 1]
+        owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in (Kind.ROWS, Kind.DOT)}
+        beside = {g for v in roots for g in self.readers.get(v, ()) if g.ops} - owners
+        found = [*sorted(owners, key=lambda g: -g.id), *sorted(beside, key=lambda g: -g.id)]
+        return [g for g in found if g.update == (op in self._updates)]
 
     def _admits(self, group: Group, op: Op) -> bool:
         """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
@@ -336,6 +339,10 @@ class Partition:
         """Whether the group numbered `first` must have run before `group`."""
         return bool(self._ancestors[group.id] >> first & 1)
 
+    def waits(self, group: Group) -> bool:
+        """Whether anything must have run before `group`."""
+        return self._ancestors[group.id] != 0
+
     def _new(self, kind: Kind, op: Op | None, *, size: int = 0, cols: int | None = None) -> Group:
         group = Group(len(self.groups), kind, size if op is None else op.result.type.size, cols)
         self.groups.append(group)
@@ -353,6 +360,8 @@ class Partition:
         before = 0
         for value in op.operands:
             producer = self.owner.get(self.root(value))
+            if group.kind is Kind.ROWS and producer is not group and group.outer.get(value) is Class.FULL:
+                self.readers.setdefault(self.root(value), []).append(group)
             if producer is not None and producer is not group:
                 before |= self._ancestors[producer.id] | 1 << producer.id
         if before & ~self._ancestors[group.id]:

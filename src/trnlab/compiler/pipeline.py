@@ -13,7 +13,7 @@ from trnlab.chips.spec import Chip
 from trnlab.compiler.canonical import canonicalize
 from trnlab.compiler.groups import Group, Kind, Partition
 from trnlab.compiler.lowerings.attention import lower_attention
-from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.lowerings.dot import lower_dot, lower_scatter
 from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.rows import lower_rows
@@ -84,7 +84,7 @@ class _Assembly:
 
     def program(self) -> Program:
         """All calls in order, and all tensors in their places."""
-        units = pack_updates(self.groups, self.part)
+        units = pack(self.groups, self.part)
         self._name_tensors(units)
         calls = [self._call(unit) for unit in units]
         half = self.chip.sbuf.usable_bytes_per_partition // 2 // 64 * 64
@@ -125,9 +125,13 @@ class _Assembly:
                 shape = _memory_shape(value)
                 ports[value] = b.param(value.name or f"t{self.tensor_of[value]}", shape, value.dtype)
             lowerings.append(Lowering(b, group, self.part, ports, stored))
-        for low in lowerings:
-            b.location = low.group.ops[0].loc
-            LOWERINGS[low.group.kind](low)
+        with SbufTurns(b) as turns:
+            for low in lowerings:
+                b.location = low.group.ops[0].loc
+                if len(unit) > 1:
+                    lower_rows(low, turns)
+                else:
+                    LOWERINGS[low.group.kind](low)
         return b.build()
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -216,25 +220,25 @@ class _Assembly:
         return peak
 
 
-def pack_updates(groups: list[Group], part: Partition) -> list[Unit]:
-    """All updates of the optimizer that do not wait for each other become one unit, where the last of them stood."""
-    updates = [g for g in groups if g.update and g.cols is None and g.kind is Kind.ROWS]
-    members = {g.id for g in updates}
-    packed = [g for g in updates if not any(part.runs_before(other, g) for other in members if other != g.id)]
-    if len(packed) < 2:
-        return [[g] for g in groups]
-    together = set(packed)
-    units: list[Unit] = []
-    left = len(packed)
-    waiting: list[Unit] = []
+def pack(groups: list[Group], part: Partition) -> list[Unit]:
+    """Make one unit of all flat loops at the start that wait for nothing (casts of parameters), and one of all updates
+    of the optimizer that do not wait for each other. Many small tensors then cost one start, and overlap."""
+    flat = [g for g in groups if g.cols is None and g.kind is Kind.ROWS and g.size > 1]
+    first = [g for g in flat if not g.update and not part.waits(g)]
+    updates = [g for g in flat if g.update]
+    last = [g for g in updates if not any(part.runs_before(other.id, g) for other in updates if other is not g)]
+    together = {*first, *(last if len(last) > 1 else ())}
+    units: list[Unit] = [first] if first else []
+    held: list[Group] = []
+    left = len(last) if len(last) > 1 else 0
     for group in groups:
         if group in together:
-            left -= 1
-            if left == 0:
-                units.append(packed)
-                units.extend(waiting)
-        elif left and any(part.runs_before(g.id, group) for g in packed):
-            waiting.append([group])
+            left -= group.update
+            if group.update and left == 0:
+                units.append(last)
+                units.extend([g] for g in held)
+        elif left and any(part.runs_before(g.id, group) for g in last):
+            held.append(group)
         else:
             units.append([group])
     return units

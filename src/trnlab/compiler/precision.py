@@ -1,51 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixed precision: what the PE array reads is cast to bfloat16; sums, statistics, state and everything else stay fp32.
 
-The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`.
+The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`. Casts are put where they cost least: on
+what a view looks at rather than on the view, so that whatever computes the value can write it in bfloat16 at once.
 """
 
 from __future__ import annotations
 
 from trnlab.compiler.rewrite import Rule, rewrite
+from trnlab.compiler.strided import VIEW_OPS
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.numerics.dtypes import bfloat16, float32
 
+MOVES = (*VIEW_OPS, "concatenate")
+
 
 def cast_matmuls(graph: Graph) -> Graph:
     """Insert casts before every op that the PE array computes. Results keep their formats."""
-    cast: dict[Value, Value] = {}
+    return rewrite(graph, {**dict.fromkeys(MOVES, _widen_after), **_Casts().rules()})
 
-    def low(b: GraphBuilder, value: Value) -> Value:
+
+def _widen_after(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
+    """Move first, widen to fp32 afterwards: half the bytes, and the narrow form stays at hand for the next matmul."""
+    sources = [v.op.operands[0] for v in operands if v.op is not None and v.op.name == "convert"]
+    if len(sources) < len(operands) or any(v.dtype is not bfloat16 for v in sources) or operands[0].dtype is not float32:
+        return None
+    return (b.convert(b.append(op.name, sources, op.attrs).results[0], float32),)
+
+
+class _Casts:
+    """The rules of one graph, and the casts made so far."""
+
+    def __init__(self) -> None:
+        self._cast: dict[Value, Value] = {}
+
+    def rules(self) -> dict[str, Rule]:
+        """What to do at each op that the PE array computes."""
+        return {
+            "dot_general": self._dot,
+            "scatter": self._scatter,
+            "trn.attention": self._attention,
+            "trn.attention_backward": self._attention,
+        }
+
+    def _low(self, b: GraphBuilder, value: Value) -> Value:
+        """The value in bfloat16: as it was before it was widened, or cast at the root of its views."""
         if value.dtype is not float32:
             return value
-        if value not in cast:
-            cast[value] = b.convert(value, bfloat16)
-        return cast[value]
+        if value not in self._cast:
+            op = value.op
+            if op is not None and op.name == "convert" and op.operands[0].dtype is bfloat16:
+                self._cast[value] = op.operands[0]
+            elif op is not None and op.name in MOVES:
+                lowered = [self._low(b, v) for v in op.operands]
+                self._cast[value] = b.append(op.name, lowered, op.attrs).results[0]
+            else:
+                self._cast[value] = b.convert(value, bfloat16)
+        return self._cast[value]
 
-    def dot(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        return b.append(op.name, tuple(low(b, v) for v in operands), op.attrs).results
+    def _dot(self, b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        return b.append(op.name, tuple(self._low(b, v) for v in operands), op.attrs).results
 
-    def scatter(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _scatter(self, b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
         into, ids, update = operands
         if update.dtype is not float32:
-            return b.append(op.name, operands, op.attrs).results
-        summed = b.append(op.name, (b.convert(into, bfloat16), ids, low(b, update)), op.attrs)
+            return None
+        summed = b.append(op.name, (b.convert(into, bfloat16), ids, self._low(b, update)), op.attrs)
         return (b.convert(summed.results[0], into.dtype),)
 
-    def attention(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        wide = ("lse", "bias")
-        names = ("q", "k", "v", "bias") if op.name == "trn.attention" else ("dout", "q", "k", "v", "out", "lse", "bias")
-        given = tuple(v if name in wide else low(b, v) for name, v in zip(names, operands))
+    def _attention(self, b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+        forward = ("q", "k", "v", "bias")
+        names = forward if op.name == "trn.attention" else ("dout", "q", "k", "v", "out", "lse", "bias")
+        given = tuple(v if name in ("lse", "bias") else self._low(b, v) for name, v in zip(names, operands))
         results = b.append(op.name, given, op.attrs).results
-        return tuple(
-            r if r.dtype is old.dtype else b.convert(r, old.dtype) for r, old in zip(results, op.results)
-        )
-
-    rules: dict[str, Rule] = {
-        "dot_general": dot,
-        "scatter": scatter,
-        "trn.attention": attention,
-        "trn.attention_backward": attention,
-    }
-    return rewrite(graph, rules)
+        return tuple(r if r.dtype is old.dtype else b.convert(r, old.dtype) for r, old in zip(results, op.results))

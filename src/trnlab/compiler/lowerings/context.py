@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
+from types import TracebackType
 
 from trnlab.compiler.groups import Group, Partition
 from trnlab.graph.ir import Value
@@ -35,3 +37,25 @@ class Lowering:
         trial = Builder(self.b.name, self.b.chip, sbuf_limit=1 << 40)
         ports = {v: trial.param(v.name or "p", v.shape, v.dtype) for v in self.ports}
         return Lowering(trial, self.group, self.part, ports, self.stores)
+
+
+class SbufTurns:
+    """SBUF for loops that follow each other in one routine: each gets new tiles as long as there are any, so that it
+    need not wait for the last; then the turn begins again."""
+
+    def __init__(self, b: Builder) -> None:
+        self._b = b
+        self._scope = ExitStack()
+
+    def __enter__(self) -> SbufTurns:
+        self._scope.enter_context(self._b.scope())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._scope.close()
+
+    def make_room(self, nbytes: int) -> None:
+        """Begin a new turn unless `nbytes` per partition are left."""
+        if self._b.sbuf_free < nbytes:
+            self._scope.close()
+            self._scope.enter_context(self._b.scope())

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from trnlab.compiler.emit import Emitter
 from trnlab.compiler.groups import Class, Group
-from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
 from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.errors import CapacityError
@@ -81,10 +81,17 @@ class RowLoop:
                 emitter.store_row(op.result, frame)
 
 
-def lower_rows(low: Lowering) -> None:
-    """Record the loop of a group of rows. Raises CapacityError when no form of it fits in SBUF."""
+def lower_rows(low: Lowering, turns: SbufTurns | None = None) -> None:
+    """Record the loop of a group of rows. Raises CapacityError when no form of it fits in SBUF.
+
+    `turns`: of the loops that share the routine; its tiles then stay taken until the next turn.
+    """
     for domain in domains(low):
-        _lower_domain(low, domain)
+        if turns is None:
+            with SbufTurns(low.b) as own:
+                _lower_domain(low, domain, own)
+        else:
+            _lower_domain(low, domain, turns)
 
 
 def domains(low: Lowering) -> list[Domain]:
@@ -111,7 +118,7 @@ def _free_to_flatten(low: Lowering) -> bool:
     return all(seen is not None for seen in contiguous)
 
 
-def _lower_domain(low: Lowering, domain: Domain) -> None:
+def _lower_domain(low: Lowering, domain: Domain, turns: SbufTurns) -> None:
     needs_whole = any(c is Class.ROW for v, c in low.group.classes.items()) and not domain.flat
     widths = [domain.cols] if needs_whole or domain.cols <= CHUNKS[0] else []
     widths += [c for c in CHUNKS if c < domain.cols]
@@ -126,9 +133,10 @@ def _lower_domain(low: Lowering, domain: Domain) -> None:
         fixed = trial_b.sbuf_limit - trial_b.sbuf_free - _bytes(need[0], width) - _bytes(need[1], 1)
         for factor in BUFFERS:
             counts = ({k: round(n * factor) for k, n in need[0].items()}, {k: 3 * n for k, n in need[1].items()})
-            if fixed + _bytes(counts[0], width) + _bytes(counts[1], 1) <= low.b.sbuf_free:
-                with low.b.scope():
-                    RowLoop(low, domain, width).run(counts, emitter.loader)
+            total = fixed + _bytes(counts[0], width) + _bytes(counts[1], 1)
+            if total <= low.b.sbuf_limit:
+                turns.make_room(total)
+                RowLoop(low, domain, width).run(counts, emitter.loader)
                 return
     raise CapacityError(
         "a fused loop does not fit in SBUF", code="TRN503", limit=f"{low.b.sbuf_limit} bytes per partition",
