@@ -6,7 +6,8 @@
     model.to("neuron")
     step = neuron.compile_step(model, optimizer)      # or torch.compile(model, backend="neuron")
 
-`import torch` alone makes the device known, through the `torch.backends` entry point; so what is here loads on first use.
+`import torch` alone makes the device known, through the `torch.backends` entry point; so what is here loads on first
+use.
 """
 
 from importlib import import_module

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`torch.autocast("neuron")`: which operators run in the low precision, which in fp32, which in their widest input's.
 
-The three lists follow PyTorch's rules for its GPUs (https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference), so
-that a script behaves as its author knows it. An operator in no list runs in the types it is given.
+The three lists follow PyTorch's rules for its GPUs
+(https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference), so that a script behaves as its author knows
+it. An operator in no list runs in the types it is given.
 """
 
 from __future__ import annotations
@@ -13,19 +14,25 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet, _ExcludeDispatchKeyGuard
 
-LOW_PRECISION = (
-    "linear matmul mm bmm addmm addbmm baddbmm addmv mv chain_matmul linalg_multi_dot linalg_vecdot einsum tensordot "
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu "
-    "scaled_dot_product_attention"
-).split()
-FLOAT32 = (
-    "layer_norm group_norm rms_norm softmax.int log_softmax.int cross_entropy_loss nll_loss nll_loss2d nll_loss_nd mse_loss "
-    "l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits cosine_embedding_loss hinge_embedding_loss "
-    "margin_ranking_loss triplet_margin_loss soft_margin_loss exp expm1 log log10 log2 log1p cosh sinh tan acos asin "
-    "reciprocal rsqrt softplus erfinv logsumexp pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar sum sum.dim_IntList prod "
-    "prod.dim_int cumsum cumprod norm.Scalar norm.ScalarOpt_dim dist cdist cosine_similarity renorm"
-).split()
-WIDEST = "cat stack addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add".split()
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+LOW_PRECISION = _names("""
+    linear matmul mm bmm addmm addbmm baddbmm addmv mv chain_matmul linalg_multi_dot linalg_vecdot einsum tensordot
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu
+    scaled_dot_product_attention
+""")
+FLOAT32 = _names("""
+    layer_norm group_norm rms_norm softmax.int log_softmax.int cross_entropy_loss nll_loss nll_loss2d nll_loss_nd
+    mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits cosine_embedding_loss
+    hinge_embedding_loss margin_ranking_loss triplet_margin_loss soft_margin_loss exp expm1 log log10 log2 log1p cosh
+    sinh tan acos asin reciprocal rsqrt softplus erfinv logsumexp pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar sum
+    sum.dim_IntList prod prod.dim_int cumsum cumprod norm.Scalar norm.ScalarOpt_dim dist cdist cosine_similarity
+    renorm
+""")
+WIDEST = _names("cat stack addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add")
 
 _AUTOCAST_KEY = DispatchKeySet(DispatchKey.AutocastPrivateUse1)
 _LIBRARIES: list[torch.library.Library] = []
@@ -72,7 +79,7 @@ def register() -> None:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     aten = torch.library.Library("aten", "IMPL")
-    rules: tuple[tuple[list[str], Callable[[Any], torch.dtype]], ...] = (
+    rules: tuple[tuple[tuple[str, ...], Callable[[Any], torch.dtype]], ...] = (
         (LOW_PRECISION, lambda values: torch.get_autocast_dtype("neuron")),
         (FLOAT32, lambda values: torch.float32),
         (WIDEST, _widest),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`torch.compile(backend="neuron")`: each graph that PyTorch hands over becomes a program of the simulated chip.
 
-AOTAutograd delivers functional graphs of ATen operators: a forward and a backward graph, or one graph where no gradients are
-needed (an optimizer's step, inference). Writes to inputs arrive as `copy_` at the end and become outputs that overwrite inputs.
-PyTorch finds this backend by name through the `torch_dynamo_backends` entry point.
+AOTAutograd delivers functional graphs of ATen operators: a forward and a backward graph, or one graph where no
+gradients are needed (an optimizer's step, inference). Writes to inputs arrive as `copy_` at the end and become
+outputs that overwrite inputs. PyTorch finds this backend by name through the `torch_dynamo_backends` entry point.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _COPY = torch.ops.aten.copy_.default
 
 
 def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """The backend. Raises UnsupportedOpError (inside PyTorch's own exception) that lists all operators without a lowering."""
+    """The backend.
+
+    Raises UnsupportedOpError (inside PyTorch's own exception) that lists all operators without a lowering.
+    """
     return _backend()(module, examples)
 
 
@@ -51,7 +54,7 @@ def _compiler(part: str) -> Callable[..., Any]:
 
 
 def _frame() -> int:
-    """Number of the compiled function: the same when it is compiled again, so that a recompilation can be explained."""
+    """Number of the compiled function: the same when it is compiled again, so a recompilation can be explained."""
     compile_id = CompileContext.current_compile_id()
     return (compile_id.frame_id or 0) if compile_id is not None else 0
 
@@ -71,6 +74,7 @@ class CompiledGraph:
         self._program = engine.current().compile(self.imported.graph)
 
     def __call__(self, *args: Any) -> list[Any]:
+        """Run the program on tensors; returns what AOTAutograd expects of the graph."""
         bound = [Buffer(args[self._position[n]] if n is not None else new_seed()) for n in self.imported.inputs]
         results = self._program([b.array() for b in bound])
         for i, j in self.imported.graph.aliases.items():
@@ -89,7 +93,10 @@ class CompiledGraph:
 
 
 def _separate(module: fx.GraphModule) -> tuple[list[fx.Node | int | None], dict[fx.Node, torch.Tensor]]:
-    """What the graph returns, and the fake tensors behind it; a `copy_` stands for what it copies, a size for its number."""
+    """What the graph returns, and the fake tensors behind it.
+
+    A `copy_` stands for what it copies, a size for its number.
+    """
     output = next(n for n in module.graph.nodes if n.op == "output")
     returned: list[fx.Node | int | None] = []
     for item in output.args[0]:
@@ -103,7 +110,7 @@ def _source(node: fx.Node) -> fx.Node:
 
 
 def _take_out_writes(module: fx.GraphModule, computed: list[fx.Node]) -> dict[int, str]:
-    """Make the graph return `computed` and then what it wrote to inputs; returns which output overwrites which input."""
+    """Make the graph return `computed` and then what it wrote to inputs; says which output overwrites which input."""
     aliases: dict[int, str] = {}
     outputs = list(computed)
     for node in list(module.graph.nodes):

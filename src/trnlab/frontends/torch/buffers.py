@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as inputs and outputs of programs: the same memory where the formats agree, a converted copy where they differ."""
+"""Tensors as inputs and outputs of programs: the same memory where formats agree, a converted copy elsewhere."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Array = np.ndarray[Any, Any]
 class Buffer:
     """The memory of one tensor as an array in its format on the chip.
 
-    A contiguous tensor in a format of the chip is bound without a copy. Others (64-bit integers, transposed tensors) are
-    converted on the way in, and on the way back by `store`.
+    A contiguous tensor in a format of the chip is bound without a copy. Others (64-bit integers, transposed tensors)
+    are converted on the way in, and on the way back by `store`.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:

@@ -4,9 +4,9 @@
     captured = capture_step(model, optimizer, lambda model, x, y: F.cross_entropy(model(x), y), (x, y))
     print(captured.graph)
 
-Inputs of the graph are the batch, the parameters and buffers, the optimizer's state, one step count and one learning rate per
-group; outputs are the loss and every tensor that the step changes. Parameters that count the same number of steps share one
-count, and the learning rate is an input, so a schedule needs no new program.
+Inputs of the graph are the batch, the parameters and buffers, the optimizer's state, one step count and one learning
+rate per group; outputs are the loss and every tensor that the step changes. Parameters that count the same number of
+steps share one count, and the learning rate is an input, so a schedule needs no new program.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LossFunction = Callable[..., Any]
 class Role:
     """What an input or output of a captured graph is.
 
-    kind: "batch", "parameter", "buffer", "state", "count", "rate", "seed", "loss", "aux" or "gradient". `name` is for people.
-    `place` finds the tensor: a parameter, buffer or batch by position, state by (parameter position, key), a count by the
-    positions of its parameters, a rate by its group.
+    kind: "batch", "parameter", "buffer", "state", "count", "rate", "seed", "loss", "aux" or "gradient". `name` is for
+    people. `place` finds the tensor: a parameter, buffer or batch by position, state by (parameter position, key), a
+    count by the positions of its parameters, a rate by its group.
     """
 
     kind: str
@@ -119,9 +119,9 @@ def capture_step(
 ) -> Captured:
     """Capture one step of `model` on inputs like `batch`.
 
-    loss_fn(model, *batch) returns the loss, or a tuple that starts with it; without one, the model does. Without an optimizer
-    the graph returns the gradients instead of applying them. Raises UnsupportedOpError naming every operator without a
-    lowering, UsageError for a loss that is not one number.
+    loss_fn(model, *batch) returns the loss, or a tuple that starts with it; without one, the model does. Without an
+    optimizer the graph returns the gradients instead of applying them. Raises UnsupportedOpError naming every
+    operator without a lowering, UsageError for a loss that is not one number.
     """
     if optimizer is not None:
         prepare(optimizer)
@@ -161,7 +161,11 @@ class _Capture:
         if optimizer is not None:
             number, device = torch.zeros(()), "neuron"
             for group in subject.counts():
-                self._add(Role("count", f"step{len(self.roles)}" if len(group) < len(names) else "step", group), number, device)
+                self._add(
+                    Role("count", f"step{len(self.roles)}" if len(group) < len(names) else "step", group),
+                    number,
+                    device,
+                )
             for i in range(len(optimizer.param_groups)):
                 self._add(Role("rate", f"lr{i}", i), number, device)
 

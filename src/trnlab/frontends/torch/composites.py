@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Composites that stay whole on `neuron`: attention, so that the compiler can keep the scores on chip, and dropout.
 
-`scaled_dot_product_attention` becomes `trnlab::attention` with its own derivative `trnlab::attention_backward`; both run on the host in eager mode (as
-plain matrix products) and become single graph ops when captured. Attention with dropout, or whose mask needs a gradient, is
-written out as matrix products and a softmax, because the weights themselves are then needed.
+`scaled_dot_product_attention` becomes `trnlab::attention` with its own derivative `trnlab::attention_backward`; both
+run on the host in eager mode (as plain matrix products) and become single graph ops when captured. Attention with
+dropout, or whose mask needs a gradient, is written out as matrix products and a softmax, because the weights
+themselves are then needed.
 
 Shape letters: B batch, H query heads, Hkv key heads (H is a multiple), T queries, S keys, D head size.
 """
@@ -18,8 +19,8 @@ from torch import Tensor
 _LIBRARIES: list[torch.library.Library] = []
 _SCHEMAS = (
     "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale) -> (Tensor out, Tensor lse)",
-    "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? bias, bool causal, "
-    "float scale) -> (Tensor dq, Tensor dk, Tensor dv)",
+    "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor? bias, "
+    "bool causal, float scale) -> (Tensor dq, Tensor dk, Tensor dv)",
 )
 
 
@@ -105,7 +106,7 @@ def _written_out(q, k, v, bias, dropout_p, causal, scale):
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
 ):
-    """The kernel of `F.scaled_dot_product_attention` on `neuron`; ranks below four gain leading ones and lose them again."""
+    """The kernel of `F.scaled_dot_product_attention` on `neuron`; other ranks are brought to four and back."""
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     bias = _as_bias(attn_mask, query.dtype)
     rank = query.dim()
@@ -121,7 +122,7 @@ def scaled_dot_product_attention(
 
 
 def dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    """The kernel of `F.dropout` on `neuron`: as one operator, whose backward pass keeps a mask of one byte per element."""
+    """The kernel of `F.dropout` on `neuron`: one operator, whose backward pass keeps a mask of a byte per element."""
     return torch.native_dropout(x, p, True)[0] if train and p > 0 else x
 
 

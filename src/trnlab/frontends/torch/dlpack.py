@@ -2,8 +2,8 @@
 """Tensors of device `neuron` that share memory with tensors of the host.
 
 A DLPack capsule describes memory and names its device. Between making a capsule and reading it back the device may be
-rewritten: that relabels the memory without moving a byte, in either direction, in a few microseconds. The new tensor keeps
-the old one alive. DLPack's layout is fixed by https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h.
+rewritten: that relabels the memory without moving a byte, in either direction, in a few microseconds. The new tensor
+keeps the old one alive. DLPack's layout is fixed by https://github.com/dmlc/dlpack/blob/main/include/dlpack/dlpack.h.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who runs a captured graph: the simulated chip, or, in tests, the graph's own interpreter.
 
-    with use(InterpreterEngine()):
-        loss = step(x, y)
+with use(InterpreterEngine()):
+    loss = step(x, y)
 """
 
 from __future__ import annotations

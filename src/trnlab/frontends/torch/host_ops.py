@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators on `neuron` tensors that no compiled program runs: the host runs them, on the same memory, and counts them.
+"""Operators on `neuron` tensors outside of compiled programs: the host runs them, on the same memory, and counts.
 
-One boxed kernel serves every operator of PyTorch: it relabels the arguments as CPU tensors, calls the operator and relabels
-the results. What cannot go that way (allocation, views, copies between devices, storages) has its own kernel below.
+One boxed kernel serves every operator of PyTorch: it relabels the arguments as CPU tensors, calls the operator and
+relabels the results. What cannot go that way (allocation, views, copies between devices, storages) has its own kernel
+below.
 
-What counts as a host operator: one that computes or moves values of `neuron` tensors within the device's memory. Views and
-allocations compute nothing, and copies between host and device are what the real machine's host does too.
+What counts as a host operator: one that computes or moves values of `neuron` tensors within the device's memory.
+Views and allocations compute nothing, and copies between host and device are what the real machine's host does too.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ LOG = HostOpLog()
 def fallback_counts(phase: str = "training") -> dict[str, int]:
     """Operators that the host computed, by name, most frequent first.
 
-    `phase` is "training" (from the first run of a compiled program on; their sum is the summary's `host_fallback_ops`) or
-    "setup" (before it: building and initialising the model).
+    `phase` is "training" (from the first run of a compiled program on; their sum is the summary's
+    `host_fallback_ops`) or "setup" (before it: building and initialising the model).
     """
     return dict((LOG.training if phase == "training" else LOG.setup).most_common())
 
@@ -113,7 +114,9 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 
 
 def _empty(size, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
-    return as_neuron(torch.empty(size, dtype=dtype, device=_CPU, memory_format=memory_format or torch.contiguous_format))
+    return as_neuron(
+        torch.empty(size, dtype=dtype, device=_CPU, memory_format=memory_format or torch.contiguous_format)
+    )
 
 
 def _empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None):
@@ -150,7 +153,7 @@ def _convolution_backward(
 
 
 def _device_agnostic(op: Any) -> Any:
-    """PyTorch's own CPU kernel, which for a view only makes a new header over the same storage, whatever the device."""
+    """PyTorch's own CPU kernel, which for a view makes a new header over the same storage, whatever the device."""
     return lambda *args, **kwargs: op.redispatch(_CPU_KEY, *args, **kwargs)
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From an FX graph of ATen operators to a Graph.
 
-The FX graph is functional (no operator writes to its arguments) and every node carries a fake tensor in `meta["val"]`. Each
-operator goes through the table in `lowerings`; those that it lacks are collected, and one error names them all.
+The FX graph is functional (no operator writes to its arguments) and every node carries a fake tensor in
+`meta["val"]`. Each operator goes through the table in `lowerings`; those that it lacks are collected, and one error
+names them all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from trnlab.frontends.torch.types import type_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
 
-_REMEDY = "write it with operators that trnlab.frontends.torch.operators() lists, or compute it on the host before the step"
+_REMEDY = (
+    "write it with operators that trnlab.frontends.torch.operators() lists, or compute it on the host before the step"
+)
 _UNKNOWN = object()  # a result that cannot be described, of an operator that was refused already
 
 
@@ -68,8 +71,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def import_fx(module: fx.GraphModule, name: str, aliases: dict[int, str] | None = None) -> Imported:
     """Build the graph of `module`.
 
-    `aliases[i]` names the placeholder whose memory output i overwrites. Placeholders that nothing reads do not become inputs.
-    Raises UnsupportedOpError that lists every operator without a lowering.
+    `aliases[i]` names the placeholder whose memory output i overwrites. Placeholders that nothing reads do not become
+    inputs. Raises UnsupportedOpError that lists every operator without a lowering.
     """
     return _Importer(module, name).run(aliases or {})
 
@@ -187,7 +190,9 @@ def _name(target: Any) -> str:
 
 def _operands(node: fx.Node) -> tuple[str, ...]:
     fakes = [a.meta.get("val") for a in node.all_input_nodes]
-    return tuple(f"{str(f.dtype).removeprefix('torch.')}{list(f.shape)}" for f in fakes if isinstance(f, torch.Tensor))
+    return tuple(
+        f"{str(f.dtype).removeprefix('torch.')}{list(f.shape)}" for f in fakes if isinstance(f, torch.Tensor)
+    )
 
 
 def _flat(outputs: Any) -> list[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own line behind an operator: found while tracing, carried through FX as a stack trace, read back as a Location."""
+"""The user's own line behind an operator: found while tracing, carried as FX's stack trace, read as a Location."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def parse(stack_trace: str) -> Location | None:
     if not frames:
         return None
     last = frames[-1]
-    return Location(last["file"], int(last["line"]), last["function"].split(",")[0].strip(), (last["text"] or "").strip())
+    return Location(
+        last["file"], int(last["line"]), last["function"].split(",")[0].strip(), (last["text"] or "").strip()
+    )
 
 
 def _here() -> str | None:
@@ -55,8 +57,8 @@ def _here() -> str | None:
 class RecordLines(TorchFunctionMode):
     """While active, every operator that is traced carries the user's line; `watch` extends that to the backward pass.
 
-    Autograd numbers the nodes it makes. The numbers made during one call of the user belong to that line, so a node's number
-    leads back to it when the node runs.
+    Autograd numbers the nodes it makes. The numbers made during one call of the user belong to that line, so a node's
+    number leads back to it when the node runs.
     """
 
     def __init__(self) -> None:

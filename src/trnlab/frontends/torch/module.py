@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The module that PyTorch shows as `torch.neuron`: what its device-generic code asks of a device.
 
-The simulated device has one queue and finishes each operator before the next begins, so streams and events are in order by
-nature. Random numbers of operators that the host runs come from PyTorch's CPU generator.
+The simulated device has one queue and finishes each operator before the next begins, so streams and events are in
+order by nature. Random numbers of operators that the host runs come from PyTorch's CPU generator.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`module.to("neuron")` moves parameters and keeps them the same objects, as on PyTorch's own devices.
 
-PyTorch puts new parameters in the place of the old when the device is an outside backend. Weights that two modules share
-would part ways, and an optimizer made before the move would train what the model has left behind. PyTorch has the remedy,
-swapping the contents of the two tensors; here it is switched on for just these moves.
+PyTorch puts new parameters in the place of the old when the device is an outside backend. Weights that two modules
+share would part ways, and an optimizer made before the move would train what the model has left behind. PyTorch has
+the remedy, swapping the contents of the two tensors; here it is switched on for just these moves.
 """
 
 from __future__ import annotations

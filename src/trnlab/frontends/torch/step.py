@@ -5,8 +5,9 @@
     for x, y in batches:
         loss = step(x, y)
 
-The step updates parameters, buffers and the optimizer's state in place: they keep their identity, so checkpoints, learning
-rate schedules and evaluation in eager mode work as ever. Gradients live only inside the step; `.grad` is left alone.
+The step updates parameters, buffers and the optimizer's state in place: they keep their identity, so checkpoints,
+learning rate schedules and evaluation in eager mode work as ever. Gradients live only inside the step; `.grad` is
+left alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from trnlab.frontends.torch.capture import Captured, LossFunction, Role, Subject
 from trnlab.frontends.torch.dlpack import as_host
 
 _LARGEST_SEED = 2**31 - 1
+_NOT_CONSTANT = ("params", "lr", "initial_lr")
 
 
 def compile_step(
@@ -35,7 +37,7 @@ def compile_step(
     max_norm: float | None = None,
     name: str = "train_step",
 ) -> TrainStep:
-    """A step of `optimizer` on the loss that `loss_fn(model, *batch)` returns, gradients clipped to `max_norm` if given.
+    """A step of `optimizer` on the loss that `loss_fn(model, *batch)` returns, gradients clipped to `max_norm`.
 
     Without a loss function the model returns the loss. Programs are compiled on first use, one per form of the batch.
     """
@@ -46,9 +48,13 @@ class TrainStep:
     """See `compile_step`. `captured` is the graph of the latest call."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, loss_fn: LossFunction | None, max_norm: float | None,
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_fn: LossFunction | None,
+        max_norm: float | None,
         name: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model, self.optimizer, self.loss_fn, self.max_norm, self.name = model, optimizer, loss_fn, max_norm, name
         self.captured: Captured | None = None
         self._programs: dict[Hashable, tuple[Captured, engine.Program]] = {}
@@ -61,7 +67,13 @@ class TrainStep:
         _check_devices(subject)
         leaves, spec = pytree.tree_flatten(batch)
         counts = subject.counts()
-        key = (str(spec), *map(_form, leaves), self._settings(), tuple(counts), tuple(_form(t) for *_, t in subject.tensors))
+        key = (
+            str(spec),
+            *map(_form, leaves),
+            self._settings(),
+            tuple(counts),
+            tuple(_form(t) for *_, t in subject.tensors),
+        )
         if key not in self._programs:
             captured = capture_step(
                 self.model, self.optimizer, self.loss_fn, batch, max_norm=self.max_norm, name=self.name
@@ -72,16 +84,18 @@ class TrainStep:
         return self._run(self.captured, program, subject, leaves)
 
     def _settings(self) -> Hashable:
-        """Everything the program holds as a constant: switches of modules, and of the optimizer save the learning rate."""
+        """What the program holds as constants: switches of modules, and of the optimizer all but the learning rate."""
         groups = tuple(
-            tuple((k, str(v)) for k, v in g.items() if k not in ("params", "lr", "initial_lr"))
-            + (tuple(id(p) for p in g["params"]),)
+            (*((k, str(v)) for k, v in g.items() if k not in _NOT_CONSTANT), *(id(p) for p in g["params"]))
             for g in self.optimizer.param_groups
         )
-        state = tuple(tuple(self.optimizer.state.get(p, ())) for g in self.optimizer.param_groups for p in g["params"])
+        state = tuple(
+            tuple(self.optimizer.state.get(p, ())) for g in self.optimizer.param_groups for p in g["params"]
+        )
         return tuple(m.training for m in self.model.modules()), groups, state
 
-    # -- running ------------------------------------------------------------------------------------------------------
+    # -- running
+    # ------------------------------------------------------------------------------------------------------
     def _run(self, captured: Captured, program: engine.Program, subject: Subject, leaves: list[Any]) -> Any:
         tensors = [t for *_, t in subject.tensors]
         parameters = list(subject.parameters.values())

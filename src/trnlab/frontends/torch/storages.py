@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Storages of `neuron` tensors: saving, loading and copying them.
 
-PyTorch would make a new storage by asking the device's allocator, and an allocator cannot be written in Python (asking for
-it crashes the process). Here host memory is filled first and relabelled after, so a checkpoint loads onto the device it was
-saved from without being told, and `copy.deepcopy` and `pickle` work.
+PyTorch would make a new storage by asking the device's allocator, and an allocator cannot be written in Python
+(asking for it crashes the process). Here host memory is filled first and relabelled after, so a checkpoint loads onto
+the device it was saved from without being told, and `copy.deepcopy` and `pickle` work.
 """
 
 from __future__ import annotations

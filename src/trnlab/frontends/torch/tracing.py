@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a training step on fake tensors and write down the operators: one functional FX graph of the whole step.
 
-Two passes. The first runs the user's code, autograd and the real `torch.optim` optimizer and records every operator, in place
-ones included. The second replays that record without autograd, turns writes into new values and splits operators that have
-no lowering into simpler ones. (One pass cannot do both: autograd will not run inside the transform that removes writes.)
+Two passes. The first runs the user's code, autograd and the real `torch.optim` optimizer and records every operator,
+in place ones included. The second replays that record without autograd, turns writes into new values and splits
+operators that have no lowering into simpler ones. (One pass cannot do both: autograd will not run inside the
+transform that removes writes.)
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ def trace(function: Callable[..., Sequence[Tensor]], fakes: Sequence[Tensor], mo
 
 def _depends_on_values(error: Any, lines: RecordLines) -> UnsupportedOpError:
     return UnsupportedOpError(
-        f"{error.func} needs the values of a tensor while the step is being captured", code="TRN204", where=lines.last(),
-        remedy="keep .item(), Python conditions on tensors and boolean indexing out of the step; torch.where does the like",
-    )  # fmt: skip
+        f"{error.func} needs the values of a tensor while the step is being captured",
+        code="TRN204",
+        where=lines.last(),
+        remedy="keep .item(), conditions on tensors and indexing with masks out of the step; see torch.where",
+    )
 
 
 def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
@@ -68,7 +71,9 @@ def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTen
 
     functional = torch.func.functionalize(run, remove="mutations")
     with mode, torch.no_grad(), fx_traceback.preserve_node_meta():
-        second = make_fx(functional, decomposition_table=decompositions(), _disable_torch_fn_metadata_mode=True)(*fakes)
+        second = make_fx(functional, decomposition_table=decompositions(), _disable_torch_fn_metadata_mode=True)(
+            *fakes
+        )
     second.graph.eliminate_dead_code()
     return second
 
@@ -102,8 +107,8 @@ def optimizer_replaced(
 class TensorFactors(TorchFunctionMode):
     """Within, `alpha=` and `value=` may be tensors.
 
-    Optimizers pass the learning rate there, for which PyTorch wants a Python number; a step that is to serve every learning
-    rate needs it as an input.
+    Optimizers pass the learning rate there, for which PyTorch wants a Python number; a step that is to serve every
+    learning rate needs it as an input.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

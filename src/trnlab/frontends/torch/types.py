@@ -26,12 +26,18 @@ _FORMATS: dict[torch.dtype, DType] = {
 
 
 def format_of(kind: torch.dtype) -> DType:
-    """The chip's format for a PyTorch dtype; 64-bit kinds narrow to 32. Raises UnsupportedOpError when there is none."""
+    """The chip's format for a PyTorch dtype; 64-bit kinds narrow to 32.
+
+    Raises UnsupportedOpError when there is none.
+    """
     if kind not in _FORMATS:
         raise UnsupportedOpError(
-            f"the chip has no format for {kind}", code="TRN203", limit=", ".join(sorted(map(str, _FORMATS))), got=kind,
+            f"the chip has no format for {kind}",
+            code="TRN203",
+            limit=", ".join(sorted(map(str, _FORMATS))),
+            got=kind,
             remedy="use one of these dtypes",
-        )  # fmt: skip
+        )
     return _FORMATS[kind]
 
 

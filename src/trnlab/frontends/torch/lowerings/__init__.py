@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each operator of PyTorch becomes graph ops, one module per family."""
 
-from trnlab.frontends.torch.lowerings import attention, elementwise, foreach, index, matmul, nn, reduce, shape, sources
+from trnlab.frontends.torch.lowerings import (
+    attention,
+    elementwise,
+    foreach,
+    index,
+    matmul,
+    nn,
+    reduce,
+    shape,
+    sources,
+)
 from trnlab.frontends.torch.lowerings.registry import LOWERINGS, Randomness, Refused, Site
 
 __all__ = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators over lists of tensors, which optimizers use: one operator per element, through that operator's own lowering."""
+"""Operators over lists of tensors, which optimizers use: each element through the lowering of the plain operator."""
 
 from __future__ import annotations
 

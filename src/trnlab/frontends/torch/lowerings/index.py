@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows by number, and elements by number within rows.
 
-Rows go through the DMA engines' indirect addressing (gather and scatter of rows). Within a row the chip has no cheap indirect
-read, so elements are picked by comparing a counter with the index: a mask, then a select and a sum.
+Rows go through the DMA engines' indirect addressing (gather and scatter of rows). Within a row the chip has no cheap
+indirect read, so elements are picked by comparing a counter with the index: a mask, then a select and a sum.
 
 Letters: V rows of a table or classes, C columns.
 """
@@ -23,8 +23,18 @@ def one_hot(site: Site, ids: Value, classes: int) -> Value:
     return b.compare(b.iota(shape, int32, len(ids.shape)), "EQ", column)
 
 
+def _counts(ids: Value) -> bool:
+    """Whether ids are known to be 0, 1, 2, ..., as positions in a sequence are."""
+    source = ids.op
+    if source is not None and source.name == "reshape" and all(n == 1 for n in ids.shape[:-1]):
+        source = source.operands[0].op
+    return source is not None and source.name == "iota" and len(source.result.shape) == 1
+
+
 @lowers("embedding.default")
 def embedding(site, table, ids, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
+    if _counts(ids):
+        return site.shaped(site.b.slice_dim(table, 0, 0, ids.type.size))
     return site.b.take_rows(table, ids)
 
 
@@ -34,6 +44,9 @@ def embedding_backward(site, grad, ids, rows, padding_idx, scale_grad_by_freq):
     if scale_grad_by_freq:
         raise Refused("an embedding with scale_grad_by_freq=True; leave it off")
     b, grad = site.b, site.wide(grad)
+    if _counts(ids) and padding_idx < 0:
+        count = ids.type.size
+        return site.cast(b.pad(b.reshape(grad, (count, grad.shape[-1])), (0, 0), (rows - count, 0)))
     if padding_idx >= 0:
         grad = b.select(b.reshape(b.compare(ids, "NE", padding_idx), (*ids.shape, 1)), grad, 0.0)
     return site.cast(b.scatter_add_rows(ids, grad, rows))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisation, softmax and losses, forward and backward, each as the few ops that a kernel will want to see together.
+"""Normalisation, softmax and losses, forward and backward, each as the few ops that one kernel can take together.
 
 All statistics are computed in fp32 whatever the format of the data.
 """
@@ -46,7 +46,7 @@ def layer_norm(site, x, normalized_shape, weight, bias, eps):
 
 @lowers("native_layer_norm_backward.default")
 def layer_norm_backward(site, grad, x, normalized_shape, mean, rstd, weight, bias, output_mask):
-    """With n = (x - mean) rstd and g = grad * weight: dx = rstd (g - avg(g) - n avg(g n)); sums over rows for the rest."""
+    """With n = (x - mean) rstd, g = grad * weight: dx = rstd (g - avg(g) - n avg(g n)); others sum over rows."""
     b, grad, x = site.b, site.wide(grad), site.wide(x)
     dims = _inner(x, normalized_shape)
     rows = tuple(range(dims[0]))

@@ -5,8 +5,8 @@
     def silu_backward(site, grad, x):
         return site.b.multiply(grad, site.b.silu_dx(x))
 
-A lowering takes the `Site` and the operator's own arguments, tensors as graph values, and returns one value per result. What
-it cannot express it refuses by raising `Refused` with what to write instead.
+A lowering takes the `Site` and the operator's own arguments, tensors as graph values, and returns one value per
+result. What it cannot express it refuses by raising `Refused` with what to write instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Lowering = Callable[..., Any]
 LOWERINGS: dict[Any, Lowering] = {}
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818
     """This form of the operator has no lowering; the message says what to write instead."""
 
 
@@ -78,10 +78,12 @@ class Site:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Shape of the first result."""
         return self.type.shape
 
     @property
     def dtype(self) -> DType:
+        """Format of the first result."""
         return self.type.dtype
 
     def cast(self, x: Any) -> Any:
