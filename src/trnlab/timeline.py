@@ -29,15 +29,13 @@ from trnlab.errors import RunError
 MAGIC = b"TRNTIME1"
 VERSION = 1
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
+DMA_ENGINES = 16
 CAUSES = (
     "start",  # nothing: first instruction of its engine
     "issue",  # the engine was busy
     "operand",  # an operand was not written yet
     "reuse",  # a tile to overwrite was still read
     "overwrite",  # a tile to overwrite was still written
-    "dma queue",  # an earlier transfer of the same queue
-    "dma engines",  # the DMA engines were busy with other queues
-    "call",  # memory of an earlier call
 )
 Column = np.ndarray[Any, np.dtype[Any]]
 _ALIGN = 64
@@ -49,6 +47,7 @@ _DTYPES: Mapping[str, str] = {
     "done": "<i8",
     "blocker": "<i4",
     "cause": "|i1",
+    "held": "<i4",
     "engine": "|i1",
     "op": "<i4",
     "call": "<i4",
@@ -59,7 +58,8 @@ _DTYPES: Mapping[str, str] = {
 class OpInfo:
     """What one kind of instruction is; the fields of `isa.Work`, and for DMA:
 
-    hbm_read, hbm_write: bytes. queue: -1 for no DMA. first_lane, lanes: DMA engines that take part.
+    hbm_read, hbm_write: bytes. queue: -1 for no DMA. first_lane, lanes: DMA engines that take part, each for
+    lane_time picoseconds.
     """
 
     name: str
@@ -74,6 +74,7 @@ class OpInfo:
     queue: int = -1
     first_lane: int = 0
     lanes: int = 0
+    lane_time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class Timeline:
     """When the instructions of one run of a program were executed. Columns have one row per instruction:
 
     start, end: the engine is occupied (DMA: the engine that triggers it). begin: data starts to flow (DMA) or start.
-    done: the result is usable. blocker, cause: the instruction that it waited for last (-1: none) and CAUSES index.
+    done: the result is usable. blocker, cause: the instruction that its start waited for last (-1: none), and why, as
+    an index of CAUSES. held: the transfer that this one waited for on its queue or DMA engines (-1: none).
     engine: ENGINES index. op, call: indices into `ops` and `calls`.
 
     `total` is the time of the whole run; the first instruction does not start before `startup`. `completion` is the
@@ -112,6 +114,7 @@ class Timeline:
     done: Column
     blocker: Column
     cause: Column
+    held: Column
     engine: Column
     op: Column
     call: Column

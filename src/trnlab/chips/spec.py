@@ -187,6 +187,7 @@ class Dma:
     partitions_per_engine: Figure  # rows of a [128, F] transfer that one engine serves
     trigger: Figure  # ns that the issuing sequencer is busy (ScalarE, SyncE, TensorE, VectorE)
     trigger_gpsimd: Figure  # ns that GpSimdE is busy when it issues
+    queue_interval: Figure  # ns at least between the first bytes of two transfers of one queue
     start: Figure  # ns from the trigger's end to the first byte
     start_indirect: Figure  # the same when descriptors are made by software (gather)
     completion: Figure  # ns from the last byte to the semaphore

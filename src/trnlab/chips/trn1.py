@@ -111,6 +111,11 @@ DMA = Dma(
         86, "ns", f"descriptors lie ready in a ring; {DMA_INTRO} shows 86 ns for such a trigger on Trainium2"
     ),
     trigger_gpsimd=assumed(86, "ns", "as the other engines"),
+    queue_interval=derived(
+        850,
+        "ns",
+        f"{BANDWIDTH}:77-85 and its curve: a transfer of 128 short rows takes as long as one of 2.4 KiB a row",
+    ),
     start=derived(1214, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less the trigger"),
     start_indirect=assumed(
         1214, "ns", "software makes the descriptors; its time is not published for this generation"

@@ -104,6 +104,7 @@ DMA = Dma(
     partitions_per_engine=documented(8, "partition", f"{DMA_INTRO}:34"),
     trigger=measured(570, "ns", f"{PROFILES}: SyncE and ScalarE are busy 541 to 613 ns; {DGE} says about 600"),
     trigger_gpsimd=measured(43, "ns", f"{PROFILES}: GpSimdE is busy 31 to 75 ns"),
+    queue_interval=measured(580, "ns", f"{PROFILES}: GpSimdE's transfers follow every 581 ns, SyncE's every 606 ns"),
     start=measured(800, "ns", f"{PROFILES}: first byte 670 to 960 ns after the trigger's end"),
     start_indirect=measured(700, "ns", f"{PROFILES}: first byte 600 to 730 ns after GpSimdE's trigger"),
     completion=measured(310, "ns", f"{DMA_INTRO} timelines: 298 and 328 ns; {PROFILES} agree"),

@@ -6,6 +6,17 @@ summary = summarise(timeline)
 """
 
 from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
+from trnlab.sim.timing.summary import Summary, critical_path, summarise
 from trnlab.sim.timing.timer import time_program, time_routine
 
-__all__ = ["Cost", "DmaCost", "dma_cost", "time_program", "time_routine", "work_cost"]
+__all__ = [
+    "Cost",
+    "DmaCost",
+    "Summary",
+    "critical_path",
+    "dma_cost",
+    "summarise",
+    "time_program",
+    "time_routine",
+    "work_cost",
+]

@@ -17,7 +17,7 @@ from numba import njit
 
 from trnlab.chips.spec import Chip
 from trnlab.program.routine import Call, Program, Routine
-from trnlab.sim.timing.order import DMA, EARLIER_CALL, NEVER, Ints, Slots
+from trnlab.sim.timing.order import DMA, NEVER, Ints, Slots
 from trnlab.sim.timing.plan import Plan
 
 _SBUF_GRANULE = 64  # bytes per partition; tiles start on multiples of it
@@ -106,7 +106,6 @@ class Memories:
         """The slots of a call, as earlier calls have left them."""
         slots = Slots(routine.num_slots)
         banks = routine.num_psum
-        slots.writer[banks : banks + len(self.plans[call.routine].sbuf_cuts)] = EARLIER_CALL
         for mine, shared in zip(_columns(slots), _columns(self._psum)):
             mine[:banks] = shared
         for piece in self._pieces(call, routine):

@@ -10,7 +10,7 @@ An instruction starts when its engine has issued the one before and all its oper
                 in order within its queue; a transfer that is ready early may run before one that was issued earlier
                 on another queue, so lanes remember their idle gaps
 
-Engines are numbered as in `isa.base.Engine`; 5 stands for the DMA engines, 6 for an earlier call.
+Engines are numbered as in `isa.base.Engine`; 5 stands for the DMA engines.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from numba import njit
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, Any]
 
-ENGINES, LANES, RINGS, GAPS = 5, 16, 5 * 16, 8
-DMA, EARLIER_CALL = 5, 6
+ENGINES, LANES, RINGS = 5, 16, 5 * 16
+GAPS = 8  # a power of two
+DMA = 5
 CLASSES = 6  # engines and DMA: who may have read a slot
 NEVER = -(1 << 60)
 READ, WRITE = 1, 2
@@ -35,7 +36,7 @@ ENGINE, BUSY, LATENCY, EXPOSED, TABLE, RING, SHARE, FIRST_LANE, NUM_LANES = rang
 ROW = 9
 
 # Why an instruction did not start earlier.
-START, ISSUE, RAW, WAR, WAW, DMA_QUEUE, DMA_ENGINE, CALL = range(8)
+START, ISSUE, RAW, WAR, WAW = range(5)
 
 
 class Clocks:
@@ -45,16 +46,20 @@ class Clocks:
         self.engine_free = np.full(ENGINES, base, np.int64)
         self.engine_last = np.full(ENGINES, -1, np.int64)
         self.table = np.zeros(1, np.int64)  # table set that ScalarE holds
+        self.ring_begin = np.full((RINGS, 2), NEVER, np.int64)  # first byte of the last transfer, and which it was
         self.ring_free = np.full((RINGS, LANES), NEVER, np.int64)
         self.ring_last = np.full((RINGS, LANES), -1, np.int64)
         self.lane_free = np.full(LANES, base, np.int64)
         self.lane_last = np.full(LANES, -1, np.int64)
         self.gaps = np.zeros((LANES, GAPS, 3), np.int64)  # from, to, transfer that ends where the gap begins
-        self.num_gaps = np.zeros(LANES, np.int64)
+        self.num_gaps = np.zeros(LANES, np.int64)  # so far; the last GAPS are kept
 
 
 class Slots:
-    """When the last write of each slot is done, by whom; the same of the last read by each engine and by DMA."""
+    """When the last write of each slot is done, by whom; the same of the last read by each engine and by DMA.
+
+    What earlier calls have done counts as done by DMA, which everybody waits for.
+    """
 
     def __init__(self, count: int) -> None:
         self.write = np.full(count, NEVER, np.int64)
@@ -74,11 +79,13 @@ def run(
     access: Array,
     base: int,
     semaphore: int,
+    interval: int,
     completion: int,
     table_load: int,
     engine_free: Ints,
     engine_last: Ints,
     table: Ints,
+    ring_begin: Ints,
     ring_free: Ints,
     ring_last: Ints,
     lane_free: Ints,
@@ -96,6 +103,7 @@ def run(
     done: Ints,
     blocker: Array,
     cause: Array,
+    held: Array,
 ) -> None:
     """Time the instructions of one call; `base` is the index of its first instruction in the whole timeline."""
     for i in range(row_of.shape[0]):
@@ -114,8 +122,6 @@ def run(
                     if ready > t or (ready == t and flags & READ):
                         t, by = ready, write_index[s]
                         why = RAW if flags & READ else WAW
-                        if writer[s] == EARLIER_CALL:
-                            why = CALL
                 if flags & WRITE:
                     for other in range(CLASSES):
                         if other != who or is_dma:
@@ -132,13 +138,12 @@ def run(
         finish = t + busy
         engine_free[engine], engine_last[engine] = finish, index
         start[i], end[i], begin[i] = t, finish, t
+        held[i] = -1
         if is_dma:
-            first, last, queued_by, queued_why = _transfer(
-                row, finish + row[LATENCY], index, ring_free, ring_last, lane_free, lane_last, gaps, num_gaps
+            ready = finish + row[LATENCY]
+            begin[i], last, held[i] = _transfer(
+                row, ready, interval, index, ring_begin, ring_free, ring_last, lane_free, lane_last, gaps, num_gaps
             )
-            if first > finish + row[LATENCY] and queued_by >= 0:
-                by, why = queued_by, queued_why
-            begin[i] = first
             finish = last + completion
         else:
             finish += row[LATENCY]
@@ -158,7 +163,9 @@ def run(
 def _transfer(
     row: Ints,
     ready: int,
+    interval: int,
     index: int,
+    ring_begin: Ints,
     ring_free: Ints,
     ring_last: Ints,
     lane_free: Ints,
@@ -168,20 +175,24 @@ def _transfer(
 ) -> Any:
     """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
     ring, share = row[RING], row[SHARE]
-    first, last, by, why = np.int64(1) << 62, np.int64(NEVER), np.int64(-1), np.int64(DMA_ENGINE)
+    first, last, held = np.int64(1) << 62, np.int64(NEVER), np.int64(-1)
+    issued, by = max(ready, ring_begin[ring, 0] + interval), np.int64(-1)
+    if issued > ready:
+        by = ring_begin[ring, 1]
     for n in range(row[NUM_LANES]):
         lane = (row[FIRST_LANE] + n) % LANES
-        earliest, held, reason = ready, np.int64(-1), np.int64(DMA_ENGINE)
+        earliest, before = issued, by
         if ring_free[ring, lane] > earliest:
-            earliest, held, reason = ring_free[ring, lane], ring_last[ring, lane], np.int64(DMA_QUEUE)
+            earliest, before = ring_free[ring, lane], ring_last[ring, lane]
         at, previous = _place(lane, earliest, share, index, lane_free, lane_last, gaps, num_gaps)
         if at > earliest:
-            held, reason = previous, np.int64(DMA_ENGINE)
+            before = previous
         ring_free[ring, lane], ring_last[ring, lane] = at + share, index
         first = min(first, at)
         if at + share > last:
-            last, by, why = at + share, held, reason
-    return first, last, by, why
+            last, held = at + share, before
+    ring_begin[ring, 0], ring_begin[ring, 1] = first, index
+    return first, last, held
 
 
 @njit(cache=True)
@@ -201,28 +212,26 @@ def _place(
     """
     table, count = gaps[lane], num_gaps[lane]
     fits = -1
-    for g in range(count - 1, -1, -1):  # gaps are in order of time
-        if table[g, 1] < earliest + share:
+    for g in range(count - 1, max(count - GAPS, 0) - 1, -1):  # newest first: they are in order of time
+        gap = table[g & (GAPS - 1)]
+        if gap[1] < earliest + share:
             break
-        if max(earliest, table[g, 0]) + share <= table[g, 1]:
-            fits = g
+        if max(earliest, gap[0]) + share <= gap[1]:
+            fits = g & (GAPS - 1)
     if fits >= 0:
         gap = table[fits]
-        at, previous = max(earliest, gap[0]), gap[2]
-        if at - gap[0] > gap[1] - at - share:  # keep the longer rest
+        since, until, previous = gap[0], gap[1], gap[2]
+        at = max(earliest, since)
+        if at - since > until - at - share:  # keep the longer rest
             gap[1] = at
         else:
             gap[0], gap[2] = at + share, index
         return at, previous
     free, previous = lane_free[lane], lane_last[lane]
     at = max(earliest, free)
-    if at > free:
-        if count == GAPS:  # forget the oldest
-            for g in range(GAPS - 1):
-                for column in range(3):
-                    table[g, column] = table[g + 1, column]
-            count -= 1
-        table[count, 0], table[count, 1], table[count, 2] = free, at, previous
+    if at > free:  # the oldest gap is forgotten
+        gap = table[count & (GAPS - 1)]
+        gap[0], gap[1], gap[2] = free, at, previous
         num_gaps[lane] = count + 1
     lane_free[lane], lane_last[lane] = at + share, index
     return at, previous

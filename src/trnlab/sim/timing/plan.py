@@ -17,7 +17,7 @@ from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine, Work
 from trnlab.numerics import dtypes
-from trnlab.program.routine import COL, Routine
+from trnlab.program.routine import Routine
 from trnlab.program.slots import sbuf_cuts
 from trnlab.sim.timing import order
 from trnlab.sim.timing.cost import dma_cost, work_cost
@@ -56,6 +56,7 @@ def _make(routine: Routine, chip: Chip) -> Plan:
     roles, is_dma = _opcode_tables()
     operands = routine.operands
     row_of = np.empty(len(routine), np.int32)
+    slot_first, slot_last = np.empty(len(operands), np.int32), np.empty(len(operands), np.int32)
     access = np.empty(len(operands), np.uint8)
     keys = np.empty(max(len(routine), 1), np.int64)
     count = _scan(
@@ -74,6 +75,8 @@ def _make(routine: Routine, chip: Chip) -> Plan:
         _itemsize_codes(),
         int(chip.dma.partitions_per_engine.value),
         row_of,
+        slot_first,
+        slot_last,
         access,
         keys,
     )
@@ -81,11 +84,11 @@ def _make(routine: Routine, chip: Chip) -> Plan:
     rows = np.array([_row(part, routine.works[part.work], chip) for part in parts], np.int64)
     return Plan(
         rows.reshape(count, order.ROW),
-        tuple(_info(part, routine.works[part.work], int(row[order.NUM_LANES])) for part, row in zip(parts, rows)),
+        tuple(_info(part, routine.works[part.work], row) for part, row in zip(parts, rows)),
         row_of,
         routine.first_operand,
-        operands[:, COL["first"]].astype(np.int32),
-        operands[:, COL["last"]].astype(np.int32),
+        slot_first,
+        slot_last,
         access,
         sbuf_cuts(routine.buffers),
         tuple(b.id for b in routine.buffers if b.kind == "scratch"),
@@ -156,7 +159,7 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
     return [key.engine, dma.trigger, dma.start, 0, 0, ring, dma.share, key.lane, dma.lanes]
 
 
-def _info(key: _Key, work: Work, lanes: int) -> OpInfo:
+def _info(key: _Key, work: Work, row: Ints) -> OpInfo:
     elements = work.nbytes // work.itemsize
     return OpInfo(
         name=_NAMES.get(work.kind, work.kind.partition(".")[2]),
@@ -170,7 +173,8 @@ def _info(key: _Key, work: Work, lanes: int) -> OpInfo:
         hbm_write=elements * key.dst_item if key.in_hbm & _DST_IN_HBM else 0,
         queue=key.queue,
         first_lane=key.lane,
-        lanes=lanes,
+        lanes=int(row[order.NUM_LANES]),
+        lane_time=int(row[order.SHARE]),
     )
 
 
@@ -199,13 +203,15 @@ def _scan(
     itemsize_code: Ints,
     rows_per_lane: int,
     row_of: Array,
+    slot_first: Array,
+    slot_last: Array,
     access: Array,
     keys: Ints,
 ) -> int:
-    """Access of every operand and the cost row of every instruction; `keys` receives the distinct rows, counted.
+    """Slots and access of every operand, the cost row of every instruction; `keys` gets the distinct rows, counted.
 
     A row's key is the fields of `_Key` in mixed radix; queue 16 stands for none. Column numbers are those of
-    `routine.OPERAND_COLUMNS`: 0 role, 1 buffer, 2 dtype, 3 start_partition, 17 is_hbm.
+    `routine.OPERAND_COLUMNS`: 0 role, 1 buffer, 2 dtype, 3 start_partition, 15 first, 16 last, 17 is_hbm.
     """
     size = 1024
     table = np.full(size, -1, np.int64)  # open addressing: row by hash of its key
@@ -217,7 +223,7 @@ def _scan(
             flags = roles[code, operands[k, 0]]
             if flags & 4:
                 flags = 3 if reads_destination[code * max(attrs, 1) + attr[i]] else 2
-            access[k] = flags
+            slot_first[k], slot_last[k], access[k] = operands[k, 15], operands[k, 16], flags
             if is_dma[code] and operands[k, 0] < 2:
                 item = itemsize_code[operands[k, 2]]
                 if flags & 2:

@@ -49,7 +49,8 @@ class _Columns:
 
     def __init__(self, count: int) -> None:
         self.start, self.end, self.begin, self.done = (np.empty(count, np.int64) for _ in range(4))
-        self.blocker, self.cause = np.empty(count, np.int32), np.empty(count, np.int8)
+        self.blocker, self.held = np.empty(count, np.int32), np.empty(count, np.int32)
+        self.cause = np.empty(count, np.int8)
 
 
 def _run(p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Columns, chip: Chip) -> None:
@@ -63,11 +64,13 @@ def _run(p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Co
         p.access,
         first,
         _ps(chip.sync.semaphore.value),
+        _ps(chip.dma.queue_interval.value),
         _ps(chip.dma.completion.value),
         _ps(chip.scalar.table_load.value),
         clocks.engine_free,
         clocks.engine_last,
         clocks.table,
+        clocks.ring_begin,
         clocks.ring_free,
         clocks.ring_last,
         clocks.lane_free,
@@ -85,6 +88,7 @@ def _run(p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Co
         out.done[here],
         out.blocker[here],
         out.cause[here],
+        out.held[here],
     )
 
 
@@ -112,6 +116,7 @@ def _timeline(program: Program, chip: Chip, plans: list[Plan], out: _Columns) ->
         done=out.done,
         blocker=out.blocker,
         cause=out.cause,
+        held=out.held,
         engine=np.concatenate(engines) if engines else np.empty(0, np.int8),
         op=np.concatenate(ops) if ops else np.empty(0, np.int32),
         call=np.repeat(np.arange(len(calls), dtype=np.int32), [c.count for c in calls]),

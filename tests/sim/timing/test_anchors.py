@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What real chips were seen to do, against the model. Sources of the numbers are with the figures in `chips`."""
+
+from __future__ import annotations
+
+import pytest
+
+from trnlab import chips
+from trnlab.isa.base import Engine
+from trnlab.program import Builder
+from trnlab.sim.timing import time_routine
+
+NS = 1000
+TRN1, TRN2 = chips.get("trn1"), chips.get("trn2")
+
+
+def intervals(timeline):
+    return [int(b - a) / NS for a, b in zip(timeline.start, timeline.start[1:])]
+
+
+def took(timeline, i):
+    return int(timeline.done[i] - timeline.start[i]) / NS
+
+
+def test_trn1_chain_of_dependent_activates_starts_every_189_ns():
+    b = Builder("chain", TRN1)
+    x = b.tile((128, 1), "float32")
+    for _ in range(5):
+        b.activation(dst=x, data=x, op="copy")
+    timeline = time_routine(b.build(), TRN1)
+    assert intervals(timeline) == pytest.approx([189] * 4, rel=0.005)
+    assert took(timeline, 0) == pytest.approx(159, rel=0.005)
+
+
+def test_trn1_tensor_tensor_of_8192_floats_takes_14_97_us():
+    b = Builder("tt", TRN1)
+    x, y = b.tile((128, 8192), "float32"), b.tile((128, 8192), "float32")
+    b.tensor_tensor(dst=x, data1=x, data2=y, op="add")
+    assert took(time_routine(b.build(), TRN1), 0) == pytest.approx(14_970, rel=0.002)
+
+
+def test_trn1_activate_of_8192_floats_takes_about_6_us():
+    b = Builder("act", TRN1)
+    x, y = b.tile((128, 8192), "float32"), b.tile((128, 8192), "float32")
+    b.activation(dst=x, data=y, op="copy")
+    assert took(time_routine(b.build(), TRN1), 0) == pytest.approx(6_000, rel=0.01)
+
+
+@pytest.mark.parametrize(("partitions", "columns", "expected"), [(4, 4096, 3710), (128, 128, 400)])
+def test_trn2_exp(partitions, columns, expected):
+    """The second of two: the first also loads the table (1.33 us)."""
+    b = Builder("exp", TRN2)
+    x, y = b.tile((partitions, columns), "bfloat16"), b.tile((partitions, columns), "bfloat16")
+    b.activation(dst=x, data=y, op="exp")
+    b.activation(dst=x, data=y, op="exp")
+    timeline = time_routine(b.build(), TRN2)
+    assert took(timeline, 1) == pytest.approx(expected, rel=0.01)
+    assert took(timeline, 0) - took(timeline, 1) == pytest.approx(1326, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns", "expected"),
+    [("bfloat16", 512, 217), ("bfloat16", 128, 55.5), ("float32", 512, 859)],
+)
+def test_trn2_matmuls_issue(dtype, columns, expected):
+    b = Builder("mm", TRN2)
+    stationary, moving = b.tile((128, 128), dtype), b.tile((128, columns), dtype)
+    acc = b.psum((128, columns))
+    for k in range(6):
+        b.nc_matmul(dst=acc, stationary=stationary, moving=moving, accumulate=k > 0)
+    timeline = time_routine(b.build(), TRN2)
+    assert intervals(timeline) == pytest.approx([expected] * 5, rel=0.015)
+
+
+def test_trn2_matmul_result_is_there_163_ns_after_the_last_column():
+    b = Builder("mm", TRN2)
+    stationary, moving = b.tile((128, 128), "bfloat16"), b.tile((128, 512), "bfloat16")
+    b.nc_matmul(dst=b.psum((128, 512)), stationary=stationary, moving=moving)
+    assert took(time_routine(b.build(), TRN2), 0) == pytest.approx(377, rel=0.01)
+
+
+def test_trn2_vector_and_scalar_evict_a_bank():
+    """512 fp32 from PSUM: VectorE 691 ns and every 593 ns, ScalarE 585 ns and every 480 ns."""
+    b = Builder("evict", TRN2)
+    acc = b.psum((128, 512))
+    tiles = [b.tile((128, 512), "float32") for _ in range(2)]
+    for engine in (Engine.VECTOR, Engine.VECTOR, Engine.SCALAR, Engine.SCALAR):
+        b.tensor_copy(dst=tiles[engine is Engine.SCALAR], src=acc, engine=engine)
+    timeline = time_routine(b.build(), TRN2)
+    assert [took(timeline, i) for i in range(4)] == pytest.approx([691, 691, 585, 585], rel=0.015)
+    vector, scalar = timeline.start[1] - timeline.start[0], timeline.start[3] - timeline.start[2]
+    assert vector / NS == pytest.approx(593, rel=0.01)
+    assert scalar / NS == pytest.approx(480, rel=0.01)
+
+
+def test_trn2_tensor_scalar_modes():
+    """512 elements SBUF to SBUF: 481 ns in fp32, 348 ns in bf16; 128 from PSUM 348 ns."""
+    b = Builder("ts", TRN2)
+    operand = b.tile((128, 1), "float32")
+    for dtype in ("float32", "bfloat16"):
+        x = b.tile((128, 512), dtype)
+        b.tensor_scalar(dst=x, data=x, operand0=operand, op0="multiply", engine=Engine.VECTOR)
+    x, acc = b.tile((128, 128), "float32"), b.psum((128, 128))
+    b.tensor_scalar(dst=x, data=acc, operand0=operand, op0="multiply", engine=Engine.VECTOR)
+    timeline = time_routine(b.build(), TRN2)
+    assert [took(timeline, i) for i in range(3)] == pytest.approx([481, 348, 348], rel=0.02)
+
+
+def test_trn2_dma_of_32_kib_on_one_engine():
+    """[4, 4096] bf16: 1416 ns of data on one DMA engine when loading, 1223 ns when storing (the model has one rate);
+    SyncE's trigger to the first byte 1.3 to 1.6 us in the profiles, last byte to a waiting engine 0.3 to 0.35 us."""
+    b = Builder("load", TRN2)
+    h, x = b.param("h", (4, 4096), "bfloat16"), b.tile((4, 4096), "bfloat16")
+    b.dma_copy(dst=x, src=h)
+    b.tensor_copy(dst=x, src=x, engine=Engine.VECTOR)
+    timeline = time_routine(b.build(), TRN2)
+    assert timeline.ops[timeline.op[0]].lanes == 1
+    last_byte = timeline.done[0] - timeline.completion
+    assert (last_byte - timeline.begin[0]) / NS == pytest.approx(1416, rel=0.06)
+    assert 1280 <= (timeline.begin[0] - timeline.start[0]) / NS <= 1570
+    assert 300 <= (timeline.start[1] - last_byte) / NS <= 350
+
+
+def test_trn2_dma_of_a_small_tile_over_16_engines():
+    """[128, 128] bf16 through GpSimdE: 739 ns from trigger to first byte, 468 ns of data with skewed engines."""
+    b = Builder("load", TRN2)
+    h, x = b.param("h", (128, 128), "bfloat16"), b.tile((128, 128), "bfloat16")
+    b.dma_copy(dst=x, src=h, engine=Engine.GPSIMD)
+    timeline = time_routine(b.build(), TRN2)
+    op = timeline.ops[timeline.op[0]]
+    assert op.lanes == 16
+    assert (timeline.begin[0] - timeline.start[0]) / NS == pytest.approx(739, rel=0.02)
+    assert op.lane_time / NS < 468
+
+
+@pytest.mark.parametrize("chip", [TRN1, TRN2], ids=["trn1", "trn2"])
+def test_long_rows_move_at_the_published_rate(chip):
+    """17 and 23 bytes/ns per engine, 272 and 368 GB/s for the core, less the descriptors."""
+    b = Builder("load", chip)
+    h, x = b.param("h", (128, 8192), "float32"), b.tile((128, 8192), "float32")
+    b.dma_copy(dst=x, src=h)
+    timeline = time_routine(b.build(), chip)
+    seconds = (timeline.done[0] - timeline.completion - timeline.begin[0]) / 1e12
+    published = {"trn1": 272e9, "trn2": 368e9}[chip.name]
+    assert 128 * 8192 * 4 / seconds == pytest.approx(published, rel=0.05)
+
+
+def test_short_rows_move_slowly():
+    """Tiles of 128 rows on one queue, against the vendor's curve of bandwidth relative to rows of 32 KiB.
+
+    The curve does not name its chip; SyncE's measured triggers are somewhat faster than it says.
+    """
+    rates = {}
+    for row in (64, 256, 512, 1024, 2048, 4096, 32768):
+        b = Builder("load", TRN2)
+        h, x = b.param("h", (128, row // 4), "float32"), b.pool((128, row // 4), "float32", bufs=6)
+        for _ in range(24):
+            b.dma_copy(dst=x.next(), src=h)
+        timeline = time_routine(b.build(), TRN2)
+        rates[row] = 16 * 128 * row / int(timeline.begin[20] - timeline.begin[4])
+    relative = {row: rate / rates[32768] for row, rate in rates.items()}
+    published = {64: 0.026, 256: 0.10, 512: 0.21, 1024: 0.42, 2048: 0.81, 4096: 0.966}
+    for row, expected in published.items():
+        assert expected * 0.95 <= relative[row] <= expected * 1.65, (row, relative)

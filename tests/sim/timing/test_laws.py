@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for every timeline, whatever the figures."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from streams import layer, program_of, random_routine
+
+from trnlab import chips, isa
+from trnlab.isa.base import Engine, Work
+from trnlab.isa.costs import COST_CLASSES
+from trnlab.program import Builder, Call, Program
+from trnlab.program.routine import COL
+from trnlab.sim.timing import critical_path, dma_cost, summarise, time_program, time_routine, work_cost
+from trnlab.sim.timing.plan import plan
+from trnlab.sim.timing.summary import critical_time
+from trnlab.timeline import CAUSES, ENGINES
+
+CHIPS = [chips.get("trn1"), chips.get("trn2")]
+both = pytest.mark.parametrize("chip", CHIPS, ids=["trn1", "trn2"])
+SEEDS = range(12)
+
+
+def accesses(routine):
+    """Per instruction (reads, writes): sets of slots, straight from the definition."""
+    result = []
+    for i, code in enumerate(routine.opcode):
+        instr, attrs = isa.BY_OPCODE[int(code)], dict(routine.attr_table[routine.attr[i]])
+        reads, writes = set(), set()
+        for row in routine.operands[routine.first_operand[i] : routine.first_operand[i + 1]]:
+            spec = instr.operands[row[COL["role"]]]
+            slots = set(range(row[COL["first"]], row[COL["last"]] + 1))
+            if spec.role == "dst":
+                writes |= slots
+            if spec.role == "src" or (spec.rw and instr.reads_destination(attrs)):
+                reads |= slots
+        result.append((reads, writes))
+    return result
+
+
+@both
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_instruction_starts_before_its_operands(chip, seed):
+    """Every read comes after the write it reads is done, every write after what it overwrites is finished with.
+
+    Checked pair by pair against the definition; an engine's own order stands for overwriting and for accumulation.
+    """
+    routine = random_routine(chip, seed)
+    t = time_routine(routine, chip)
+    dma = np.array([op.lanes > 0 for op in t.ops])[t.op]
+    access = accesses(routine)
+    for i, (reads, writes) in enumerate(access):
+        for j in range(i):
+            earlier_reads, earlier_writes = access[j]
+            same = t.engine[i] == t.engine[j] and not dma[i] and not dma[j]
+            accumulates = same and t.engine[i] == Engine.TENSOR
+            if reads & earlier_writes and not accumulates:
+                assert t.start[i] >= t.done[j], (i, j)
+            if writes & (earlier_writes | earlier_reads):
+                assert t.start[i] >= (t.end[j] if same else t.done[j]), (i, j)
+
+
+@both
+@pytest.mark.parametrize("seed", SEEDS)
+def test_engines_queues_and_dma_engines_do_one_thing_at_a_time(chip, seed):
+    t = time_routine(random_routine(chip, seed, count=120), chip)
+    for code in range(len(ENGINES)):
+        mine = t.engine == code
+        assert (t.start[mine][1:] >= t.end[mine][:-1]).all()
+    assert (t.end > t.start).all()
+    assert (t.done >= t.end).all()
+    assert (t.begin >= t.start).all()
+    moving = [(i, t.ops[t.op[i]]) for i in range(len(t)) if t.ops[t.op[i]].lanes]
+    for i, op in moving:
+        assert t.done[i] - t.completion - t.begin[i] >= op.lane_time
+    lanes = sum(op.lanes * op.lane_time for _, op in moving)
+    span = max(t.done[i] for i, _ in moving) - min(t.begin[i] for i, _ in moving)
+    assert lanes <= 16 * span
+    queues = {}
+    for i, op in moving:
+        before = queues.get((t.engine[i], op.queue))
+        if before is not None:
+            assert t.begin[i] > t.begin[before]
+        queues[t.engine[i], op.queue] = i
+
+
+@both
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_program_gives_the_same_timeline(chip, seed):
+    first, second = (time_routine(random_routine(chip, seed), chip) for _ in range(2))
+    assert first.same_times(second)
+
+
+@both
+def test_a_faster_engine_never_lengthens_a_timeline(chip):
+    """Without contention for the DMA engines: each figure improved in turn, over random streams of compute."""
+    figures = {
+        "tensor.clock": 1.3, "vector.clock": 1.5, "scalar.clock": 1.2, "gpsimd.clock": 2.0, "sync.semaphore": 0.5,
+        "scalar.table_load": 0.3, "vector.latency": 0.8, "tensor.issue": 0.5, "sync.program_start": 0.5,
+    }  # fmt: skip
+    for seed in SEEDS:
+        program = compute_only(chip, seed)
+        before = time_routine(program, chip)
+        for path, factor in figures.items():
+            old = dict(chips.figures(chip))[path].value
+            faster = chips.with_figures(chip, {path: old * factor})
+            after = time_routine(program, faster)
+            assert after.total <= before.total, (seed, path)
+            assert (after.done <= before.done).all(), (seed, path)
+
+
+def compute_only(chip, seed):
+    """A random stream without DMA."""
+    rng = random.Random(seed)
+    b = Builder("compute", chip)
+    tiles, acc = [b.tile((128, 256), "float32") for _ in range(3)], b.psum((128, 256))
+    weights = b.tile((128, 128), "float32")
+    for tile in (*tiles, weights):
+        b.memset(dst=tile, value=1.0, engine=rng.choice((Engine.VECTOR, Engine.GPSIMD)))
+    b.nc_matmul(dst=acc, stationary=weights, moving=tiles[0])
+    for _ in range(40):
+        x, y = rng.choice(tiles), rng.choice(tiles)
+        match rng.randrange(5):
+            case 0:
+                b.nc_matmul(dst=acc, stationary=weights, moving=x, accumulate=rng.random() < 0.5)
+            case 1:
+                b.activation(dst=x, data=acc, op=rng.choice(("exp", "sqrt", "copy")))
+            case 2:
+                b.tensor_tensor(dst=x, data1=x, data2=y, op="add")
+            case 3:
+                b.tensor_copy(dst=x, src=acc, engine=Engine.VECTOR)
+            case 4:
+                b.tensor_copy(dst=x, src=y, engine=Engine.GPSIMD)
+    return b.build()
+
+
+@both
+def test_faster_dma_never_lengthens_a_stream_of_one_queue(chip):
+    slow = time_routine(layer(chip), chip)
+    rate = chip.dma.engine_bandwidth.value
+    for path, value in (("dma.engine_bandwidth", 2 * rate), ("dma.start", 100), ("dma.completion", 100)):
+        assert time_routine(layer(chip), chips.with_figures(chip, {path: value})).total <= slow.total, path
+
+
+@both
+def test_twice_the_work_never_takes_less_time(chip):
+    routine = layer(chip)
+    totals = [time_program(program_of(routine, n), chip).total for n in (1, 2, 4, 8)]
+    assert totals == sorted(totals)
+    assert totals[3] - totals[2] > totals[1] - totals[0]
+    longer = [time_routine(layer(chip, rows=rows), chip).total for rows in (1, 2, 4, 8)]
+    assert longer == sorted(longer)
+
+
+@both
+def test_wider_instructions_never_cost_less(chip):
+    """Every kind of work in a random stream, with N doubled."""
+    for routine in (random_routine(chip, 3), layer(chip)):
+        for work in routine.works:
+            if work.kind.startswith("dma"):
+                twice = work.__class__(**{**fields(work), "m": 2 * work.m, "nbytes": 2 * work.nbytes})
+                a, b = (dma_cost(w, chip, Engine.SYNC, 1) for w in (work, twice))
+                assert b.share >= a.share
+                assert (b.trigger, b.start, b.lanes) == (a.trigger, a.start, a.lanes)
+            else:
+                twice = work.__class__(**{**fields(work), "n": 2 * work.n})
+                a, b = work_cost(work, chip), work_cost(twice, chip)
+                assert b.busy >= a.busy
+                assert b.busy + b.latency >= a.busy + a.latency
+
+
+def fields(work):
+    return {name: getattr(work, name) for name in work.__slots__}
+
+
+@both
+def test_every_cost_class_has_a_rule(chip):
+    for kind in COST_CLASSES:
+        work = Work(kind, 512, 1, 128, 2, "bfloat16", nbytes=65536)
+        if kind.startswith("dma"):
+            cost = dma_cost(work, chip, Engine.SYNC, 1)
+            assert cost.lanes == 16
+            assert cost.share > 0
+        else:
+            assert work_cost(work, chip).busy > 0
+            assert work_cost(work, chip).latency >= 0
+
+
+@both
+def test_calls_overlap_when_their_memory_does_not(chip):
+    """Calls with their own tensors and their own half of SBUF run into each other; on the same bytes they wait."""
+    routine = layer(chip)
+    apart = (0, -(-routine.sbuf_bytes // 64) * 64)
+    same = time_program(program_of(routine, 6, distinct=True), chip)
+    overlapped = time_program(program_of(routine, 6, distinct=True, sbuf_base=apart), chip)
+    assert overlapped.total < same.total
+    one = time_program(program_of(routine, 1), chip)
+    assert same.total < 6 * one.total
+    waits = [i for i in range(len(same)) if same.call[i] > 0 and same.blocker[i] < same.calls[same.call[i]].first]
+    assert {CAUSES[same.cause[i]] for i in waits} & {"reuse", "overwrite"}
+
+
+@both
+def test_calls_that_share_a_tensor_are_ordered(chip):
+    """One call writes what the next one reads, in slots of another size: no load starts before the store is done."""
+    routine = layer(chip)
+    coarse = Builder("coarse", chip)
+    x = coarse.param("x", (512, 1024), "bfloat16", slot_rows=512)
+    tile = coarse.tile((128, 1024), "bfloat16")
+    coarse.dma_copy(dst=tile, src=x[128:256])
+    reader = coarse.build()
+    base = program_of(routine, 1)
+    first = Call(0, (0, 1))
+    second = Call(1, (1,), sbuf_base=routine.sbuf_bytes)
+    program = Program("two", chip.name, (routine, reader), base.tensors, (first, second), (), ())
+    t = time_program(program, chip)
+    stores = [i for i in range(len(routine)) if t.ops[t.op[i]].hbm_write]
+    assert t.start[len(routine)] >= max(t.done[i] for i in stores)
+    assert t.blocker[len(routine)] in stores
+
+
+@both
+def test_tensors_that_reuse_an_address_wait_for_the_former_owner(chip):
+    routine = layer(chip)
+    base = program_of(routine, 2, distinct=True)
+    size = base.tensors[0].nbytes
+
+    def placed(addresses):
+        tensors = tuple(
+            type(t)(t.id, t.name, t.shape, t.dtype, t.nbytes, t.kind, a) for t, a in zip(base.tensors, addresses)
+        )
+        second = Call(0, (2, 3), sbuf_base=-(-routine.sbuf_bytes // 64) * 64)
+        return Program("p", chip.name, base.routines, tensors, (base.calls[0], second), (), ())
+
+    free = time_program(placed((0, size, 2 * size, 3 * size)), chip)
+    reused = time_program(placed((0, size, 2 * size, 0)), chip)
+    n = len(routine)
+    loads = [i for i in range(n) if reused.ops[reused.op[i]].hbm_read]
+    stores = [n + i for i in range(n) if reused.ops[reused.op[n + i]].hbm_write]
+    assert min(reused.start[i] for i in stores) >= max(reused.done[i] for i in loads)
+    assert free.total <= reused.total
+
+
+@both
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blockers_explain_starts(chip, seed):
+    """The start of an instruction is exactly when what it waited for let it go."""
+    t = time_routine(random_routine(chip, seed), chip)
+    semaphore = round(chip.sync.semaphore.value * 1000)
+    for i in range(len(t)):
+        cause, by = CAUSES[t.cause[i]], t.blocker[i]
+        if cause == "start":
+            assert by == -1
+            assert t.start[i] == t.startup
+        elif cause == "issue":
+            assert t.engine[by] == t.engine[i]
+            assert t.start[i] == t.end[by]
+        else:
+            assert t.start[i] == t.done[by] + semaphore
+        assert t.held[i] < i
+        assert by < i
+
+
+@both
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sums(chip, seed):
+    """The critical path starts at the start, its time adds up to the total, and no engine is busy longer."""
+    routine = random_routine(chip, seed)
+    t = time_routine(routine, chip)
+    s = summarise(t)
+    assert sum(s.critical.values()) == s.total
+    assert all(value >= 0 for value in s.critical.values())
+    path = critical_path(t)
+    assert t.blocker[path[0]] == -1
+    assert path[-1] == t.done.argmax()
+    assert sum(use.instructions for use in s.engines[:-1]) == len(routine) == s.instructions
+    for use in s.engines:
+        assert use.busy <= s.total
+        assert use.active <= s.total
+    assert sum(call.instructions for call in s.calls) == len(routine)
+
+
+@both
+def test_bytes_and_flops(chip):
+    routine = layer(chip)
+    s = summarise(time_program(program_of(routine, 3), chip))
+    nbytes = 512 * 1024 * 2
+    assert s.hbm_read == s.hbm_write == 3 * nbytes
+    assert s.pe_flops == {"bfloat16": 3 * 4 * 2 * 4 * 2 * 128 * 128 * 512}
+    assert s.engine("tensor").instructions == 3 * 4 * 2 * 4
+    assert [call.label for call in sorted(s.calls, key=lambda c: c.label)] == ["call 0", "call 1"]
+    assert {call.label: call.calls for call in s.calls} == {"call 0": 2, "call 1": 1}
+
+
+@both
+def test_cast_on_the_way_counts_the_bytes_of_each_side(chip):
+    b = Builder("cast", chip)
+    h, x = b.param("h", (128, 256), "float32"), b.tile((128, 256), "bfloat16")
+    b.dma_copy(dst=x, src=h)
+    b.dma_copy(dst=h, src=x)
+    s = summarise(time_routine(b.build(), chip))
+    assert (s.hbm_read, s.hbm_write) == (128 * 256 * 4, 128 * 256 * 4)
+
+
+@both
+def test_an_empty_program_takes_the_start_and_the_end(chip):
+    t = time_program(Program("empty", chip.name, (), (), (), (), ()), chip)
+    assert t.total == round((chip.sync.program_start.value + chip.sync.program_end.value) * 1000)
+    assert summarise(t).bound_by == "nothing"
+    assert critical_time(t)["start and end"] == t.total
+    assert len(critical_path(t)) == 0
+
+
+@both
+def test_timing_twice_uses_one_plan(chip):
+    routine = layer(chip)
+    assert plan(routine, chip) is plan(routine, chip)
+    other = chips.with_figures(chip, {"vector.clock": 2e9})
+    assert plan(routine, other) is not plan(routine, chip)
