@@ -27,8 +27,10 @@ superblock (up to four query blocks) is woven into the back of this one, and P V
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_tiles import (
@@ -43,6 +45,7 @@ from trnlab.kernels.attention_tiles import (
     groups,
     load_tokens,
     pieces,
+    spread,
     store_statistics,
     store_tokens,
     token_pool,
@@ -58,7 +61,7 @@ from trnlab.program.builder import Builder, Pool
 LEAD = 3  # superblocks from transposing the operands to the exponentials: then maxima, then the row of shifts
 LOOKAHEAD = 3  # tiles of scores between exp and P V
 QUADRANT = 32
-FRONT_BANKS, SCORE_BANKS, OUT_BANKS = (0, 2), (4, 5), (6, 7)  # of PSUM; tiles of the front take two each
+FRONT_BANKS, SCORE_BANKS, OUT_BANKS = (0, 1, 2), (3, 4, 5), (6, 7)  # of PSUM
 
 
 def attention_forward(
@@ -100,6 +103,7 @@ class _Job:
     ends: bool
     shift: AP = field(init=False)  # -m as [1, heads, queries]
     sums: AP = field(init=False)  # [128, heads, blocks, D + 1] in PSUM
+    reductions: list[tuple[AP, AP]] = field(default_factory=list)  # -m, and the maxima of strips it is made of
     bias: AP | None = None
 
 
@@ -117,7 +121,9 @@ class _Forward:
             self.blocks = min(self.blocks, Bias.blocks_that_fit(task))
         self.bias = Bias(b, task, self.constants, self.blocks) if task.bias is not None else None
         self.groups = groups(task)
-        self.pending: deque[Step] = deque()
+        self.turn = 0  # tiles of scores so far
+        self.pending: deque[Callable[[], None]] = deque()  # products with V of the last tiles
+        self.later: deque[tuple[int, Callable[[], None]]] = deque()  # divisions, with the turn that they wait for
         self._loaded: dict[int, tuple[AP, AP, AP]] = {}
         self._open_psum()
         self._open_sbuf()
@@ -125,9 +131,10 @@ class _Forward:
     # -- memory -----------------------------------------------------------------------------------------------------
     def _open_psum(self) -> None:
         b, dt = self.b, self.task.dtype
-        two_banks = 2 * BANK * float32.itemsize // dt.itemsize
-        self.front = Pool([b.psum((P, 2 * BANK), bank=i, name="front") for i in FRONT_BANKS])
-        self.transposed = Pool([b.psum((P, two_banks), dt, bank=i, name="transposed") for i in FRONT_BANKS])
+        columns = BANK * float32.itemsize // dt.itemsize
+        self.front = Pool([b.psum((P, BANK), bank=i, name="front") for i in FRONT_BANKS])
+        self.front_operands = Pool([b.psum((P, columns), dt, bank=i, name="operand") for i in FRONT_BANKS])
+        self.back_operands = Pool([b.psum((P, columns), dt, bank=i, name="operand") for i in SCORE_BANKS])
         self.scores = Pool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
         self.sums = Pool([b.psum((P, BANK), bank=i, name="out") for i in OUT_BANKS])
 
@@ -147,8 +154,8 @@ class _Forward:
         self.value_pool = self._value_pool(max(p.kvs for p in self.packs), self._bufs(LEAD + behind))
         self.shifts = b.pool((1, BANK), t.dtype, bufs=2, name="shift") if not self.fused else None
         self.p_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="p")
-        self.o_pool = b.pool((P, BANK), float32, bufs=2, name="o")
-        self.partial_max = b.pool((P, -(-t.keys // (2 * BANK))), float32, bufs=2, name="partial_max")
+        self.o_pool = b.pool((P, BANK), float32, bufs=2 + LOOKAHEAD, name="o")
+        self.partial_max = b.pool((P, 4 * -(-t.keys // BANK)), float32, bufs=4, name="partial_max")
         stats = (P, t.batch * t.heads, nq)
         self.shift_all = b.tile(stats, t.dtype, name="minus_max", slots=stats[1] * stats[2])
         self.inverse_all = b.tile(stats, float32, name="inverse_sum", slots=stats[1] * stats[2])
@@ -205,10 +212,13 @@ class _Forward:
                 stage(job) if job is not None else []
                 for stage, job in zip((self._back, self._shift_steps, self._maxima, self._prepare), ahead)
             )
+            reduce = self._reduce(ahead[1]) if ahead[1] is not None else []
             half = len(maxima) // 2
-            weave(back, [*prepare, *maxima[:half], *shift, *maxima[half:]])
+            weave(back, [*prepare, *reduce, *maxima[:half], *shift, *maxima[half:]])
         while self.pending:
             self.pending.popleft()()
+        for _, step in self.later:
+            step()
         self._store_lse()
 
     def _jobs(self) -> list[_Job]:
@@ -248,13 +258,13 @@ class _Forward:
         else:
             pack.kt, pack.values = self.kt_pool.next()[:, : pack.kvs], self.value_pool.next()[:, : pack.kvs]
             col = (pack.kv - group.kv) * depth
-            steps += transpose_tokens(self.b, self.transposed, pack.kt[:depth], k, col, Engine.VECTOR)
-            steps.append(partial(self._widen, pack, v, col))
+            steps += transpose_tokens(self.b, self.front_operands, pack.kt[:depth], k, col, Engine.VECTOR)
+            steps.append(Step(0, partial(self._widen, pack, v, col)))
         pack.qt = self.qt_pool.next()[:, : pack.heads]
         col = (pack.head - group.head) * depth
-        # VectorE has the maxima to find; ScalarE, with the exponentials, takes half of the copies unless they are slow.
-        engine = Engine.VECTOR if self.b.chip.has("vector_fast_modes") else Engine.SCALAR
-        return steps + transpose_tokens(self.b, self.transposed, pack.qt[:depth], q, col, engine)
+        if self.b.chip.has("vector_fast_modes"):
+            return steps + transpose_tokens(self.b, self.front_operands, pack.qt[:depth], q, col, Engine.VECTOR)
+        return steps + transpose_tokens(self.b, self.back_operands, pack.qt[:depth], q, col, Engine.SCALAR)
 
     def _widen(self, pack: _Pack, v: AP, col: int) -> None:
         depth = self.task.depth
@@ -264,30 +274,34 @@ class _Forward:
             self.b.tensor_copy(dst=dst, src=src, engine=Engine.GPSIMD)
 
     def _maxima(self, job: _Job) -> list[Step]:
-        """Steps that leave -m of all queries of the superblock in `shift_all`."""
+        """Steps that find the maxima of all queries of the superblock, strip by strip of 512 keys."""
         if self.bias is not None:
             job.bias = self.bias.tile(job.pack.group.batch, job.pack.head, job.q0, job.q1)
-        return [step for q0, n in pieces(job.q0, job.q1, P) for step in self._block_maxima(job, q0, n)]
+        steps = []
+        for first, n, count in block_runs(job.q0, job.q1):
+            for strips, run in groupby(range(first, first + count), key=lambda i: self._strips(i * P + n)):
+                steps += self._run_maxima(job, list(run), n, strips)
+        return steps
 
-    def _block_maxima(self, job: _Job, q0: int, n: int) -> list[Step]:
-        pack, span = job.pack, self.task.span(q0 + n)
-        row, block = self._column(pack), q0 // P
-        minus_max = self.shift_all[:n, row : row + pack.heads, block]
-        if span <= 2 * BANK:
-            per_tile = max(1, BANK // span)
-            return [
-                partial(self._maximum, job, q0, n, head, heads, 0, span, minus_max[:, head : head + heads], True)
-                for head, heads in pieces(0, pack.heads, per_tile)
-            ]
-        steps: list[Step] = []
-        for head in range(pack.heads):
-            partial_max = self.partial_max.next()
-            strips = list(pieces(0, span, 2 * BANK))
-            for i, (k0, count) in enumerate(strips):
-                dst = partial_max[:n, i : i + 1]
-                steps.append(partial(self._maximum, job, q0, n, head, 1, k0, count, dst, False))
-            data, dst = partial_max[:n, : len(strips)], minus_max[:, head : head + 1]
-            steps.append(partial(self.b.tensor_reduce, dst=dst, data=data, op="max", negate=True))
+    def _strips(self, q_end: int) -> int:
+        return -(-self.task.span(q_end) // BANK)
+
+    def _run_maxima(self, job: _Job, blocks: list[int], n: int, strips: int) -> list[Step]:
+        """Maxima of query blocks of n rows that see so many strips of keys."""
+        pack, row = job.pack, self._column(job.pack)
+        total = self.shift_all[:n, row : row + pack.heads, blocks[0] : blocks[-1] + 1]
+        if strips > 1:
+            items = len(blocks) * pack.heads
+            parts = self.partial_max.next()[:n, : items * strips].split(0, pack.heads, len(blocks), strips)
+            job.reductions.append((total, parts))
+        steps = []
+        for i, block in enumerate(blocks):
+            span = self.task.span(block * P + n)
+            for strip, (k0, count) in enumerate(pieces(0, span, BANK)):
+                for head, heads in pieces(0, pack.heads, BANK // count):
+                    dst = total[:, head : head + heads, i] if strips == 1 else parts[:, head : head + heads, i, strip]
+                    step = partial(self._maximum, job, block * P, n, head, heads, k0, count, dst, strips == 1)
+                    steps.append(Step(heads * count, step))
         return steps
 
     def _maximum(
@@ -296,30 +310,32 @@ class _Forward:
         """dst [n, heads] = max over keys [k0, +count) of the raw scores of queries [q0, +n)."""
         task, pack = self.task, job.pack
         scores = self.front.next()[:n].with_dims((count, heads), (1, count))
-        strips = list(pieces(0, count, BANK))  # one matmul writes within one bank
         firsts, more = [], []
         for i in range(heads):
-            stationary = pack.qt[: task.depth, head + i, q0 : q0 + n]
-            for start, width in strips:
-                moving = pack.kt[: task.depth, self._key(pack, head + i), k0 + start : k0 + start + width]
-                firsts.append((scores[:, i, start : start + width], stationary, moving))
+            moving = pack.kt[: task.depth, self._key(pack, head + i), k0 : k0 + count]
+            firsts.append((scores[:, i], pack.qt[: task.depth, head + i, q0 : q0 + n], moving))
         if task.causal and k0 + count > q0:
             mask = self.constants.mask_keys_after()[:n, :n].repeat(0, heads)
             more.append((scores[:, :, q0 - k0 : q0 - k0 + n], self.constants.identity()[:n, :n], mask))
         if self.bias is not None and job.bias is not None:
-            block = (q0 - job.q0) // P
-            for start, width in strips:
-                more.append(self.bias.to_queries(scores[:, 0, start : start + width], job.bias, block, k0 + start))
+            more.append(self.bias.to_queries(scores[:, 0], job.bias, (q0 - job.q0) // P, k0))
         accumulate(self.b, firsts, more)
         self.b.tensor_reduce(dst=dst, data=scores, op="max", negate=negate)
 
+    def _reduce(self, job: _Job) -> list[Step]:
+        """-m of queries that see several strips."""
+        return [
+            Step(0, partial(self.b.tensor_reduce, dst=dst, data=parts, op="max", negate=True))
+            for dst, parts in job.reductions
+        ]
+
     def _shift_steps(self, job: _Job) -> list[Step]:
-        return [partial(self._shift, job)]
+        return [Step(job.pack.heads * (job.q1 - job.q0), partial(self._shift, job))]
 
     def _shift(self, job: _Job) -> None:
         """-m from a column per query block to a row: times the identity on the PE array."""
         pack, width = job.pack, job.q1 - job.q0
-        bank = self.front.next()[:1].with_dims((width, pack.heads), (1, width))
+        bank = self.scores.next()[:1].with_dims((width, pack.heads), (1, width))
         for i in range(pack.heads):
             for q0, n in pieces(job.q0, job.q1, P):
                 column = self.shift_all[:n, self._column(pack) + i, q0 // P : q0 // P + 1]
@@ -341,12 +357,17 @@ class _Forward:
 
     # -- back: exponentials, products with V ----------------------------------------------------------------------------
     def _back(self, job: _Job) -> list[Step]:
-        return [partial(self._exponentials, job, k0, n) for k0, n in pieces(0, self.task.span(job.q1), P)]
+        t, width = self.task, job.q1 - job.q0
+        steps = []
+        for k0, n in pieces(0, t.span(job.q1), P):
+            # Queries before a block of keys see none of it.
+            skip = max(0, k0 - job.q0) if t.causal else 0
+            steps.append(Step(job.pack.heads * (width - skip), partial(self._exponentials, job, k0, n, skip)))
+        return steps
 
-    def _exponentials(self, job: _Job, k0: int, n: int) -> None:
+    def _exponentials(self, job: _Job, k0: int, n: int, skip: int) -> None:
         """P^T of keys [k0, +n); their product with V comes LOOKAHEAD tiles later."""
         task, pack, width = self.task, job.pack, job.q1 - job.q0
-        skip = max(0, k0 - job.q0) if task.causal else 0  # queries before the block see none of its keys
         scores = self.scores.next()[:n].with_dims((width, pack.heads), (1, width))[:, :, skip:]
         p = self.p_pool.next()[:n].with_dims((width, pack.heads), (1, width))
         rows = self.shift_row + 1 if self.fused else task.depth
@@ -370,6 +391,9 @@ class _Forward:
         self.pending.append(partial(self._products, job, k0, n, p))
         if len(self.pending) > LOOKAHEAD:
             self.pending.popleft()()
+        self.turn += 1
+        while self.later and self.later[0][0] <= self.turn:
+            self.later.popleft()[1]()
 
     def _products(self, job: _Job, k0: int, n: int, p: AP) -> None:
         """Add P V of keys [k0, +n) to the accumulators [queries, D + 1] of the superblock's query blocks."""
@@ -399,22 +423,26 @@ class _Forward:
         return self.sums.next().with_dims((blocks * width, job.pack.heads), (width, blocks), (1, width))
 
     def _finish(self, job: _Job) -> None:
-        """out = O / l. ScalarE frees the accumulator's bank at once; GpSimd divides at leisure."""
+        """out = O / l. ScalarE frees the accumulator's bank at once; VectorE and GpSimd divide when it has."""
+        sums = self.o_pool.next().with_dims(*job.sums.dims)
+        for block, n, count in block_runs(job.q0, job.q1):
+            at = block - job.q0 // P
+            self.b.activation(dst=sums[:n, :, at : at + count], data=job.sums[:n, :, at : at + count], op="copy")
+        self.later.append((self.turn + LOOKAHEAD, partial(self._divide, job, sums)))
+
+    def _divide(self, job: _Job, sums: AP) -> None:
         b, pack, depth = self.b, job.pack, self.task.depth
         if job.q0 == 0 and pack.head == pack.group.head:
             self.out_tile = self.out_pool.next()
         column, first = self._column(pack), (pack.head - pack.group.head) * depth
-        copy = self.o_pool.next().with_dims(*job.sums.dims)
         for block, n, count in block_runs(job.q0, job.q1):
-            at = block - job.q0 // P
-            src, dst = job.sums[:n, :, at : at + count], copy[:n, :, at : at + count]
-            b.activation(dst=dst, data=src, op="copy")
+            part = sums[:n, :, block - job.q0 // P : block - job.q0 // P + count]
             inverse = self.inverse_all[:n, column : column + pack.heads, block : block + count]
-            b.reciprocal(dst=inverse, data=dst[:, :, :, depth])
+            b.reciprocal(dst=inverse, data=part[:, :, :, depth])
             out = self.out_tile[:n, block : block + count, first : first + pack.heads * depth]
             b.tensor_tensor(
                 dst=out.split(1, pack.heads, depth).permute(1, 0, 2),
-                data1=dst[:, :, :, :depth],
+                data1=part[:, :, :, :depth],
                 data2=inverse.repeat(2, depth),
                 op="multiply",
                 engine=Engine.GPSIMD,

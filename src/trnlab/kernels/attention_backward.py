@@ -24,6 +24,7 @@ partitions.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -146,8 +147,8 @@ class _Backward:
         self.units = [unit for g in self.groups for unit in self._units(g)]
         self.tokens: dict[Group, _Tokens] = {}
         self.results: dict[Group, tuple[AP, AP, AP]] = {}
-        self.products: deque[Step] = deque()
-        self.queries: deque[Step] = deque()
+        self.products: deque[Callable[[], None]] = deque()
+        self.queries: deque[Callable[[], None]] = deque()
         self._open_psum()
         self._open_sbuf()
 
@@ -207,11 +208,11 @@ class _Backward:
         load_statistics(self.b, self.scores, self.minus_lse, self.lse, -1.0)
         weave([], self._prepare(self.units[0]))
         for i, unit in enumerate(self.units):
-            main: list[Step] = [partial(self._advance, item) for item in self._items(unit)]
+            main = [Step(item.width, partial(self._advance, item)) for item in self._items(unit)]
             g = self.groups.index(unit.group)
             if unit.starts and g + 1 < len(self.groups):
                 # Into the tiles of the last group, which is done with after a few items of this one.
-                main.insert(0 if self.short else IN_FLIGHT, partial(self._load, self.groups[g + 1]))
+                main.insert(0 if self.short else IN_FLIGHT, Step(0, partial(self._load, self.groups[g + 1])))
             half = max(len(main) // 2, IN_FLIGHT + 1)  # by then what the next unit needs is being loaded
             weave(main[:half], [])
             weave(main[half:], self._prepare(self.units[i + 1]) if i + 1 < len(self.units) else [])
@@ -270,7 +271,10 @@ class _Backward:
             col = (unit.head - g.head) * depth
             steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.queries), tile, col, Engine.VECTOR)
         if unit.starts:
-            steps += [partial(self._delta, tokens, q0 // P, n) for q0, n in pieces(0, self.task.queries, P)]
+            width = tokens.dout.free // tokens.dout.dims[0][1]
+            steps += [
+                Step(width, partial(self._delta, tokens, q0 // P, n)) for q0, n in pieces(0, self.task.queries, P)
+            ]
         return steps
 
     def _delta(self, tokens: _Tokens, block: int, rows: int) -> None:

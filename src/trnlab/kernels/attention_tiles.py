@@ -8,10 +8,12 @@ layout [B, T, H, D] several heads of one token are adjacent.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import frexp
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +29,6 @@ DMA_BYTES = 4096  # per partition and transfer: long enough to use the bandwidth
 MIN_RUN_BYTES = 512  # heads are loaded together until the rows of a transfer are this long
 BIAS_FLOOR = -1e30  # stands for minus infinity in a bias: the PE array, which adds it, would turn infinity * 0 into NaN
 
-Step = Callable[[], None]
 Term = tuple[AP, AP, AP]  # dst, stationary, moving
 
 
@@ -181,7 +182,7 @@ def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int, engine
         evacuate(b, dst[:, head : head + count, start : start + length], src, engine)
 
     return [
-        partial(step, head, count, start, length)
+        Step(count * length, partial(step, head, count, start, length))
         for head, count in pieces(0, heads, per_tile)
         for start, length in pieces(0, tokens, room * P)
     ]
@@ -218,9 +219,9 @@ def load_statistics(b: Builder, psum: Pool, columns: AP, view: View, factor: flo
 def store_statistics(b: Builder, psum: Pool, view: View, columns: AP) -> None:
     """view[b, h, 128 * block + p] = columns[p, b*H + h, block], all fp32."""
     heads, tokens = view.shape[0] * view.shape[1], view.shape[2]
-    rows = b.pool((P, 2 * BANK), float32, bufs=2, name="statistics")
+    rows = b.pool((P, BANK), float32, bufs=2, name="statistics")
     for row, height in pieces(0, heads, P):
-        for first, count in pieces(0, tokens, 2 * BANK):
+        for first, count in pieces(0, tokens, BANK):
             bank, tile = psum.next()[:height, :count], rows.next()[:height, :count]
             for start, n in pieces(first, first + count, P):
                 data = columns[:n, row : row + height, start // P]
@@ -358,16 +359,31 @@ class Bias:
 
 
 # -- order ----------------------------------------------------------------------------------------------------------
-def weave(main: list[Step], other: list[Step]) -> None:
-    """Run two lists of steps, the other's spread evenly among the main ones.
+class Step(NamedTuple):
+    """Some instructions yet to be recorded, and about how long they keep an engine: elements streamed."""
 
-    Engines execute in order: what one stream waits for, the other fills.
+    cost: int
+    record: Callable[[], None]
+
+
+def spread(main: list[Step], other: list[Step]) -> list[Step]:
+    """Both lists as one, each in its order, such that both get done at the same pace.
+
+    Engines execute in order: what one stream of instructions waits for, another must fill.
     """
-    done = 0
-    for i, step in enumerate(main):
-        step()
-        while done * len(main) < (i + 1) * len(other):
-            other[done]()
-            done += 1
-    for step in other[done:]:
-        step()
+    merged: list[Step] = []
+    pace = sum(s.cost for s in other) / max(sum(s.cost for s in main), 1)
+    due, rest = 0.0, deque(other)
+    for step in main:
+        merged.append(step)
+        due += step.cost * pace
+        while rest and rest[0].cost <= 2 * due:  # half of it or more is due
+            due -= rest[0].cost
+            merged.append(rest.popleft())
+    return merged + list(rest)
+
+
+def weave(main: list[Step], other: list[Step]) -> None:
+    """Record two lists of steps at the same pace."""
+    for step in spread(main, other):
+        step.record()
