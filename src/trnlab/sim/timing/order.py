@@ -52,6 +52,7 @@ class Clocks:
         self.lane_free = np.full(LANES, base, np.int64)
         self.lane_last = np.full(LANES, -1, np.int64)
         self.gaps = np.zeros((LANES, GAPS, 3), np.int64)  # from, to, transfer that ends where the gap begins
+        self.gap_end = np.full(LANES, NEVER, np.int64)  # no gap of the lane ends later
         self.num_gaps = np.zeros(LANES, np.int64)  # so far; the last GAPS are kept
 
 
@@ -91,6 +92,7 @@ def run(
     lane_free: Ints,
     lane_last: Ints,
     gaps: Ints,
+    gap_end: Ints,
     num_gaps: Ints,
     write: Ints,
     writer: Ints,
@@ -142,7 +144,18 @@ def run(
         if is_dma:
             ready = finish + row[LATENCY]
             begin[i], last, held[i] = _transfer(
-                row, ready, interval, index, ring_begin, ring_free, ring_last, lane_free, lane_last, gaps, num_gaps
+                row,
+                ready,
+                interval,
+                index,
+                ring_begin,
+                ring_free,
+                ring_last,
+                lane_free,
+                lane_last,
+                gaps,
+                gap_end,
+                num_gaps,
             )
             finish = last + completion
         else:
@@ -171,6 +184,7 @@ def _transfer(
     lane_free: Ints,
     lane_last: Ints,
     gaps: Ints,
+    gap_end: Ints,
     num_gaps: Ints,
 ) -> Any:
     """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
@@ -179,12 +193,25 @@ def _transfer(
     issued, by = max(ready, ring_begin[ring, 0] + interval), np.int64(-1)
     if issued > ready:
         by = ring_begin[ring, 1]
-    for n in range(row[NUM_LANES]):
-        lane = (row[FIRST_LANE] + n) % LANES
+    lanes = range(row[FIRST_LANE], row[FIRST_LANE] + row[NUM_LANES])
+    gap_may_fit = False
+    for lane in lanes:
+        gap_may_fit |= gap_end[lane] >= issued + share
+    for lane in lanes:
         earliest, before = issued, by
         if ring_free[ring, lane] > earliest:
             earliest, before = ring_free[ring, lane], ring_last[ring, lane]
-        at, previous = _place(lane, earliest, share, index, lane_free, lane_last, gaps, num_gaps)
+        fits = _fitting(gaps[lane], num_gaps[lane], earliest, share) if gap_may_fit else -1
+        if fits >= 0:
+            at, previous = _fill(gaps[lane, fits], earliest, share, index)
+        else:
+            free, previous = lane_free[lane], lane_last[lane]
+            at = max(earliest, free)
+            if at > free:  # the oldest gap is forgotten
+                gap = gaps[lane, num_gaps[lane] & (GAPS - 1)]
+                gap[0], gap[1], gap[2], gap_end[lane] = free, at, previous, at
+                num_gaps[lane] += 1
+            lane_free[lane], lane_last[lane] = at + share, index
         if at > earliest:
             before = previous
         ring_free[ring, lane], ring_last[ring, lane] = at + share, index
@@ -196,42 +223,25 @@ def _transfer(
 
 
 @njit(cache=True)
-def _place(
-    lane: int,
-    earliest: int,
-    share: int,
-    index: int,
-    lane_free: Ints,
-    lane_last: Ints,
-    gaps: Ints,
-    num_gaps: Ints,
-) -> Any:
-    """Reserve `share` on a lane from `earliest` on: in a gap if one is long enough, else at its end.
-
-    Returns when, and the transfer that was in the way.
-    """
-    table, count = gaps[lane], num_gaps[lane]
+def _fitting(gaps: Ints, count: int, earliest: int, share: int) -> int:
+    """The first gap of a lane that has room for `share` from `earliest` on, or -1."""
     fits = -1
     for g in range(count - 1, max(count - GAPS, 0) - 1, -1):  # newest first: they are in order of time
-        gap = table[g & (GAPS - 1)]
+        gap = gaps[g & (GAPS - 1)]
         if gap[1] < earliest + share:
             break
         if max(earliest, gap[0]) + share <= gap[1]:
             fits = g & (GAPS - 1)
-    if fits >= 0:
-        gap = table[fits]
-        since, until, previous = gap[0], gap[1], gap[2]
-        at = max(earliest, since)
-        if at - since > until - at - share:  # keep the longer rest
-            gap[1] = at
-        else:
-            gap[0], gap[2] = at + share, index
-        return at, previous
-    free, previous = lane_free[lane], lane_last[lane]
-    at = max(earliest, free)
-    if at > free:  # the oldest gap is forgotten
-        gap = table[count & (GAPS - 1)]
-        gap[0], gap[1], gap[2] = free, at, previous
-        num_gaps[lane] = count + 1
-    lane_free[lane], lane_last[lane] = at + share, index
+    return fits
+
+
+@njit(cache=True)
+def _fill(gap: Ints, earliest: int, share: int, index: int) -> Any:
+    """Take `share` of a gap and keep the longer rest; returns when, and the transfer that was in the way."""
+    since, until, previous = gap[0], gap[1], gap[2]
+    at = max(earliest, since)
+    if at - since > until - at - share:
+        gap[1] = at
+    else:
+        gap[0], gap[2] = at + share, index
     return at, previous

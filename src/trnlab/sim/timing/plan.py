@@ -156,7 +156,8 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
         return [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, -1, 0, 0, 0]
     dma = dma_cost(work, chip, key.engine, key.in_hbm.bit_count())
     ring = key.engine * _QUEUES + key.queue
-    return [key.engine, dma.trigger, dma.start, 0, 0, ring, dma.share, key.lane, dma.lanes]
+    first = min(key.lane, order.LANES - dma.lanes)
+    return [key.engine, dma.trigger, dma.start, 0, 0, ring, dma.share, first, dma.lanes]
 
 
 def _info(key: _Key, work: Work, row: Ints) -> OpInfo:
@@ -172,7 +173,7 @@ def _info(key: _Key, work: Work, row: Ints) -> OpInfo:
         hbm_read=elements * key.src_item if key.in_hbm & _SRC_IN_HBM else 0,
         hbm_write=elements * key.dst_item if key.in_hbm & _DST_IN_HBM else 0,
         queue=key.queue,
-        first_lane=key.lane,
+        first_lane=int(row[order.FIRST_LANE]),
         lanes=int(row[order.NUM_LANES]),
         lane_time=int(row[order.SHARE]),
     )

@@ -76,6 +76,7 @@ def _run(p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Co
         clocks.lane_free,
         clocks.lane_last,
         clocks.gaps,
+        clocks.gap_end,
         clocks.num_gaps,
         slots.write,
         slots.writer,
