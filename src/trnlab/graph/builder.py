@@ -381,15 +381,10 @@ class GraphBuilder:
 def _as_attr(value: Array, dt: DType) -> Number | Array:
     """The attribute of a constant: a number where all elements are equal, else a read-only array in the format."""
     with np.errstate(over="ignore"):
-        held = (value != 0 if dt is bool_ else value).astype(dt.numpy)
-    if held.size == 1 or (held.size and bool((held == held.flat[0]).all()) and held.flat[0] != 0):
-        return _as_number(held.flat[0], dt)
-    if held.size and not held.view(np.uint8).any():
-        return _as_number(held.flat[0], dt)
-    held = np.ascontiguousarray(held)
+        held = (value != 0 if dt is bool_ else value).astype(dt.numpy, order="C")
+    bits = held.reshape(-1).view(f"u{dt.itemsize}")
+    if held.size and bool((bits == bits[0]).all()):
+        element = held.flat[0]
+        return bool(element) if dt is bool_ else float(element) if dt.is_float else int(element)
     held.flags.writeable = False
     return held
-
-
-def _as_number(element: Any, dt: DType) -> Number:
-    return bool(element) if dt is bool_ else float(element) if dt.is_float else int(element)
