@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from trnlab import chips, isa
@@ -22,6 +23,7 @@ from trnlab.numerics.dtypes import DType, dtype, float32
 from trnlab.numerics.rounding import store, widen
 from trnlab.program.access import AP, Buffer, whole
 
+QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CHIPS = [chips.get(name) for name in ("trn1", "trn2")]
 
 

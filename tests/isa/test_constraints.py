@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from isa_cases import Case, refused, tile, valid_cases
+from isa_cases import QUICK, Case, refused, tile, valid_cases
 
 from trnlab import isa
 from trnlab.isa.base import ANY_DTYPE, Engine, Instruction, Memory, OperandSpec
@@ -23,7 +23,6 @@ from trnlab.isa.rules import MAX_FREE
 from trnlab.program.access import AP
 
 NAMES = sorted(isa.REGISTRY)
-QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,7 +50,7 @@ def _applies(instr: Instruction, mutation: str) -> bool:
         return any(spec.memories != set(Memory) for spec in instr.operands)
     if mutation == "format":
         return bool(instr.same_dtype) or any(spec.dtypes != ANY_DTYPE for spec in instr.operands)
-    if mutation == "start":
+    if mutation in ("start", "step", "long"):
         return not instr.is_dma
     if mutation == "mismatch":
         return instr.name != "tensor_reduce" and sum(not spec.optional for spec in instr.operands) > 1

@@ -336,6 +336,15 @@ REFUSED = {
         TRN1,
         "TRN411",
     ),
+    "scalar_tensor_tensor: text as operand": (
+        "scalar_tensor_tensor",
+        _ops(dst=X, data=X, operand1=X),
+        {"operand0": "two"},
+        Engine.VECTOR,
+        TRN1,
+        "TRN402",
+    ),
+    "copy: a number as src": ("tensor_copy", _ops(dst=X), {"src": 1.0}, Engine.VECTOR, TRN1, "TRN402"),
     "iota: pattern too short": ("iota", _ops(dst=X), {"pattern": ((1, 63),)}, Engine.GPSIMD, TRN1, "TRN409"),
     "iota: no pattern": ("iota", _ops(dst=X), {}, Engine.GPSIMD, TRN1, "TRN407"),
     "iota: five dimensions": (

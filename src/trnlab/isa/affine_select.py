@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,7 +48,7 @@ class AffineSelect(Instruction):
                 "not a comparison", limit=", ".join(sorted(COMPARISONS)), got=attrs["cmp_op"], chip=chip,
                 remedy="use one of these", code="TRN412",
             )  # fmt: skip
-        if not isinstance(attrs["on_false"], int | float):
+        if not isinstance(attrs["on_false"], Real):
             self.refuse(
                 "on_false is not a number", limit="a number", got=attrs["on_false"], chip=chip,
                 remedy="pass a float", code="TRN411",

@@ -222,7 +222,7 @@ class Instruction:
         """Work of an instruction that streams its operands through one engine; `flops` are per element."""
         streamed = [ops[s.name] for s in self.operands if s.name in ops and not s.is_scalar]
         largest = max(streamed, key=lambda op: op.partitions * op.free)
-        steps = [(op.dims[-1][0], op.dtype.itemsize) for op in streamed if op.dims and op.dims[-1][1] > 1]
+        steps = [(inner_step(op), op.dtype.itemsize) for op in streamed]
         return Work(
             kind=f"{engine.name.lower()}.{kind or self.name}",
             n=largest.free,
@@ -245,6 +245,11 @@ class Instruction:
     ) -> NoReturn:
         """Raise the ConstraintError of this instruction."""
         raise ConstraintError(f"{self.name}: {what}", code=code, limit=limit, got=got, chip=chip.name, remedy=remedy)
+
+
+def inner_step(op: Operand) -> int:
+    """Elements from one streamed element to the next; 1 where there is only one."""
+    return next((step for step, count in reversed(op.dims) if count > 1), 1)
 
 
 def shared_dtype(names: set[str]) -> str:

@@ -40,12 +40,12 @@ class DmaCopy(Instruction):
     operands = (
         OperandSpec("dst", "dst", DMA_MEMORIES, shape=("", "")),
         OperandSpec("src", "src", DMA_MEMORIES, shape=("", "")),
-        OperandSpec("index", "src", SBUF_ONLY, optional=True, shape=("", "1"), dtypes=INT32),
+        OperandSpec("index", "src", SBUF_ONLY, optional=True, shape=("I", "1"), dtypes=INT32),
     )
     is_dma = True
     limits = (
         "dst and src have the same number of elements",
-        "a gather is triggered by gpsimd, from HBM to SBUF, one index and one row of src per partition of dst",
+        "a gather is triggered by gpsimd, from HBM to SBUF, one index (I) and one row of src per partition of dst",
     )
     source = "nki.isa.dma_copy; nki-dma-overview.rst; nki-dge.rst:45-149 (descriptor generation)"
 

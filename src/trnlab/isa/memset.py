@@ -11,6 +11,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import HALF_FLOATS, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.opcheck import check_value
 
 
 @register
@@ -27,20 +28,7 @@ class Memset(Instruction):
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The value is one that dst can hold."""
-        value, dtype = attrs["value"], ops["dst"].dtype
-        if not isinstance(value, int | float):
-            self.refuse(
-                "the value is not a number", limit="a number", got=value, chip=chip, remedy="pass an int or a float",
-                code="TRN411",
-            )  # fmt: skip
-        if not dtype.is_integer:
-            return
-        info = np.iinfo(dtype.numpy)
-        if value != value or not info.min <= value <= info.max or int(value) != value:
-            self.refuse(
-                f"the value does not exist in {dtype.name}", limit=f"whole numbers {info.min}..{info.max}", got=value,
-                chip=chip, remedy="use a value of the format, or a float tile", code="TRN411",
-            )  # fmt: skip
+        check_value(self, attrs["value"], ops["dst"].dtype, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The value everywhere, exact in integer formats."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import (
@@ -65,8 +67,9 @@ class NcMatmul(Instruction):
         """float32 sums of products."""
         stationary, moving = (as_float(arrays[name]) for name in ("stationary", "moving"))
         k = stationary.shape[0]
-        product = (stationary.reshape(k, -1).T @ moving.reshape(k, -1)).reshape(arrays["dst"].shape)
-        return {"dst": as_float(arrays["dst"]) + product if attrs["accumulate"] else product}
+        with np.errstate(all="ignore"):
+            product = (stationary.reshape(k, -1).T @ moving.reshape(k, -1)).reshape(arrays["dst"].shape)
+            return {"dst": as_float(arrays["dst"]) + product if attrs["accumulate"] else product}
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
         """K rows, M stationary and N moving columns; the cost follows the wider input's format."""

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALIASES, ALU, AluOp, alu_op
 from trnlab.isa.base import Engine, Instruction, Operand
+from trnlab.numerics.dtypes import DType
 
 
 def check_alu(instr: Instruction, name: str, engine: Engine, chip: Chip) -> AluOp:
@@ -63,6 +67,24 @@ def check_bits(instr: Instruction, ops: Mapping[str, Operand], names: tuple[str,
             "operators on bits take integers of one format", limit=" = ".join(formats),
             got={name: d.name for name, d in formats.items()}, chip=chip,
             remedy="cast with tensor_copy, or reinterpret with AP.cast", code="TRN408",
+        )  # fmt: skip
+
+
+def check_value(instr: Instruction, value: Any, dtype: DType, chip: Chip) -> None:
+    """A number that a tile of format `dtype` can hold: integer formats take whole numbers within their range."""
+    if not isinstance(value, Real):
+        instr.refuse(
+            "the value is not a number", limit="a number", got=value, chip=chip, remedy="pass an int or a float",
+            code="TRN411",
+        )  # fmt: skip
+    if not dtype.is_integer:
+        return
+    info = np.iinfo(dtype.numpy)
+    number = float(value)
+    if not info.min <= number <= info.max or not number.is_integer():
+        instr.refuse(
+            f"the value does not exist in {dtype.name}", limit=f"whole numbers {info.min}..{info.max}", got=value,
+            chip=chip, remedy="use a value of the format, or a float tile", code="TRN411",
         )  # fmt: skip
 
 

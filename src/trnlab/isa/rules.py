@@ -8,6 +8,7 @@ sizes, 705-723 for partitions and access patterns) and the nki.isa reference, in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from trnlab.chips.spec import Chip
@@ -58,17 +59,29 @@ def _attribute_rule(instr: Instruction, attrs: Mapping[str, Any], chip: Chip) ->
     slots = {spec.name: spec for spec in instr.operands}
     for name, value in attrs.items():
         spec = slots.get(name)
-        if name in instr.attrs or (spec is not None and (spec.immediate or (spec.optional and value is None))):
-            continue
         if spec is not None:
+            _immediate_rule(instr, spec, value, chip)
+        elif name not in instr.attrs:
+            known = ", ".join([*slots, *instr.attrs])
             instr.refuse(
-                f"operand {name!r} must be an access pattern", limit="an access pattern", got=value, chip=chip,
-                remedy="put the value in a tile", code="TRN402",
-            )  # fmt: skip
-        known = ", ".join([*slots, *instr.attrs])
-        instr.refuse(
-            f"no argument {name!r}", limit=known, got=name, chip=chip, remedy="use one of these names", code="TRN411"
-        )
+                f"no argument {name!r}",
+                limit=known,
+                got=name,
+                chip=chip,
+                remedy="use one of these names",
+                code="TRN411",
+            )
+
+
+def _immediate_rule(instr: Instruction, spec: OperandSpec, value: Any, chip: Chip) -> None:
+    """What stands in an operand's place is a number, if the operand may be one; None stands for "left out"."""
+    if value is None or (spec.immediate and isinstance(value, Real)):
+        return
+    wanted = "an access pattern or a number" if spec.immediate else "an access pattern"
+    instr.refuse(
+        f"operand {spec.name!r} must be {wanted}", limit=wanted, got=value, chip=chip,
+        remedy="put the value in a tile", code="TRN402",
+    )  # fmt: skip
 
 
 def _presence_rule(instr: Instruction, spec: OperandSpec, attrs: Mapping[str, Any], chip: Chip) -> None:
@@ -143,6 +156,8 @@ def _pattern_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> Non
             f"operand {name!r} has too many free dimensions", limit=MAX_FREE_DIMS, got=len(op.dims), chip=chip,
             remedy="merge dimensions, or issue one instruction per outer index", code="TRN407",
         )  # fmt: skip
+    if instr.is_dma:
+        return  # descriptors hold addresses, not steps
     if op.free > MAX_FREE[op.memory]:
         instr.refuse(
             f"operand {name!r} is too long",

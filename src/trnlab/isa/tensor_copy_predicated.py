@@ -11,6 +11,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec
+from trnlab.isa.opcheck import check_value
 
 PREDICATES = frozenset({"uint8", "uint16", "uint32", "bool"})
 
@@ -38,16 +39,8 @@ class TensorCopyPredicated(Instruction):
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """A number must exist in dst's format."""
-        dtype = ops["dst"].dtype
-        if "src" in ops or not dtype.is_integer:
-            return
-        value = attrs["src"]
-        info = np.iinfo(dtype.numpy)
-        if value != value or not info.min <= value <= info.max or int(value) != value:
-            self.refuse(
-                f"the value does not exist in {dtype.name}", limit=f"whole numbers {info.min}..{info.max}", got=value,
-                chip=chip, remedy="use a value of the format", code="TRN411",
-            )  # fmt: skip
+        if "src" not in ops:
+            check_value(self, attrs["src"], ops["dst"].dtype, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """A bit-exact choice between src and dst."""

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Laws that every meaning obeys, over cases generated from the declarations, NaN and infinities included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isa_cases import QUICK, Case, valid_cases
+
+from trnlab import isa
+from trnlab.numerics.rounding import widen
+from trnlab.program.access import AP
+
+Array = np.ndarray[Any, Any]
+
+
+def contents(op: AP, rng: np.random.Generator, below: int | None = None) -> Array:
+    """Something for an operand to hold, as `meaning` sees it: [P, F...]."""
+    if op.dtype.is_integer:
+        info = np.iinfo(op.dtype.numpy)
+        high = info.max if below is None else below - 1
+        return rng.integers(0 if below else info.min, high, op.shape, endpoint=True).astype(op.dtype.numpy)
+    values = rng.standard_normal(op.shape).astype(np.float32)
+    odd = rng.choice(np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38]), op.shape)
+    values = np.where(rng.random(op.shape) < 0.1, odd, values)
+    with np.errstate(all="ignore"):
+        return widen(values.astype(op.dtype.numpy), op.dtype)
+
+
+def padded(array: Array) -> Array:
+    """The same elements with leading free dimensions of one, as the simulators hold them."""
+    return array.reshape(array.shape[0], *(1,) * (5 - array.ndim), *array.shape[1:])
+
+
+@pytest.mark.parametrize("name", sorted(isa.REGISTRY))
+def test_meaning_is_a_pure_function_of_the_elements(name: str) -> None:
+    """Shapes as declared, no warning, sources untouched, the same bits for operands padded to four free dims."""
+
+    @QUICK
+    @given(case=valid_cases(name), seed=st.integers(0, 2**32))
+    def check(case: Case, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        rows = case.ops["src"].partitions if name == "dma_copy" else 0
+        arrays = {n: contents(op, rng, rows if n == "index" else None) for n, op in case.ops.items()}
+        before = {n: array.copy() for n, array in arrays.items()}
+        attrs = {**case.instr.attrs, **case.attrs}
+        results = case.instr.meaning(arrays, attrs)
+        assert set(results) == {s.name for s in case.instr.operands if s.role == "dst" and s.name in case.ops}
+        for n, array in arrays.items():
+            np.testing.assert_array_equal(array, before[n])
+        again = case.instr.meaning({n: padded(array) for n, array in arrays.items()}, attrs)
+        for n, value in results.items():
+            assert value.shape == arrays[n].shape
+            assert again[n].shape == padded(arrays[n]).shape
+            assert value.dtype == again[n].dtype
+            assert value.reshape(-1).tobytes() == again[n].reshape(-1).tobytes()
+
+    check()
