@@ -3,8 +3,8 @@
 
 One operand is *resident*: block by block it is brought in, and meets all of the other, *streamed* operand before
 it leaves. The contraction is cut into chunks when it is too long for both to be there in full. A block product of
-several chunks lives in PSUM until its last chunk, so it must fit there; a resident block keeps all of its chunks
-unless `keep` is False.
+several chunks waits for its next one in PSUM, so it must fit there; unless it is spilled to SBUF, which takes VectorE
+an addition per chunk. A resident block keeps all of its chunks while it can.
 
 Letters: M stationary free, N moving free, K contraction; R resident, S streamed.
 """
@@ -89,7 +89,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """`lhs_resident` says which of the sides stays; `depth` counts the k tiles of a chunk."""
+    """`lhs_resident` says which of the sides stays; `depth` counts the k tiles of a chunk.
+
+    `keep`: resident blocks keep all chunks. `spill`: sums wait in SBUF from chunk to chunk, not in PSUM.
+    """
 
     lhs: Side
     rhs: Side
@@ -97,6 +100,7 @@ class Blocking:
     depth: int
     chunks: int
     keep: bool
+    spill: bool = False
 
     @property
     def resident(self) -> Side:
@@ -110,7 +114,8 @@ class Blocking:
 
     def sbuf_bytes(self, itemsize: int) -> int:
         """Bytes per partition of all tiles."""
-        return sum(
+        sums = self.lhs.products * _tile_bytes(self.rhs.block, 1, 4) if self.spill else 0
+        return sums + sum(
             side.tiles * _tile_bytes(side.piece, self.depth, itemsize)
             + side.raw_tiles * _raw_bytes(side.piece, self.depth, itemsize)
             for side in (self.lhs, self.rhs)
@@ -172,24 +177,26 @@ def _residents(
     chunks = ceil(problem.k_tiles / depth)
     for piece in _widths(*size[:2]):
         raw = 0 if size[2] else 2
-        left_for_tiles = left - raw * _raw_bytes(piece, depth, problem.itemsize)
-        room = left_for_tiles // _tile_bytes(piece, depth, problem.itemsize)
-        most = ceil(size[0] / piece)  # pieces across the operand
+        space = left - raw * _raw_bytes(piece, depth, problem.itemsize)
+        tile = _tile_bytes(piece, depth, problem.itemsize)
+        across = ceil(size[0] / piece)
+        in_psum = across if chunks == 1 else problem.accumulators // streamed.products * size[1] // piece
+        sums = ceil(piece / P) * _tile_bytes(streamed.block, 1, 4) if lhs_resident else streamed.products * piece * 4
+        options = [(min(in_psum, space // tile // chunks), True, False)]
         if chunks > 1:
-            most = min(most, problem.accumulators // streamed.products * size[1] // piece)
-        for keep in (True,) if chunks == 1 else (True, False):
-            per_piece = chunks if keep else 2
-            pieces = min(most, room // per_piece)
-            if pieces < 1:
+            options.append((min(in_psum, space // tile // 2), False, False))
+            options.append(((space - 3 * tile) // sums, False, True))
+        for most, keep, spill in options:
+            if most < 1 or (spill and most <= in_psum):
                 continue
-            blocks = ceil(ceil(size[0] / piece) / pieces)
-            pieces = ceil(ceil(size[0] / piece) / blocks)  # blocks of about equal size
-            tiles = min(room, pieces * (chunks if keep else 3), ceil(size[0] / piece) * chunks)
-            if keep and blocks > 1:
-                tiles = min(room, 2 * pieces * chunks)
+            blocks = ceil(across / min(most, across))
+            pieces = ceil(across / blocks)  # blocks of about equal size
+            tiles = 3 if spill else min(space // tile, pieces * (2 * chunks if keep and blocks > 1 else chunks))
+            if not keep and not spill:
+                tiles = min(space // tile, 3 * pieces)
             side = Side(*size, pieces * piece, piece, tiles, raw)
             lhs, rhs = (side, streamed) if lhs_resident else (streamed, side)
-            yield Blocking(lhs, rhs, lhs_resident, depth, chunks, keep)
+            yield Blocking(lhs, rhs, lhs_resident, depth, chunks, keep, spill)
 
 
 def _widths(size: int, unit: int) -> list[int]:
@@ -198,34 +205,49 @@ def _widths(size: int, unit: int) -> list[int]:
 
 
 def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
-    """Seconds, roughly and for comparing: the busiest of PE array, copies and DMA, plus what cannot overlap."""
+    """Seconds, roughly and for comparing: of the busiest of PE array, copies and DMA, plus what cannot overlap."""
     columns = ceil(problem.m / P) * problem.n
     pe = columns * problem.k_tiles * chip.tensor.passes.of(problem.dtype).value / chip.tensor.clock.value
     copies = columns * _copy_time(BANK, chip) / BANK
-    dma, triggers = problem.m * problem.n * problem.itemsize / _bandwidth(chip), 0.0
+    dma, triggers, turns = problem.m * problem.n * problem.itemsize / _bandwidth(chip), 0.0, 0.0
     flows = []
     for side, times in zip((blocking.resident, blocking.streamed), blocking.loads):
         flow = _flow(side, times, blocking, problem, chip)
         flows.append(flow)
         pe, copies = pe + flow.pieces * flow.turning, copies + flow.pieces * flow.copying
         dma, triggers = dma + flow.pieces * flow.load, triggers + flow.pieces * chip.dma.trigger.value * 1e-9
+        turns += flow.pieces * flow.jobs * _turn_latency(chip) + flow.pieces * (flow.turning + flow.copying)
+    if blocking.spill:
+        vector, scalar = chip.vector.clock.value, chip.scalar.clock.value
+        sums = (blocking.chunks - 1) * columns / BANK * (BANK + chip.vector.issue.value) / vector
+        copies = max(sums, copies + sums * vector / (vector + scalar))
     steps = blocking.resident.blocks * blocking.streamed.blocks * blocking.chunks
-    paces = [_pace(flow, pe / steps, chip) for flow in flows]
+    parts = (blocking.resident.pieces if blocking.spill else 1, 1)  # in which a step uses up an operand
+    paces = [_pace(flow, pe / steps / n, chip) for flow, n in zip(flows, parts)]
     waits = [flow.pieces * pace for flow, pace in zip(flows, paces)][1 if blocking.keep else 0 :]
     exposed = sum(flow.load for flow in flows) + _exchange(blocking, flows[0].pieces * paces[0], pe)
     if not problem.lhs_k_rows or not problem.rhs_k_rows:
         exposed += steps * 0.5 * _turn_latency(chip)
-    return max(pe, copies, dma, triggers, *waits) + exposed + 0.02 * (pe + copies + dma + triggers)
+    return _together(pe, copies, dma, triggers, turns / TRANSPOSE_BANKS, *waits) + exposed
+
+
+def _together(*times: float) -> float:
+    """Seconds that overlapping work takes: the longest, and more the more of the others are close to it."""
+    return float(sum(time**8 for time in times) ** (1 / 8))
 
 
 class _Flow(NamedTuple):
-    """How one operand comes on chip: how many pieces, and for each the seconds of DMA, transposing and copying."""
+    """How one operand comes on chip: how many pieces, and for each the seconds of DMA, transposing and copying.
+
+    `jobs`: copies out of PSUM, each of the transposes in one bank.
+    """
 
     side: Side
     pieces: int
     load: float
-    turning: float
-    copying: float
+    turning: float = 0.0
+    copying: float = 0.0
+    jobs: int = 0
 
 
 def _flow(side: Side, times: int, blocking: Blocking, problem: Problem, chip: Chip) -> _Flow:
@@ -236,11 +258,11 @@ def _flow(side: Side, times: int, blocking: Blocking, problem: Problem, chip: Ch
     descriptors = rows * ceil(row / chip.dma.descriptor_bytes.value)
     load = rows * row / _bandwidth(chip) + descriptors * chip.dma.descriptor.value * 1e-9 / chip.dma.engines.value
     if side.k_rows:
-        return _Flow(side, count, load, 0.0, 0.0)
+        return _Flow(side, count, load)
     square = P * chip.tensor.transpose_passes.of(problem.dtype).value / chip.tensor.clock.value
     across = min(side.piece, BANK * 4 // problem.itemsize)  # columns of one copy
-    copying = depth * side.piece / across * _copy_time(across, chip)
-    return _Flow(side, count, load, ceil(side.piece / P) * depth * square, copying)
+    jobs = depth * ceil(side.piece / across)
+    return _Flow(side, count, load, ceil(side.piece / P) * depth * square, jobs * _copy_time(across, chip), jobs)
 
 
 def _pace(flow: _Flow, step: float, chip: Chip) -> float:

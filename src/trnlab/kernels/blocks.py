@@ -77,6 +77,12 @@ class Workspace:
             self._scalar = on_scalar
             self._b.activation(dst=dst, data=src, op="copy", engine=Engine.SCALAR)
 
+    def add(self, dst: AP, left: AP, right: AP) -> None:
+        """dst = left + right on VectorE, one of them in PSUM."""
+        vector = self._b.chip.vector
+        self._vector += (left.free + vector.issue.value) / vector.clock.value
+        self._b.tensor_tensor(dst=dst, data1=left, data2=right, op="add", engine=Engine.VECTOR)
+
 
 class Source(Protocol):
     """A matrix [R, C] that can be brought into SBUF block by block. `dtype` is its format once there."""

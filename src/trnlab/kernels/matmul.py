@@ -201,7 +201,7 @@ class _Multiplier:
 
     def __init__(self, b: Builder, problem: Problem, items: list[Product]) -> None:
         self.b = b
-        work = Workspace(b)
+        self.work = work = Workspace(b)
         for item in items:
             item.sink.open(b, work, problem.n)
         self.blocking = choose(problem, b.sbuf_free, b.chip)
@@ -211,6 +211,9 @@ class _Multiplier:
         depth = self.blocking.depth
         self.lhs = _Feed(b, work, self.blocking.lhs, depth, dt, transposed)
         self.rhs = _Feed(b, work, self.blocking.rhs, depth, dt, transposed)
+        block = self.blocking.rhs.block
+        rows = self.blocking.lhs.products if self.blocking.spill else 0
+        self.sums = [b.tile((P, block), "float32", name="sums", slots=ceil(block / BANK)) for _ in range(rows)]
         self.groups: list[_Group] = []
         self._banks_used = 0
         self._slices: dict[tuple[int, int, int], AP] = {}
@@ -249,22 +252,32 @@ class _Multiplier:
         ahead = self._transposes(now + 1, now)
         matmuls = len(tiles) * ceil(group.rhs[0].k_rows / P)
         rate, due = sum(feed.backlog(now + 1) for feed in self._feeds) / matmuls, 0.0
-        record = self.b.nc_matmul
+        record, spill = self.b.nc_matmul, self.blocking.spill
         for i, (left, m, rows, right, n, cols) in enumerate(tiles):
             acc = self._accumulator(group.bank + i, rows, cols)
             moving = right.columns(n, cols)
-            final = len(moving) - 1 if group.ends else -1
+            final = len(moving) - 1 if group.ends or spill else -1
             for k, (weights, data) in enumerate(zip(left.columns(m, rows), moving)):
-                record(
-                    dst=acc, stationary=weights, moving=data, accumulate=k > 0 or not group.begins, stop=k == final
-                )
+                follows = k > 0 or not (group.begins or spill)
+                record(dst=acc, stationary=weights, moving=data, accumulate=follows, stop=k == final)
                 due += rate
                 while due >= 1 and next(ahead, self) is None:
                     due -= 1
+            if spill:
+                self._add_up(group, acc, left.col + m, right.col + n)
             if group.ends:
                 group.item.sink.store(self.b, acc, left.col + m, right.col + n)
         for _ in ahead:
             pass
+
+    def _add_up(self, group: _Group, acc: AP, row: int, col: int) -> None:
+        """Add a chunk's product to the sums of the chunks before it; after the last one the result is in `acc`."""
+        lhs, rhs = self.blocking.lhs, self.blocking.rhs
+        sums = self.sums[row % lhs.block // P][: acc.partitions, col % rhs.block : col % rhs.block + acc.free]
+        if group.begins:
+            self.work.evacuate(sums, acc)
+        else:
+            self.work.add(acc if group.ends else sums, acc, sums)
 
     def _accumulator(self, turn: int, rows: int, cols: int) -> AP:
         key = (turn % len(self.accumulators), rows, cols)
@@ -298,11 +311,11 @@ class _Multiplier:
         for r, s, c in product(range(resident.blocks), range(streamed.blocks), range(blocking.chunks)):
             columns = range(r * resident.block, min((r + 1) * resident.block, resident.size), resident.piece)
             # A block that comes or goes is used piece by piece, so that tiles are waited for and freed one by one.
-            singly = blocking.chunks == 1 and s in (0, streamed.blocks - 1)
+            singly = blocking.spill or (blocking.chunks == 1 and s in (0, streamed.blocks - 1))
             for part in [[col] for col in columns] if singly else [list(columns)]:
                 near = [piece(r_side, col, c * chunk, 0 if blocking.keep else s) for col in part]
                 far = [piece(s_side, s * streamed.block, c * chunk, 0 if blocking.loads[1] == 1 else r)]
                 lhs, rhs = (near, far) if blocking.lhs_resident else (far, near)
                 group = _Group(item, lhs, rhs, self._banks_used, begins=c == 0, ends=c == blocking.chunks - 1)
                 self.groups.append(group)
-                self._banks_used += len(group.tiles()) if group.ends else 0
+                self._banks_used += len(group.tiles()) if group.ends or blocking.spill else 0
