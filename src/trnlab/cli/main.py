@@ -97,3 +97,7 @@ def _cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusi
     group = command.add_mutually_exclusive_group()
     group.add_argument("--cache", metavar="DIR", type=Path, help="folder of the cache; default: $TRNLAB_CACHE")
     return group
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# make demo     train a GPT on a simulated Trainium and report
+# make test     formatting, lint, types, layers, tests
+# make bench    the speed table
+# Each makes .venv first if it is not there; a second call starts at once.
+
+TARGET ?= trn1.2xlarge
+PYTEST_ARGS ?= -n 2
+
+# The first Python from 3.11 on that can make virtual environments.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; \
+	done)
+# PyTorch's own index has wheels without CUDA, a tenth of the size; where it cannot be reached the usual index serves.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH := torch==2.13.0
+
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check bench format clean
+
+demo: $(READY)
+	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
+
+test: check
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(READY)
+	$(BIN)/ruff format --check src tests tools examples
+	$(BIN)/ruff check src tests tools examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(READY)
+	$(BIN)/python tools/bench.py
+
+format: $(READY)
+	$(BIN)/ruff format src tests tools examples
+	$(BIN)/ruff check --fix src tests tools examples
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "trnlab needs Python 3.11 or later with venv; set PYTHON=..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[torch,dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
