@@ -27,6 +27,10 @@ class Engine(Protocol):
         """A function of arrays in the order of the graph's inputs. Outputs with an alias are written in place."""
         ...
 
+    def step_done(self, loss: float, tokens: int) -> None:
+        """A training step is over: its loss, and how many tokens (or samples) it learned from."""
+        ...
+
 
 class InterpreterEngine:
     """Runs graphs with `graph.interpret`: the meaning of the ops, no chip and no time."""
@@ -45,6 +49,9 @@ class InterpreterEngine:
 
         return run
 
+    def step_done(self, loss: float, tokens: int) -> None:
+        """See `Engine`."""
+
 
 class DeviceEngine:
     """Runs graphs on the simulated chip of the current session."""
@@ -61,6 +68,14 @@ class DeviceEngine:
             return loaded.run(inputs)
 
         return run
+
+    def step_done(self, loss: float, tokens: int) -> None:
+        """See `Engine`; tells the session's run, if it keeps one."""
+        from trnlab.runtime import session
+
+        run = session.current().run
+        if run is not None:
+            run.step(loss, tokens)
 
 
 _active: list[Engine] = [DeviceEngine()]

@@ -81,10 +81,13 @@ class TrainStep:
             self._programs[key] = captured, engine.current().compile(captured.graph)
         self.captured, program = self._programs[key]
         self.optimizer._opt_called = True  # what learning rate schedulers look at, to warn about a step forgotten
-        return self._run(self.captured, program, subject, leaves)
+        reported = self._run(self.captured, program, subject, leaves)
+        loss = reported[0] if isinstance(reported, tuple) else reported
+        engine.current().step_done(loss.item(), _learned_from(leaves))
+        return reported
 
     def _settings(self) -> Hashable:
-        """What the program holds as constants: switches of modules, and of the optimizer all but the learning rate."""
+    # -- running --------------------------------------------------------------------------------------------------
         groups = tuple(
             (*((k, str(v)) for k, v in g.items() if k not in _NOT_CONSTANT), *(id(p) for p in g["params"]))
             for g in self.optimizer.param_groups
@@ -137,6 +140,13 @@ class TrainStep:
     def _store_count(self, parameters: list[Tensor], role: Role, value: Any) -> None:
         for i in role.place:
             as_host(self.optimizer.state[parameters[i]]["step"]).fill_(float(value))
+
+
+def _learned_from(leaves: list[Any]) -> int:
+    """How many tokens (elements of the last tensor of integers), or else samples, are in the batch."""
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    ids = [x for x in tensors if not x.is_floating_point()]
+    return ids[-1].numel() if ids else len(tensors[0]) if tensors and tensors[0].dim() else 0
 
 
 def new_seed() -> Tensor:
