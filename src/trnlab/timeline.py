@@ -36,6 +36,7 @@ CAUSES = (
     "operand",  # an operand was not written yet
     "reuse",  # a tile to overwrite was still read
     "overwrite",  # a tile to overwrite was still written
+    "port",  # another engine used the memory port that the two share
 )
 Column = np.ndarray[Any, np.dtype[Any]]
 _ALIGN = 64

@@ -34,6 +34,7 @@ class Figure(NamedTuple):
 FEATURES: dict[str, str] = {
     "pe_transpose": "the PE array transposes bit-exactly, 16-bit in and out",
     "fp8_double_row": "two FP8 rows of the contraction in one pass (K = 256)",
+    "parallel_ports": "VectorE uses SBUF beside GpSimdE, and PSUM beside ScalarE; without it they take turns",
     "vector_fast_modes": "VectorE runs 16-bit SBUF copies and tensor-scalar ops at two or four elements a cycle",
     "scalar_tensor_copy": "ScalarE copies tensors bit-exactly",
     "scalar_tensor_scalar": "ScalarE runs tensor_scalar with multiply and add",

@@ -124,6 +124,7 @@ TRN2 = Chip(
         {
             "pe_transpose",
             "fp8_double_row",
+            "parallel_ports",
             "vector_fast_modes",
             "scalar_tensor_copy",
             "scalar_tensor_scalar",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,33 @@ def test_engines_queues_and_dma_engines_do_one_thing_at_a_time(chip, seed):
         queues[t.engine[i], op.queue] = i
 
 
+def test_engines_take_turns_at_shared_ports():
+    """Trainium1: VectorE and GpSimdE on SBUF, VectorE and ScalarE on PSUM; Trainium2 runs them side by side."""
+    overlaps = {}
+    for chip in CHIPS:
+        b = Builder("ports", chip)
+        tiles = [b.tile((128, 512), "float32") for _ in range(4)]
+        acc = b.psum((128, 512))
+        for _ in range(6):
+            b.tensor_copy(dst=tiles[0], src=acc, engine=Engine.VECTOR)
+            b.activation(dst=tiles[1], data=acc, op="copy")
+            b.tensor_tensor(dst=tiles[2], data1=tiles[2], data2=tiles[2], op="add", engine=Engine.VECTOR)
+            b.memset(dst=tiles[3], value=0.0, engine=Engine.GPSIMD)
+        t = time_routine(b.build(), chip)
+        work = [t.ops[o].kind for o in t.op]
+        for a, b_ in (("vector.tensor_copy", "scalar.activation"), ("vector.tensor_tensor", "gpsimd.memset")):
+            mine, others = ([i for i, k in enumerate(work) if k == kind] for kind in (a, b_))
+            overlaps[chip.name, a] = any(
+                t.start[i] < t.end[j] and t.start[j] < t.end[i] for i in mine for j in others
+            )
+    assert overlaps == {
+        ("trn1", "vector.tensor_copy"): False,
+        ("trn1", "vector.tensor_tensor"): False,
+        ("trn2", "vector.tensor_copy"): True,
+        ("trn2", "vector.tensor_tensor"): True,
+    }
+
+
 @both
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_program_gives_the_same_timeline(chip, seed):
@@ -96,7 +124,8 @@ def test_the_same_program_gives_the_same_timeline(chip, seed):
 
 @both
 def test_a_faster_engine_never_lengthens_a_timeline(chip):
-    """Without contention for the DMA engines: each figure improved in turn, over random streams of compute."""
+    """Without contention for DMA engines or memory ports: each figure improved in turn, over random compute."""
+    chip = replace(chip, features=chip.features | {"parallel_ports"})
     figures = {
         "tensor.clock": 1.3, "vector.clock": 1.5, "scalar.clock": 1.2, "gpsimd.clock": 2.0, "sync.semaphore": 0.5,
         "scalar.table_load": 0.3, "vector.latency": 0.8, "tensor.issue": 0.5, "sync.program_start": 0.5,
@@ -257,6 +286,9 @@ def test_blockers_explain_starts(chip, seed):
             assert t.start[i] == t.startup
         elif cause == "issue":
             assert t.engine[by] == t.engine[i]
+            assert t.start[i] == t.end[by]
+        elif cause == "port":
+            assert t.engine[by] != t.engine[i]
             assert t.start[i] == t.end[by]
         else:
             assert t.start[i] == t.done[by] + semaphore

@@ -25,18 +25,20 @@ Array = np.ndarray[Any, Any]
 
 ENGINES, LANES, RINGS = 5, 16, 5 * 16
 GAPS = 8  # a power of two
+HELD = 16  # intervals of a port that are remembered; a power of two
 DMA = 5
 CLASSES = 6  # engines and DMA: who may have read a slot
 NEVER = -(1 << 60)
 READ, WRITE = 1, 2
-TENSOR, SCALAR = 0, 2
+TENSOR, VECTOR, SCALAR = 0, 1, 2
 
 # Columns of a cost row, see `plan`.
-ENGINE, BUSY, LATENCY, EXPOSED, TABLE, RING, SHARE, FIRST_LANE, NUM_LANES = range(9)
-ROW = 9
+ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, RING, SHARE, FIRST_LANE, NUM_LANES = range(10)
+ROW = 10
+SBUF_PORT, PSUM_PORT = 1, 2  # bits of PORTS
 
 # Why an instruction did not start earlier.
-START, ISSUE, RAW, WAR, WAW = range(5)
+START, ISSUE, RAW, WAR, WAW, PORT = range(6)
 
 
 class Clocks:
@@ -53,6 +55,8 @@ class Clocks:
         self.lane_last = np.full(LANES, -1, np.int64)
         self.gaps = np.zeros((LANES, GAPS, 3), np.int64)  # from, to, transfer that ends where the gap begins
         self.gap_end = np.full(LANES, NEVER, np.int64)  # no gap of the lane ends later
+        self.port = np.full((2, 2, HELD, 3), NEVER, np.int64)  # port, side: from, to, instruction
+        self.port_count = np.zeros((2, 2), np.int64)
         self.num_gaps = np.zeros(LANES, np.int64)  # so far; the last GAPS are kept
 
 
@@ -94,6 +98,8 @@ def run(
     gaps: Ints,
     gap_end: Ints,
     num_gaps: Ints,
+    port: Ints,
+    port_count: Ints,
     write: Ints,
     writer: Ints,
     write_index: Ints,
@@ -137,6 +143,11 @@ def run(
             table[0] = row[TABLE]
             busy += table_load
         index = base + i
+        if row[PORTS]:
+            free, user = _port_free(row[PORTS], engine, t, busy, port, port_count)
+            if free > t:
+                t, by, why = free, user, PORT
+            _hold_ports(row[PORTS], engine, t, busy, index, port, port_count)
         finish = t + busy
         engine_free[engine], engine_last[engine] = finish, index
         start[i], end[i], begin[i] = t, finish, t
@@ -170,6 +181,39 @@ def run(
                     if finish > write[s]:
                         write[s] = finish
                     writer[s], write_index[s] = who, index
+
+
+@njit(cache=True)
+def _port_free(ports: int, engine: int, t: int, busy: int, port: Ints, count: Ints) -> Any:
+    """The earliest time from `t` on at which the engine that shares the ports leaves them alone for `busy`.
+
+    An instruction may go before another that was issued earlier on the other engine and still waits for its operands.
+    """
+    other = 1 if engine == VECTOR else 0
+    by, moved = np.int64(-1), True
+    while moved:
+        moved = False
+        for p in range(2):
+            if ports >> p & 1:
+                first = last = count[p, other]
+                while first > max(last - HELD, 0) and port[p, other, (first - 1) & (HELD - 1), 1] > t:
+                    first -= 1
+                for n in range(first, last):  # in order of time
+                    held = port[p, other, n & (HELD - 1)]
+                    if t < held[1] and held[0] < t + busy:
+                        t, by, moved = held[1], held[2], True
+    return t, by
+
+
+@njit(cache=True)
+def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: Ints, count: Ints) -> None:
+    """Remember that an engine uses its ports from `t` on."""
+    side = 0 if engine == VECTOR else 1
+    for p in range(2):
+        if ports >> p & 1:
+            held = port[p, side, count[p, side] & (HELD - 1)]
+            held[0], held[1], held[2] = t, t + busy, index
+            count[p, side] += 1
 
 
 @njit(cache=True)

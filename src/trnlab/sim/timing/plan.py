@@ -153,11 +153,34 @@ def _split(key: int) -> _Key:
 def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
     if key.queue < 0:
         cost = work_cost(work, chip)
-        return [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, -1, 0, 0, 0]
+        return [
+            key.engine,
+            cost.busy,
+            cost.latency,
+            cost.exposed,
+            cost.table,
+            _ports(key.engine, work, chip),
+            -1,
+            0,
+            0,
+            0,
+        ]
     dma = dma_cost(work, chip, key.engine, key.in_hbm.bit_count())
     ring = key.engine * _QUEUES + key.queue
     first = min(key.lane, order.LANES - dma.lanes)
-    return [key.engine, dma.trigger, dma.start, 0, 0, ring, dma.share, first, dma.lanes]
+    return [key.engine, dma.trigger, dma.start, 0, 0, 0, ring, dma.share, first, dma.lanes]
+
+
+def _ports(engine: Engine, work: Work, chip: Chip) -> int:
+    """The shared memory ports that an instruction occupies; none on chips where engines do not share them.
+
+    Sources: trainium_inferentia2_arch.rst:596-597, 766-767 (SBUF: VectorE and GpSimdE, PSUM: VectorE and ScalarE).
+    """
+    if chip.has("parallel_ports"):
+        return 0
+    sbuf = order.SBUF_PORT if engine in (Engine.VECTOR, Engine.GPSIMD) else 0
+    psum = order.PSUM_PORT if engine in (Engine.VECTOR, Engine.SCALAR) and work.psum else 0
+    return sbuf | psum
 
 
 def _info(key: _Key, work: Work, row: Ints) -> OpInfo:

@@ -78,6 +78,8 @@ def _run(p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Co
         clocks.gaps,
         clocks.gap_end,
         clocks.num_gaps,
+        clocks.port,
+        clocks.port_count,
         slots.write,
         slots.writer,
         slots.write_index,
