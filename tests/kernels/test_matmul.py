@@ -68,6 +68,31 @@ def test_fp32_product_of_any_shape_and_layout(shape, layout):
         assert_close(got, left.astype(np.float64) @ right)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_long_contraction_adds_up_in_sbuf(layout):
+    """Blocks too large for PSUM, contractions too long for SBUF: sums wait in SBUF between chunks."""
+    m, n, k = 1100, 700, 2500
+    limit = 40_000
+    assert choose(Problem(m, n, k, "float32", *layout), limit - 6144, TRN1).spill
+    left, right = normal(m, k), normal(k, n, seed=1)
+    routine = product_routine(m, n, k, layout, limit=limit)
+    got = execute(routine, left.T if layout[0] else left, right if layout[1] else right.T, np.zeros((m, n), "f4"))
+    assert_close(got, left.astype(np.float64) @ right)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_order_of_the_timeline_gives_the_same_bits(layout):
+    """Dependencies hold all that program order implies: executed as the clock has it, nothing changes."""
+    m, n, k = 500, 1100, 900
+    left, right = normal(*((k, m) if layout[0] else (m, k))), normal(*((k, n) if layout[1] else (n, k)), seed=1)
+    routine = product_routine(m, n, k, layout, limit=30_000)
+    expected = execute(routine, left, right, np.zeros((m, n), "f4"))
+    order, got = np.argsort(time_routine(routine, TRN1).start, kind="stable"), np.zeros((m, n), "f4")
+    assert (np.diff(order) < 0).any()
+    Machine(TRN1).call(routine, [left, right, got], order=order)
+    np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("chip", [TRN1, TRN2], ids=["trn1", "trn2"])
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -175,7 +200,7 @@ def test_blocks_fit_in_sbuf_and_psum(m, n, k, layout, kind, budget):
     problem = Problem(m, n, k, kind, *layout)
     blocking = choose(problem, budget, TRN1)
     assert blocking.sbuf_bytes(problem.itemsize) <= budget
-    if blocking.chunks > 1:
+    if blocking.chunks > 1 and not blocking.spill:
         assert blocking.lhs.products * blocking.rhs.products <= problem.accumulators
     assert blocking.chunks * blocking.depth >= problem.k_tiles
     assert blocking.lhs.block * blocking.lhs.blocks >= m

@@ -181,7 +181,8 @@ def _residents(
         tile = _tile_bytes(piece, depth, problem.itemsize)
         across = ceil(size[0] / piece)
         in_psum = across if chunks == 1 else problem.accumulators // streamed.products * size[1] // piece
-        sums = ceil(piece / P) * _tile_bytes(streamed.block, 1, 4) if lhs_resident else streamed.products * piece * 4
+        rows, cols = (piece, streamed.block) if lhs_resident else (streamed.block, piece)
+        sums = ceil(rows / P) * _tile_bytes(cols, 1, 4)  # of one piece
         options = [(min(in_psum, space // tile // chunks), True, False)]
         if chunks > 1:
             options.append((min(in_psum, space // tile // 2), False, False))
