@@ -98,6 +98,7 @@ class Timeline:
     an index of CAUSES. held: the transfer that this one waited for on its queue or DMA engines (-1: none).
     engine: ENGINES index. op, call: indices into `ops` and `calls`.
 
+    meta: the chip's name, and for rooflines its peak_flops by format (FLOP/s) and hbm_bandwidth (bytes/s).
     `total` is the time of the whole run; the first instruction does not start before `startup`. `completion` is the
     part of a transfer's `done` that lies after its last byte.
     """
@@ -119,7 +120,7 @@ class Timeline:
     engine: Column
     op: Column
     call: Column
-    meta: dict[str, Any] = field(default_factory=dict)  # figures that viewers show, JSON values only
+    meta: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start)

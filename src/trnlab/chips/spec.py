@@ -163,15 +163,13 @@ class ScalarEngine(EngineSpec):
     function_issue: Figure  # as `issue`, for a function from the tables
     function_latency: Figure  # as `latency`, for a function from the tables
     accumulator_read: Figure  # cycles to read the reduction registers
-    table_load: Figure  # ns, when the function's table set is not loaded
-    table_sets: Figure  # table sets held at once
+    table_load: Figure  # ns, when the function's table set is not the one that is loaded
 
 
 @dataclass(frozen=True)
 class GpSimdEngine(EngineSpec):
-    """Eight general processors; everything else."""
+    """Eight general processors; everything else. `issue` is the overhead of their software."""
 
-    fixed: Figure  # cycles of software overhead per instruction
     elementwise: Figure  # cycles per element and partition of elementwise work; iota and affine_select take 1
     rsqrt: Figure  # the same for the functions that its software computes
 

@@ -85,15 +85,13 @@ SCALAR = ScalarEngine(
     function_latency=measured(222, "cycle", f"{PERF} fig16: an ACTIVATE of one element takes 159 ns"),
     accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
     table_load=measured(368, "ns", "neuron-profile-instruction-details.png, the chip is not named"),
-    table_sets=assumed(1, "set", "grouping and capacity of the tables are not published"),
 )
 
 GPSIMD = GpSimdEngine(
     clock=documented(1.4e9, "Hz", f"{ARCH1}:73"),
     min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
-    issue=_ACCESS,
+    issue=documented(150, "cycle", f"{ISA_OLD}:630, 5634 iota and affine_select cost 150 + N"),
     latency=assumed(222, "cycle", "as ScalarE: nothing is published"),
-    fixed=documented(150, "cycle", f"{ISA_OLD}:630, 5634 iota and affine_select cost 150 + N"),
     rsqrt=documented(4, _CYCLES, "nki/api/nki.api.shared.rst:261 about four times slower than ScalarE"),
     elementwise=assumed(2, _CYCLES, "not published; eight 16-lane processors serve 128 partitions"),
 )

@@ -82,15 +82,13 @@ SCALAR = ScalarEngine(
     function_latency=measured(352, "cycle", f"{DMA_INTRO} timelines: exp takes 293 ns + N / 1.2 GHz"),
     accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
     table_load=measured(1326, "ns", f"{DMA_INTRO} timelines; {PROFILES} show 1283"),
-    table_sets=assumed(1, "set", "grouping and capacity of the tables are not published"),
 )
 
 GPSIMD = GpSimdEngine(
     clock=documented(1.2e9, "Hz", f"{ARCH2}:64"),
     min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
-    issue=documented(60, "cycle", f"{ARCH1}:773 static overhead of a memory access request"),
+    issue=documented(150, "cycle", f"{ISA_OLD}:630, 5634 iota and affine_select cost 150 + N"),
     latency=assumed(190, "cycle", "as ScalarE: nothing is published"),
-    fixed=documented(150, "cycle", f"{ISA_OLD}:630, 5634 iota and affine_select cost 150 + N"),
     rsqrt=documented(4, _CYCLES, "nki/api/nki.api.shared.rst:261 about four times slower than ScalarE"),
     elementwise=assumed(2, _CYCLES, "not published; eight 16-lane processors serve 128 partitions"),
 )

@@ -15,7 +15,7 @@ from trnlab.isa.base import Engine, Work
 from trnlab.isa.costs import COST_CLASSES
 from trnlab.program import Builder, Call, Program
 from trnlab.program.routine import COL
-from trnlab.sim.timing import critical_path, dma_cost, summarise, time_program, time_routine, work_cost
+from trnlab.sim.timing import assumptions, critical_path, dma_cost, summarise, time_program, time_routine, work_cost
 from trnlab.sim.timing.plan import plan
 from trnlab.sim.timing.summary import critical_time
 from trnlab.timeline import CAUSES, ENGINES
@@ -352,3 +352,18 @@ def test_timing_twice_uses_one_plan(chip):
     assert plan(routine, chip) is plan(routine, chip)
     other = chips.with_figures(chip, {"vector.clock": 2e9})
     assert plan(routine, other) is not plan(routine, chip)
+
+
+@both
+def test_assumed_figures_are_weighed_by_what_they_change(chip):
+    """Only assumed figures that matter are named, the heaviest first; the routine forgets the changed chips."""
+    program = program_of(layer(chip), 2)
+    total = time_program(program, chip).total
+    found = assumptions(program, chip)
+    known = dict(chips.assumed(chip))
+    assert {a.path for a in found} <= set(known)
+    weights = [a.leverage(total) for a in found]
+    assert weights == sorted(weights, reverse=True)
+    assert all(weight > 0 for weight in weights)
+    assert "sync.program_end" in {a.path for a in found} or "sync.program_end" not in known
+    assert list(program.routines[0]._memo["timing"]) == [chip]

@@ -5,14 +5,17 @@ timeline = time_program(program, chip)
 summary = summarise(timeline)
 """
 
+from trnlab.sim.timing.assumptions import Assumption, assumptions
 from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
 from trnlab.sim.timing.summary import Summary, critical_path, summarise
 from trnlab.sim.timing.timer import time_program, time_routine
 
 __all__ = [
+    "Assumption",
     "Cost",
     "DmaCost",
     "Summary",
+    "assumptions",
     "critical_path",
     "dma_cost",
     "summarise",

@@ -129,8 +129,7 @@ def _gpsimd(work: Work, chip: Chip) -> Cost:
     rate = 1.0 if work.kind in ("gpsimd.iota", "gpsimd.affine_select") else gpsimd.elementwise.value
     if work.kind == "gpsimd.tensor_scalar" and work.m:
         rate = gpsimd.rsqrt.value
-    streamed = gpsimd.fixed.value + work.n * rate
-    return _engine_cost(gpsimd, streamed, issue=0, latency=gpsimd.latency.value)
+    return _engine_cost(gpsimd, work.n * rate, issue=gpsimd.issue.value, latency=gpsimd.latency.value)
 
 
 def _stride_factor(work: Work, chip: Chip) -> float:

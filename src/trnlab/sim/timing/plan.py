@@ -52,6 +52,11 @@ def plan(routine: Routine, chip: Chip) -> Plan:
     return plans[chip]
 
 
+def forget(routine: Routine, chip: Chip) -> None:
+    """Drop the plan of a routine on a chip that will not be asked for again."""
+    routine._memo.get("timing", {}).pop(chip, None)
+
+
 def _make(routine: Routine, chip: Chip) -> Plan:
     roles, is_dma = _opcode_tables()
     operands = routine.operands

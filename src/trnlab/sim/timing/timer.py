@@ -122,6 +122,11 @@ def _timeline(program: Program, chip: Chip, plans: list[Plan], out: _Columns) ->
         held=out.held,
         engine=np.concatenate(engines) if engines else np.empty(0, np.int8),
         op=np.concatenate(ops) if ops else np.empty(0, np.int32),
+        meta={
+            "chip": chip.title,
+            "peak_flops": {name: chip.peak_flops(name) for name in ("bfloat16", "float32")},
+            "hbm_bandwidth": chip.hbm.bandwidth.value,
+        },
         call=np.repeat(np.arange(len(calls), dtype=np.int32), [c.count for c in calls]),
     )
 
