@@ -95,9 +95,9 @@ def valid_cases(draw: st.DrawFn, name: str) -> Case:
         ops[n] = draw(_operand(spec, sizes, formats[n], memories[n], instr))
     if name == "dma_copy":
         ops, engine = draw(_transfers(engine))
-    case = Case(instr, chip, engine, ops, attrs)
+    case = Case(instr, chip, engine, ops, {name: value for name, value in attrs.items() if name not in ops})
     if name in ("iota", "affine_select"):
-        attrs["pattern"] = tuple((draw(st.integers(-4, 4)), count) for _, count in ops["dst"].dims)
+        case.attrs["pattern"] = tuple((draw(st.integers(-4, 4)), count) for _, count in ops["dst"].dims)
     if name == "tensor_reduce":
         case.ops["dst"] = draw(_reduced(case))
     return case

@@ -76,15 +76,17 @@ class Activation(Instruction):
             )  # fmt: skip
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
-        """One float32 multiply and add, the function, the row sums."""
-        data = as_float(arrays["data"])
+        """One float32 multiply and add, the function, the row sums; without a bias a negative zero keeps its sign."""
+        x = as_float(arrays["data"])
         scale, bias = (arrays.get(name, attrs.get(name)) for name in ("scale", "bias"))
         with np.errstate(all="ignore"):
-            x = data * per_partition(1.0 if scale is None else scale, data.ndim)
-            x = x + per_partition(0.0 if bias is None else bias, data.ndim)
+            if scale is not None:
+                x = x * per_partition(scale, x.ndim)
+            if "bias" in arrays or bias:
+                x = x + per_partition(bias, x.ndim)
             result = {"dst": activation_op(attrs["op"])(x).reshape(arrays["dst"].shape)}
             if "reduce_res" in arrays:
-                sums = result["dst"].reshape(data.shape[0], -1).sum(axis=1, dtype=np.float32)
+                sums = result["dst"].reshape(x.shape[0], -1).sum(axis=1, dtype=np.float32)
                 result["reduce_res"] = sums.reshape(arrays["reduce_res"].shape)
         return result
 
