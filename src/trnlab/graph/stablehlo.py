@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs as StableHLO, the way out to other compilers (XLA on a CPU among them, as an independent check).
+
+The text is MLIR's generic form, so that one rule prints every op. Composites are expanded first; `erf` is CHLO's.
+Inputs that an output overwrites carry the attribute tf.aliasing_output, as in what JAX writes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.composites import expand
+from trnlab.graph.ir import Graph, Op, TensorType, Value
+from trnlab.graph.ops import OPS
+from trnlab.graph.text import number_text
+from trnlab.numerics.dtypes import DType
+
+_ELEMENT = {
+    "float32": "f32",
+    "tfloat32": "tf32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float8_e4m3": "f8E4M3",
+    "float8_e5m2": "f8E5M2",
+    "int32": "i32",
+    "uint32": "ui32",
+    "int16": "i16",
+    "uint16": "ui16",
+    "int8": "i8",
+    "uint8": "ui8",
+    "bool": "i1",
+}
+_DOT = (
+    "lhs_batching_dimensions",
+    "rhs_batching_dimensions",
+    "lhs_contracting_dimensions",
+    "rhs_contracting_dimensions",
+)
+
+
+def to_stablehlo(graph: Graph) -> str:
+    """The graph as the public function @main of an MLIR module."""
+    return _Printer(_expanded(graph)).module()
+
+
+def _expanded(graph: Graph) -> Graph:
+    """A copy without composites."""
+    b = GraphBuilder(graph.name)
+    values: dict[Value, Value] = {v: b.input(v.name, v.shape, v.dtype) for v in graph.inputs}
+    for op in graph.ops:
+        operands = tuple(values[v] for v in op.operands)
+        if OPS[op.name].composite:
+            results = expand(Op(op.name, operands, op.attrs, op.results), b)
+        else:
+            results = b.append(op.name, operands, op.attrs).results
+        values.update(zip(op.results, results))
+    for i, (value, name) in enumerate(zip(graph.outputs, graph.output_names)):
+        b.output(values[value], name, b.graph.inputs[graph.aliases[i]] if i in graph.aliases else None)
+    return b.build()
+
+
+class _Printer:
+    """Numbers the values in order; an op that needs a constant first takes a number more."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.names: dict[Value, str] = {v: f"%arg{i}" for i, v in enumerate(graph.inputs)}
+        self.lines: list[str] = []
+        self.count = 0
+
+    def module(self) -> str:
+        """All of the text."""
+        into = {j: i for i, j in self.graph.aliases.items()}
+        arguments = []
+        for i, value in enumerate(self.graph.inputs):
+            alias = f" {{tf.aliasing_output = {into[i]} : i32}}" if i in into else ""
+            arguments.append(f"{self.names[value]}: {_type(value.type)}{alias}")
+        for op in self.graph.ops:
+            self.op(op)
+        results = ", ".join(_type(v.type) for v in self.graph.outputs)
+        returned = ", ".join(self.names[v] for v in self.graph.outputs)
+        head = f"  func.func public @main({', '.join(arguments)}) -> ({results}) {{"
+        end = f'    "func.return"({returned}) : ({results}) -> ()'
+        return "\n".join(["module {", head, *self.lines, end, "  }", "}", ""])
+
+    def fresh(self) -> str:
+        """The next name."""
+        self.count += 1
+        return f"%{self.count - 1}"
+
+    def constant(self, value: Any, of: TensorType) -> str:
+        """A constant on a line of its own; its name."""
+        name = self.fresh()
+        self.lines.append(f'    {name} = "stablehlo.constant"() {{value = {_dense(value, of)}}} : () -> {_type(of)}')
+        return name
+
+    def op(self, op: Op) -> None:
+        """One op; reduce takes its starting value as an operand first, and like scatter a body."""
+        if op.name == "constant":
+            self.names[op.result] = self.constant(op.attrs["value"], op.result.type)
+            return
+        operands, types = [self.names[v] for v in op.operands], [v.type for v in op.operands]
+        region = ""
+        if op.name in ("reduce", "scatter"):
+            scalar = TensorType((), op.result.dtype)
+            region = f" ({{{_body(op.attrs['kind'], scalar)}}})"
+            if op.name == "reduce":
+                operands.append(self.constant(_start(op.attrs["kind"], scalar.dtype), scalar))
+                types.append(scalar)
+        self.names[op.result] = name = self.fresh()
+        dialect = "chlo" if op.name == "erf" else "stablehlo"
+        attrs = _attributes(op)
+        shown = f" {{{attrs}}}" if attrs else ""
+        signature = f"({', '.join(map(_type, types))}) -> {_type(op.result.type)}"
+        self.lines.append(f'    {name} = "{dialect}.{op.name}"({", ".join(operands)}){region}{shown} : {signature}')
+
+
+def _type(value_type: TensorType) -> str:
+    return f"tensor<{'x'.join([*map(str, value_type.shape), _ELEMENT[value_type.dtype.name]])}>"
+
+
+def _body(kind: str, scalar: TensorType) -> str:
+    """The region that combines two elements: the old and the new."""
+    t = _type(scalar)
+    returned, step = "%b", ""
+    if kind != "assign":
+        returned, step = "%r", f'%r = "stablehlo.{kind}"(%a, %b) : ({t}, {t}) -> {t} '
+    return f'^bb0(%a: {t}, %b: {t}): {step}"stablehlo.return"({returned}) : ({t}) -> ()'
+
+
+def _start(kind: str, dtype: DType) -> Any:
+    """What a reduction starts from: the number that changes nothing."""
+    if kind in ("add", "or"):
+        return 0
+    if kind in ("multiply", "and"):
+        return (
+            1
+            if kind == "multiply" or dtype.kind == "b"
+            else -1
+            if dtype.kind == "i"
+            else 2 ** (8 * dtype.itemsize) - 1
+        )
+    if dtype.is_float:
+        return -math.inf if kind == "maximum" else math.inf
+    info = np.iinfo(dtype.numpy)
+    return int(info.min if kind == "maximum" else info.max)
+
+
+def _dense(value: Any, of: TensorType) -> str:
+    if not isinstance(value, np.ndarray):
+        return f"dense<{_number(value, of.dtype)}> : {_type(of)}"
+    if of.dtype.kind == "b":
+        return f"dense<{_nested(value)}> : {_type(of)}"
+    return f'dense<"0x{value.tobytes().hex().upper()}"> : {_type(of)}'
+
+
+def _nested(array: np.ndarray[Any, Any]) -> str:
+    return "[" + ", ".join(map(_nested, array)) + "]" if array.ndim else str(bool(array)).lower()
+
+
+def _number(value: Any, dtype: DType) -> str:
+    """Decimals must have a point; what is no number is written as its bits."""
+    if not dtype.is_float:
+        return number_text(value, dtype)
+    if math.isfinite(value):
+        return f"{float(value):.17e}"
+    held = np.asarray(value).astype(dtype.numpy)
+    return "0x" + held.tobytes()[::-1].hex().upper()
+
+
+def _attributes(op: Op) -> str:
+    attrs = op.attrs
+    if op.name == "compare":
+        return f"comparison_direction = #stablehlo<comparison_direction {attrs['comparison_direction']}>"
+    if op.name == "dot_general":
+        return f"dot_dimension_numbers = #stablehlo.dot<{_numbers(attrs, _DOT)}>"
+    if op.name == "gather":
+        names = tuple(k for k in attrs if k != "slice_sizes")
+        sizes = _array(attrs["slice_sizes"])
+        return f"dimension_numbers = #stablehlo.gather<{_numbers(attrs, names)}>, slice_sizes = {sizes}"
+    if op.name == "scatter":
+        names = tuple(k for k in attrs if k != "kind")
+        return f"scatter_dimension_numbers = #stablehlo.scatter<{_numbers(attrs, names)}>"
+    shown = []
+    for key, value in attrs.items():
+        if key not in ("shape", "dtype", "kind"):
+            shown.append(f"{key} = {_array(value) if isinstance(value, tuple) else f'{value} : i64'}")
+    return ", ".join(shown)
+
+
+def _numbers(attrs: dict[str, Any], names: tuple[str, ...]) -> str:
+    """Dimension numbers in the order of StableHLO's own attributes, which is that of the op table."""
+    return ", ".join(f"{k} = {list(v) if isinstance(v, tuple) else v}" for k in names if (v := attrs[k]) != ())
+
+
+def _array(values: tuple[int, ...]) -> str:
+    return f"array<i64: {', '.join(map(str, values))}>" if values else "array<i64>"
