@@ -86,11 +86,12 @@ class _Piece:
     k_rows: int
     col: int
     cols: int
-    first: int = 0
-    last: int = 0
+    first: int
+    last: int
     tile: _Tile | None = None
 
     def columns(self, col: int, cols: int) -> list[AP]:
+        """Columns of the piece as matmul operands, one for each k tile."""
         assert self.tile is not None
         return self.tile.columns(col, cols, self.k_rows)
 
@@ -115,6 +116,15 @@ class _Group:
         return [(p, m, min(P, p.cols - m), *right) for p in self.lhs for m in range(0, p.cols, P) for right in across]
 
 
+class _Key(NamedTuple):
+    """Which piece of which product; one that is loaded several times has a `visit` for each."""
+
+    item: int
+    visit: int
+    col: int
+    k: int
+
+
 class _Job(NamedTuple):
     """Transpose k tile `k` of columns [col, +cols) of a piece: one PSUM bank, one copy out of it."""
 
@@ -132,11 +142,22 @@ class _Feed:
         """`depth`: k tiles of a piece. `banks`: PSUM tiles to transpose into."""
         self.b, self.work, self.side, self.banks = b, work, side, banks
         self.pieces: list[_Piece] = []
+        self._made: dict[_Key, _Piece] = {}
         self.loaded = self.ready = self._turn = 0  # pieces loaded, pieces ready for matmuls, banks used
         shape, raw = (P, depth, side.piece), (P, ceil(side.piece / P), depth * P)
         self._tiles = [_Tile(b.tile(shape, dt, name="tile", slots=depth)) for _ in range(side.tiles)]
         self._raw = [b.tile(raw, dt, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
         self._width = min(BANK * 4 // dt.itemsize, side.piece)  # columns transposed side by side
+
+    def need(self, key: _Key, source: Source, k_rows: int, group: int) -> _Piece:
+        """Plan that a group reads a piece; groups are planned in order."""
+        piece = self._made.get(key)
+        if piece is None:
+            cols = min(self.side.piece, self.side.size - key.col)
+            piece = self._made[key] = _Piece(source, key.k, k_rows, key.col, cols, group, group)
+            self.pieces.append(piece)
+        piece.last = group
+        return piece
 
     def can_load(self, now: int) -> bool:
         """Whether there is a piece left to load whose place is free before group `now`."""
@@ -201,25 +222,24 @@ class _Multiplier:
     """Records a batch of products of one shape."""
 
     def __init__(self, b: Builder, problem: Problem, items: list[Product]) -> None:
-        self.b = b
-        self.work = work = Workspace(b)
+        self.b, self.work = b, Workspace(b)
         for item in items:
-            item.sink.open(b, work, problem.n)
+            item.sink.open(b, self.work, problem.n)
         self.blocking = choose(problem, b.sbuf_free, b.chip)
-        dt, columns = items[0].lhs.dtype, BANK * 4 // problem.itemsize
         self.accumulators = [b.psum((P, BANK), bank=i) for i in range(problem.accumulators)]
-        transposed = [b.psum((P, columns), dt, bank=i) for i in range(problem.accumulators, BANKS)]
-        depth = self.blocking.depth
-        self.lhs = _Feed(b, work, self.blocking.lhs, depth, dt, transposed)
-        self.rhs = _Feed(b, work, self.blocking.rhs, depth, dt, transposed)
-        block = self.blocking.rhs.block
-        rows = self.blocking.lhs.products if self.blocking.spill else 0
+        dt, columns = items[0].lhs.dtype, BANK * 4 // problem.itemsize
+        turned = [b.psum((P, columns), dt, bank=i) for i in range(problem.accumulators, BANKS)]
+        self._feeds = (
+            _Feed(b, self.work, self.blocking.lhs, self.blocking.depth, dt, turned),
+            _Feed(b, self.work, self.blocking.rhs, self.blocking.depth, dt, turned),
+        )
+        rows, block = self.blocking.lhs.products if self.blocking.spill else 0, self.blocking.rhs.block
         self.sums = [b.tile((P, block), "float32", name="sums", slots=ceil(block / BANK)) for _ in range(rows)]
         self.groups: list[_Group] = []
         self._banks_used = 0
         self._slices: dict[tuple[int, int, int], AP] = {}
-        for item in items:
-            self._plan(item, problem.k)
+        for number, item in enumerate(items):
+            self._plan(number, item, problem.k)
 
     def record(self) -> None:
         """Emit everything, in the order that lets engines run ahead."""
@@ -249,22 +269,21 @@ class _Multiplier:
 
     def _multiply(self, group: _Group, now: int) -> None:
         """Record the matmuls of a group, the transposes of the next one spread among them."""
-        tiles = group.tiles()
+        tiles, chunk_alone = group.tiles(), self.blocking.spill
         ahead = self._transposes(now + 1, now)
-        matmuls = len(tiles) * ceil(group.rhs[0].k_rows / P)
-        rate, due = sum(feed.backlog(now + 1) for feed in self._feeds) / matmuls, 0.0
-        record, spill = self.b.nc_matmul, self.blocking.spill
+        step = sum(feed.backlog(now + 1) for feed in self._feeds) / (len(tiles) * ceil(group.rhs[0].k_rows / P))
+        due, record = 0.0, self.b.nc_matmul
         for i, (left, m, rows, right, n, cols) in enumerate(tiles):
-            acc = self._accumulator(group.bank + i, rows, cols)
-            moving = right.columns(n, cols)
-            final = len(moving) - 1 if group.ends or spill else -1
+            acc, moving = self._accumulator(group.bank + i, rows, cols), right.columns(n, cols)
+            begun = not group.begins and not chunk_alone
+            final = len(moving) - 1 if group.ends or chunk_alone else -1
             for k, (weights, data) in enumerate(zip(left.columns(m, rows), moving)):
-                follows = k > 0 or not (group.begins or spill)
-                record(dst=acc, stationary=weights, moving=data, accumulate=follows, stop=k == final)
-                due += rate
-                while due >= 1 and next(ahead, self) is None:
+                record(dst=acc, stationary=weights, moving=data, accumulate=begun or k > 0, stop=k == final)
+                due += step
+                while due >= 1:
+                    next(ahead, None)
                     due -= 1
-            if spill:
+            if self.blocking.spill:
                 self._add_up(group, acc, left.col + m, right.col + n)
             if group.ends:
                 group.item.sink.store(self.b, acc, left.col + m, right.col + n)
@@ -287,36 +306,31 @@ class _Multiplier:
         return self._slices[key]
 
     # -- what is to be done ------------------------------------------------------------------------------------------
-    @property
-    def _feeds(self) -> tuple[_Feed, _Feed]:
-        return self.lhs, self.rhs
-
-    def _plan(self, item: Product, k: int) -> None:
+    def _plan(self, number: int, item: Product, k: int) -> None:
         """Append the groups of one product, and their pieces in the order of need."""
-        blocking = self.blocking
-        chunk = blocking.depth * P
-        made: dict[tuple[int, ...], _Piece] = {}
-        feeds, sources = (self.lhs, self.rhs), (item.lhs, item.rhs)
-        r_side, s_side = (0, 1) if blocking.lhs_resident else (1, 0)
-
-        def piece(side: int, col: int, k0: int, visit: int) -> _Piece:
-            key = (side, col, k0, visit)
-            if key not in made:
-                cols = min(feeds[side].side.piece, feeds[side].side.size - col)
-                made[key] = _Piece(sources[side], k0, min(chunk, k - k0), col, cols, first=len(self.groups))
-                feeds[side].pieces.append(made[key])
-            made[key].last = len(self.groups)
-            return made[key]
-
-        resident, streamed = blocking.resident, blocking.streamed
-        for r, s, c in product(range(resident.blocks), range(streamed.blocks), range(blocking.chunks)):
-            columns = range(r * resident.block, min((r + 1) * resident.block, resident.size), resident.piece)
-            # A block that comes or goes is used piece by piece, so that tiles are waited for and freed one by one.
-            singly = blocking.spill or (blocking.chunks == 1 and s in (0, streamed.blocks - 1))
-            for part in [[col] for col in columns] if singly else [list(columns)]:
-                near = [piece(r_side, col, c * chunk, 0 if blocking.keep else s) for col in part]
-                far = [piece(s_side, s * streamed.block, c * chunk, 0 if blocking.loads[1] == 1 else r)]
-                lhs, rhs = (near, far) if blocking.lhs_resident else (far, near)
+        blocking, chunk = self.blocking, self.blocking.depth * P
+        near, far = self._feeds if blocking.lhs_resident else self._feeds[::-1]
+        near_source, far_source = (item.lhs, item.rhs) if blocking.lhs_resident else (item.rhs, item.lhs)
+        far_once = blocking.loads[1] == 1
+        for r, s, c in product(range(near.side.blocks), range(far.side.blocks), range(blocking.chunks)):
+            k_rows = min(chunk, k - c * chunk)
+            for columns in self._parts(r, s):
+                now = len(self.groups)
+                far_key = _Key(number, 0 if far_once else r, s * far.side.block, c * chunk)
+                keys = [_Key(number, 0 if blocking.keep else s, col, c * chunk) for col in columns]
+                pieces = [near.need(key, near_source, k_rows, now) for key in keys]
+                others = [far.need(far_key, far_source, k_rows, now)]
+                lhs, rhs = (pieces, others) if blocking.lhs_resident else (others, pieces)
                 group = _Group(item, lhs, rhs, self._banks_used, begins=c == 0, ends=c == blocking.chunks - 1)
                 self.groups.append(group)
                 self._banks_used += len(group.tiles()) if group.ends or blocking.spill else 0
+
+    def _parts(self, r: int, s: int) -> list[list[int]]:
+        """Columns of the pieces of resident block `r` that each group has when it meets streamed block `s`.
+
+        A block that comes or goes is used piece by piece, so that tiles are waited for and freed one by one.
+        """
+        near, far = self.blocking.resident, self.blocking.streamed
+        columns = list(range(r * near.block, min((r + 1) * near.block, near.size), near.piece))
+        singly = self.blocking.spill or (self.blocking.chunks == 1 and s in (0, far.blocks - 1))
+        return [[col] for col in columns] if singly else [columns]
