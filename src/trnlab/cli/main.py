@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import trnlab
-from trnlab.errors import CacheError, RunError, TrnlabError, UsageError
+from trnlab.errors import TrnlabError
 from trnlab.runtime.files import why
-from trnlab.runtime.notices import one_line, say
+from trnlab.runtime.notices import say, tell
 
 USAGE, INTERRUPTED = 2, 130
 
@@ -23,10 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = importlib.import_module(f"trnlab.cli.{args.command}").main(args)
         sys.stdout.flush()
-    except (UsageError, CacheError, RunError) as error:
-        say(one_line(error))
     except TrnlabError as error:
-        print(error, file=sys.stderr)
+        tell(error)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
         return 0

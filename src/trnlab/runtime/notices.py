@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from trnlab.errors import TrnlabError
+from trnlab.errors import CacheError, RunError, TrnlabError, UsageError
 
 Say = Callable[[str], None]
 
@@ -20,8 +20,16 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def one_line(error: TrnlabError) -> str:
-    """An error in one line: code, what, and then limit, value, chip and the way out where they are known."""
+def tell(error: TrnlabError) -> None:
+    """Show an error: in one line when it is about the request or the machine, in full when about the user's code."""
+    if isinstance(error, UsageError | CacheError | RunError) and error.where is None:
+        say(_one_line(error))
+    else:
+        sys.stderr.write(f"{error}\n")
+
+
+def _one_line(error: TrnlabError) -> str:
+    """Code, what, and then limit, value, chip and the way out where they are known."""
     parts = [f"{error.code}: {error.what}"]
     for label, value in (("limit", error.limit), ("got", error.got), ("chip", error.chip), ("do", error.remedy)):
         if value is not None:

@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 import trnlab
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.runtime.files import why
-from trnlab.runtime.notices import say
+from trnlab.runtime.notices import say, tell
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.session import Session, activate
 
@@ -63,7 +63,7 @@ def _finish(run: Run, outcome: str) -> int:
         say(f"interrupted while the report was written; {run.folder} holds a partial summary")
         return INTERRUPTED
     except TrnlabError as error:
-        print(error, file=sys.stderr)
+        tell(error)
         return 2
     return 0
 
@@ -95,7 +95,7 @@ def _exit_status(exit: SystemExit) -> int:
 def _show(error: BaseException) -> int:
     ours = _our_error(error)
     if ours is not None:
-        print(ours, file=sys.stderr)
+        tell(ours)
         return 2
     _trim(error)
     traceback.print_exception(error)
