@@ -367,3 +367,33 @@ def test_assumed_figures_are_weighed_by_what_they_change(chip):
     assert all(weight > 0 for weight in weights)
     assert "sync.program_end" in {a.path for a in found} or "sync.program_end" not in known
     assert list(program.routines[0]._memo["timing"]) == [chip]
+
+
+@both
+def test_calls_that_use_scratch_memory_are_ordered_by_it(chip):
+    """The scratch bytes of one call are those of the next: it stores only when the first has read its own."""
+    b = Builder("spill", chip)
+    x, spill = b.param("x", (128, 512), "float32"), b.scratch("spill", (128, 512), "float32")
+    first, second = b.tile((128, 512), "float32"), b.tile((128, 512), "float32")
+    b.dma_copy(dst=first, src=x)
+    b.dma_copy(dst=spill, src=first)
+    b.dma_copy(dst=second, src=spill)
+    b.dma_copy(dst=x, src=second)
+    routine = b.build()
+    n = len(routine)
+    t = time_program(program_of(routine, 2, distinct=True, sbuf_base=(0, 8192)), chip)
+    assert t.start[n + 1] >= t.done[2]
+    assert t.start[2] >= t.done[1]
+
+
+@both
+def test_a_tensor_may_be_an_input_and_an_output_of_one_call(chip):
+    """Updated in place: the next call's load waits for the store."""
+    routine = layer(chip, rows=1)
+    base = program_of(routine, 1)
+    calls = tuple(Call(0, (0, 0), sbuf_base) for sbuf_base in (0, -(-routine.sbuf_bytes // 64) * 64))
+    t = time_program(Program("in place", chip.name, base.routines, base.tensors, calls, (), ()), chip)
+    n = len(routine)
+    store = next(i for i in range(n) if t.ops[t.op[i]].hbm_write)
+    load = next(i for i in range(n, 2 * n) if t.ops[t.op[i]].hbm_read)
+    assert t.start[load] >= t.done[store]
