@@ -18,7 +18,8 @@ module {
     %1 = "stablehlo.multiply"(%arg0, %0) : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
     %2 = "stablehlo.convert"(%1) : (tensor<2x3xf32>) -> tensor<2x3xbf16>
     %3 = "stablehlo.dot_general"(%2, %arg1) {dot_dimension_numbers = #stablehlo.dot<\
-lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]>} : (tensor<2x3xbf16>, tensor<3x4xbf16>) -> tensor<2x4xbf16>
+lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]>} : \
+(tensor<2x3xbf16>, tensor<3x4xbf16>) -> tensor<2x4xbf16>
     %4 = "stablehlo.constant"() {value = dense<0xFF80> : tensor<bf16>} : () -> tensor<bf16>
     %5 = "stablehlo.reduce"(%3, %4) ({^bb0(%a: tensor<bf16>, %b: tensor<bf16>): %r = "stablehlo.maximum"(%a, %b) : \
 (tensor<bf16>, tensor<bf16>) -> tensor<bf16> "stablehlo.return"(%r) : (tensor<bf16>) -> ()}) \

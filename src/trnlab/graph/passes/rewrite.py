@@ -20,8 +20,7 @@ op."""
 def rewrite(graph: Graph, rules: Mapping[str, Rule]) -> bool:
     """Apply to each op the rule of its name, once. New ops take the location and origin of the one they replace.
 
-    The replaced ops stay in the list unless nothing was put in their place; `remove_dead_ops` collects what is
-    unread.
+    A replaced op leaves the list; what only it has read is left to `remove_dead_ops`.
     """
     b = GraphBuilder(graph.name)
     old_ops, new_ops = graph.ops, b.graph.ops
