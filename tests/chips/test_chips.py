@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import csv
 import tomllib
+from importlib.resources import files
 
 import pytest
 
@@ -103,6 +105,12 @@ def test_targets_have_chips_and_dated_prices():
         if target.usd_per_hour is not None:
             assert target.price_date not in ("", "n/a"), target.name
             assert target.price_source, target.name
+
+
+def test_the_table_of_instances_is_rectangular():
+    with files("trnlab.chips").joinpath("instances.csv").open(encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    assert {len(row) for row in rows} == {len(rows[0])}
 
 
 def test_text_shows_every_figure_and_only_the_assumed_ones_on_request():
