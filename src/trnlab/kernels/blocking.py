@@ -252,6 +252,7 @@ class _Flow(NamedTuple):
 
 
 def _flow(side: Side, times: int, blocking: Blocking, problem: Problem, chip: Chip) -> _Flow:
+    """The flow of an operand that is loaded `times` times over."""
     count = ceil(side.size / side.piece) * blocking.chunks * times
     depth = ceil(problem.k_tiles / blocking.chunks)
     row = (side.piece if side.k_rows else depth * P) * problem.itemsize
@@ -277,6 +278,7 @@ def _pace(flow: _Flow, step: float, chip: Chip) -> float:
 
 
 def _bandwidth(chip: Chip) -> float:
+    """Bytes per second between HBM and SBUF."""
     return min(chip.dma.engines.value * chip.dma.engine_bandwidth.value, chip.hbm.bandwidth.value)
 
 
