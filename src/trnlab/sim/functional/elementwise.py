@@ -13,7 +13,7 @@ from numba.types import int64 as i64
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU
 from trnlab.sim.functional import functions as fn
-from trnlab.sim.functional.linking import exported, jit
+from trnlab.sim.functional.linking import exported, inline
 from trnlab.sim.functional.native import load_f32, sqrt, store_f32
 
 ZERO, ONE = np.float32(0), np.float32(1)
@@ -49,19 +49,19 @@ COPY, IDENTITY = _CODE["copy"], _CODE["identity"]
 SLOW_FUNCTIONS = frozenset({_CODE["sin"], _CODE["arctan"]})  # no fast loop: the instruction's meaning is used
 
 
-@jit
+@inline
 def truth(flag):
     """1.0 or 0.0."""
     return ONE if flag else ZERO
 
 
-@jit
+@inline
 def larger(x, y):
     """Maximum; NaN when either is NaN."""
     return x if x > y or x != x else y
 
 
-@jit
+@inline
 def smaller(x, y):
     """Minimum; NaN when either is NaN."""
     return x if x < y or x != x else y

@@ -13,7 +13,7 @@ from numba.types import int64 as i64
 from numba.types import void
 
 from trnlab.numerics import dtypes
-from trnlab.sim.functional.linking import exported, jit
+from trnlab.sim.functional.linking import exported, inline
 from trnlab.sim.functional.native import (
     bits,
     from_bits,
@@ -45,13 +45,13 @@ BOOL, TF32 = dtypes.bool_.code, dtypes.tfloat32.code
 u32, u64, i32, f32 = np.uint32, np.uint64, np.int32, np.float32
 _GOLDEN, _MIX1, _MIX2 = u64(0x9E3779B97F4A7C15), u64(0xBF58476D1CE4E5B9), u64(0x94D049BB133111EB)
 _INF = u32(0x7F800000)
-_SIGN = u32(0x80000000)
+_MAGNITUDE = u32(0x7FFFFFFF)
 _ZERO, _ONE = f32(0), f32(1)
 _TWO_112, _TWO_120 = f32(2.0**112), f32(2.0**120)  # 2 ** (127 - bias): moves a small exponent field into place
 _TWO_M24 = f32(2.0**-24)
 
 
-@jit
+@inline
 def decode_half(h):
     """The value of fp16 bits."""
     magnitude = (h & u32(0x7FFF)) << u32(13)
@@ -60,7 +60,7 @@ def decode_half(h):
     return from_bits(value | ((h & u32(0x8000)) << u32(16)))
 
 
-@jit
+@inline
 def decode_e4m3(h):
     """The value of IEEE-like fp8 e4m3 bits (with infinities, as ml_dtypes.float8_e4m3)."""
     magnitude = (h & u32(0x7F)) << u32(20)
@@ -69,7 +69,7 @@ def decode_e4m3(h):
     return from_bits(value | ((h & u32(0x80)) << u32(24)))
 
 
-@jit
+@inline
 def mix(z):
     """The finaliser of SplitMix64, as in `numerics.rounding`."""
     z = (z ^ (z >> u64(30))) * _MIX1
@@ -77,19 +77,19 @@ def mix(z):
     return z ^ (z >> u64(31))
 
 
-@jit
+@inline
 def stream_key(seed):
     """The key of a random stream, for `element_noise`."""
     return mix(u64(seed) + _GOLDEN)
 
 
-@jit
+@inline
 def element_noise(key, index):
     """Random bits number `index` of a stream: `numerics.rounding.random_bits`."""
     return u32(mix(u64(key) + u64(index) * _GOLDEN) >> u64(32))
 
 
-@jit
+@inline
 def round_bits(u, shift, stochastic, noise):
     """float32 magnitude bits with `shift` mantissa bits dropped, rounded by noise or to nearest even; still shifted up."""
     half = (u32(1) << (shift - u32(1))) - u32(1)
@@ -98,27 +98,28 @@ def round_bits(u, shift, stochastic, noise):
     return ((u + added) >> shift) << shift
 
 
-@jit
+@inline
 def encode_bf16(x, stochastic, noise):
     """bf16 bits of a float32."""
     u = bits(x)
-    magnitude = u & ~_SIGN
-    rounded = round_bits(u, u32(16), stochastic, noise) >> u32(16)
-    return (u >> u32(16)) | u32(0x40) if magnitude > _INF else rounded
+    magnitude = u32(u & _MAGNITUDE)
+    added = noise & u32(0xFFFF) if stochastic else u32(u32(0x7FFF) + u32(u32(u >> u32(16)) & u32(1)))
+    rounded = u32(u32(u + added) >> u32(16))
+    return u32(u32(u >> u32(16)) | u32(0x40)) if magnitude > _INF else rounded
 
 
-@jit
+@inline
 def encode_tf32(x, stochastic, noise):
     """A float32 with ten mantissa bits."""
     u = bits(x)
-    return x if (u & ~_SIGN) > _INF else from_bits(round_bits(u, u32(13), stochastic, noise))
+    return x if (u & _MAGNITUDE) > _INF else from_bits(round_bits(u, u32(13), stochastic, noise))
 
 
-@jit
+@inline
 def encode_small(x, mantissa, bias, stochastic, noise):
     """Bits of an IEEE-like float with few exponent bits (fp16, e4m3, e5m2), without its sign in place: (sign, rest)."""
     u = bits(x)
-    magnitude = u & ~_SIGN
+    magnitude = u & _MAGNITUDE
     top = u32(2 * bias + 1) << u32(mantissa)  # the code of infinity
     normal = round_bits(magnitude, u32(23 - mantissa), stochastic, noise) >> u32(23 - mantissa)
     normal = normal - (u32(127 - bias) << u32(mantissa))
@@ -133,7 +134,7 @@ def encode_small(x, mantissa, bias, stochastic, noise):
     return u >> u32(31), code
 
 
-@jit
+@inline
 def to_integer(x, low, high):
     """Nearest integer within [low, high] as a float32; NaN gives zero. Exact for bounds that float32 holds."""
     y = rint(x)
@@ -142,14 +143,14 @@ def to_integer(x, low, high):
     return y if y == y else _ZERO
 
 
-@jit
+@inline
 def to_int32(x):
     """Nearest int32, saturating."""
     y = to_integer(x, f32(-2147483648.0), f32(2147483520.0))
     return i32(2147483647) if x >= f32(2147483648.0) else i32(y)
 
 
-@jit
+@inline
 def to_uint32(x):
     """Nearest uint32, saturating."""
     y = to_integer(x, _ZERO, f32(4294967040.0))
@@ -286,3 +287,9 @@ def store_run(base, code, step, n, source, key, first):
         store_small(base, code, step, n, source, key, first)
     else:
         store_integers(base, code, step, n, source)
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def store_array(base, code, n, source, stream):
+    """n adjacent elements, rounded stochastically with a random stream."""
+    store_run(base, code, 1, n, source, np.int64(stream_key(u64(stream))), 0)

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from trnlab.sim.functional.linking import jit
+from trnlab.sim.functional.linking import inline
 from trnlab.sim.functional.native import bits, fma, from_bits, rint, sqrt
 
 f32, i32, u32 = np.float32, np.int32, np.uint32
@@ -50,25 +50,25 @@ _GELU_SIGMOID = f32(1.702)
 _MISH_HIGH = f32(20)
 
 
-@jit
+@inline
 def absolute(x):
     """|x|."""
     return from_bits(bits(x) & _MAGNITUDE)
 
 
-@jit
+@inline
 def with_sign(magnitude, x):
     """`magnitude` (not negative) with the sign of x."""
     return from_bits(bits(magnitude) | (bits(x) & _SIGN))
 
 
-@jit
+@inline
 def power_of_two(n):
     """2 ** n for -126 <= n <= 127."""
     return from_bits(u32(n + i32(127)) << u32(23))
 
 
-@jit
+@inline
 def exp(x):
     """e ** x: range reduction by multiples of ln 2, then a polynomial of degree six."""
     clamped = x if x > _EXP_LOW else _EXP_LOW  # also where x is NaN, which the last line restores
@@ -83,7 +83,7 @@ def exp(x):
     return y if x == x else x
 
 
-@jit
+@inline
 def atanh_tail(s):
     """log((1 + s) / (1 - s)) for |s| <= 1/3."""
     z = s * s
@@ -91,7 +91,7 @@ def atanh_tail(s):
     return fma(s * z, p, TWO * s)
 
 
-@jit
+@inline
 def log(x):
     """Natural logarithm; -inf at zero, NaN below."""
     small = x < _MIN_NORMAL
@@ -107,7 +107,7 @@ def log(x):
     return y if x == x else x
 
 
-@jit
+@inline
 def tanh(x):
     """Hyperbolic tangent: a polynomial near zero, by exp elsewhere."""
     t = absolute(x)
@@ -118,20 +118,20 @@ def tanh(x):
     return near if t < _TANH_SMALL else (far if x == x else x)
 
 
-@jit
+@inline
 def sigmoid(x):
     """1 / (1 + e ** -x)."""
     return ONE / (ONE + exp(-x))
 
 
-@jit
+@inline
 def gaussian(t):
     """e ** -(t * t), with the rounding error of the square carried along."""
     square = t * t
     return exp(-square) * (ONE - fma(t, t, -square))
 
 
-@jit
+@inline
 def erfc_positive(t, bell):
     """1 - erf(t) for t >= 0.85, given bell = e ** -(t * t)."""
     w = ONE / fma(HALF, t, ONE)
@@ -139,7 +139,7 @@ def erfc_positive(t, bell):
     return bell * w * p
 
 
-@jit
+@inline
 def erf_near(x):
     """erf(x) for |x| <= 0.85."""
     z = x * x
@@ -147,14 +147,14 @@ def erf_near(x):
     return fma(x, p, x)
 
 
-@jit
+@inline
 def erf_clamped(x):
     """|x| at most where the tail is zero, so that squares stay finite."""
     t = absolute(x)
     return _ERF_CLAMP if t > _ERF_CLAMP else t
 
 
-@jit
+@inline
 def erf(x):
     """Error function."""
     t = erf_clamped(x)
@@ -162,7 +162,7 @@ def erf(x):
     return erf_near(x) if t < _ERF_SMALL else (far if x == x else x)
 
 
-@jit
+@inline
 def normal_cdf(x, t, bell):
     """0.5 * (1 + erf(x / sqrt 2)) with its relative precision kept in the left tail."""
     near = fma(HALF, erf_near(x * _SQRT_HALF), HALF)
@@ -170,13 +170,13 @@ def normal_cdf(x, t, bell):
     return near if t < _ERF_SMALL else (ONE - tail if x > ZERO else tail)
 
 
-@jit
+@inline
 def times(x, factor):
     """x * factor where factor tends to zero faster than x grows."""
     return ZERO if factor == ZERO else x * factor
 
 
-@jit
+@inline
 def gelu(x):
     """x times the normal distribution function."""
     t = erf_clamped(x * _SQRT_HALF)
@@ -184,7 +184,7 @@ def gelu(x):
     return y if x == x else x
 
 
-@jit
+@inline
 def gelu_dx(x):
     """Derivative of gelu."""
     t = erf_clamped(x * _SQRT_HALF)
@@ -193,19 +193,19 @@ def gelu_dx(x):
     return y if x == x else x
 
 
-@jit
+@inline
 def gelu_tanh_gate(x):
     """0.5 * (1 + tanh(u)) = sigmoid(2 u) of the tanh approximation of gelu."""
     return sigmoid(TWO * _SQRT_2_OVER_PI * fma(_GELU_CUBIC * x * x, x, x))
 
 
-@jit
+@inline
 def gelu_tanh(x):
     """gelu by its tanh approximation."""
     return times(x, gelu_tanh_gate(x))
 
 
-@jit
+@inline
 def gelu_tanh_dx(x):
     """Derivative of the tanh approximation of gelu."""
     s = gelu_tanh_gate(x)
@@ -214,40 +214,40 @@ def gelu_tanh_dx(x):
     return s + (ZERO if flat == ZERO else x * flat * slope)
 
 
-@jit
+@inline
 def gelu_sigmoid(x):
     """gelu by its sigmoid approximation."""
     return times(x, sigmoid(_GELU_SIGMOID * x))
 
 
-@jit
+@inline
 def gelu_sigmoid_dx(x):
     """Derivative of the sigmoid approximation of gelu."""
     s = sigmoid(_GELU_SIGMOID * x)
     return s + times(_GELU_SIGMOID * x, s * (ONE - s))
 
 
-@jit
+@inline
 def silu(x):
     """x * sigmoid(x)."""
     return times(x, sigmoid(x))
 
 
-@jit
+@inline
 def silu_dx(x):
     """Derivative of silu."""
     s = sigmoid(x)
     return s + times(x, s * (ONE - s))
 
 
-@jit
+@inline
 def softplus(x):
     """log(1 + e ** x)."""
     e = exp(-absolute(x))
     return (x if x > ZERO or x != x else ZERO) + atanh_tail(e / (TWO + e))
 
 
-@jit
+@inline
 def mish(x):
     """x * tanh(softplus(x)), as a quotient of polynomials in e ** x."""
     e = exp(x if x < _MISH_HIGH or x != x else _MISH_HIGH)
@@ -255,26 +255,26 @@ def mish(x):
     return times(x, n / (n + TWO))
 
 
-@jit
+@inline
 def erf_dx(x):
     """Derivative of erf."""
     return _TWO_OVER_SQRT_PI * gaussian(x if x == x and absolute(x) < _ERF_CLAMP else (_ERF_CLAMP if x == x else x))
 
 
-@jit
+@inline
 def rsqrt(x):
     """1 / sqrt(x)."""
     return ONE / sqrt(x)
 
 
-@jit
+@inline
 def sign(x):
     """-1, 0 or 1; NaN stays."""
     y = ONE if x > ZERO else (-ONE if x < ZERO else ZERO)
     return y if x == x else x
 
 
-@jit
+@inline
 def relu(x):
     """max(x, 0); NaN stays."""
     return ZERO if x < ZERO else x

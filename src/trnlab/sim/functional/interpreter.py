@@ -41,7 +41,7 @@ from trnlab.sim.functional.kernels import (
 from trnlab.sim.functional.linking import entry, jit
 from trnlab.sim.functional.matmul import can_multiply, forget_overlap, matmul
 from trnlab.sim.functional.native import load_u32
-from trnlab.sim.functional.views import ADDR, CODE, PITCH, F, P, load_block, make_view
+from trnlab.sim.functional.views import ADDR, CODE, NEAREST, ONE_ROW, PITCH, F, P, load_block, make_view
 
 # What `run` reports: DONE, an instruction for Python, or an error (with numbers in report[1:]).
 DONE, TO_PYTHON, BAD_ROW, NOT_FINITE = range(4)
@@ -78,7 +78,7 @@ def move(dst, src, walks, scratch, block, key):
 def find_not_finite(view, scratch, report):
     """Whether the tile holds a NaN or an infinity; report[1:3] tells the first place."""
     for p in range(view[P]):
-        load_block(view, p, 1, scratch)
+        load_block(view, p, ONE_ROW, scratch)
         for i in range(view[F]):
             if load_u32(scratch, i) & _EXPONENT == _EXPONENT:
                 report[1], report[2] = p, i
@@ -135,9 +135,7 @@ def run(
         for slot in range(SLOTS):
             if present[slot] >= 0:
                 make_view(views[slot], operands[present[slot]], base, pitch)
-        key = 0
-        if seed >= 0:
-            key = np.int64(stream_key(np.uint64(seed + i)) >> np.uint64(1))
+        key = np.int64(stream_key(np.uint64(seed + i))) if seed >= 0 else NEAREST
         if check < 2:
             report[0] = execute(
                 kind[i], views, present, ints[f], floats[f], packed, walks, scratch, block, panels, key, report

@@ -8,6 +8,8 @@ stream for stochastic rounding (0: round to nearest even).
 from __future__ import annotations
 
 import numpy as np
+from numba.types import int64 as i64
+from numba.types import void
 
 from trnlab.sim.functional.elementwise import (
     ADD,
@@ -20,11 +22,14 @@ from trnlab.sim.functional.elementwise import (
     select,
 )
 from trnlab.sim.functional.formats import F32, I32, element_noise, load_run, stream_key
-from trnlab.sim.functional.linking import jit
-from trnlab.sim.functional.native import load_f32, load_i32, load_u32, store_f32, store_i32
+from trnlab.sim.functional.linking import exported, jit
+from trnlab.sim.functional.native import load_f32, load_i32, load_u32, store_f32, store_u32
 from trnlab.sim.functional.views import (
     ADDR,
     CODE,
+    FIRST_ROW,
+    NEAREST,
+    ONE_ROW,
     PITCH,
     F,
     P,
@@ -67,7 +72,7 @@ def values_per_partition(views, slot, present, immediate, out):
     """One float32 per partition, from a [P, 1] operand or a number."""
     rows = views[DST, P]
     if present[slot] >= 0:
-        load_block(views[slot], 0, rows, out)
+        load_block(views[slot], FIRST_ROW, rows, out)
     else:
         for p in range(rows):
             store_f32(out, p, immediate)
@@ -105,7 +110,7 @@ def stream(kind, views, present, ints, floats, scratch, block, key):
         if out == result:
             store_block(dst, row, rows, result, key)
     if present[RES] >= 0:
-        store_block(views[RES], 0, count, sums, key)
+        store_block(views[RES], FIRST_ROW, count, sums, key)
 
 
 @jit
@@ -142,7 +147,7 @@ def reduce_rows(views, ints, scratch, block, key):
     for row in range(0, count, step):
         rows = min(step, count - row)
         for r in range(rows):
-            x = fetch(a, row + r, 1, scratch)
+            x = fetch(a, row + r, ONE_ROW, scratch)
             for o in range(outer):
                 value = fold(ints[OP0], x + 4 * o * folded, folded, temporary)
                 store_f32(result, r * outer + o, -value if ints[FLAG] else value)
@@ -157,21 +162,26 @@ def fill(views, floats, scratch):
     for i in range(min(step, dst[P]) * dst[F]):
         store_f32(scratch, i, floats[VALUE])
     for row in range(0, dst[P], step):
-        store_block(dst, row, min(step, dst[P] - row), scratch, 0)
+        store_block(dst, row, min(step, dst[P] - row), scratch, NEAREST)
+
+
+@exported(void(i64, i64, i64, i64))
+def ramp_run(start, step, count, out):
+    """int32 start, start + step, ..., wrapping."""
+    for i in range(count):
+        store_u32(out, i, np.uint32(np.uint32(start) + np.uint32(np.uint32(i) * np.uint32(step))))
 
 
 @jit
 def ramp(ints, p, out):
     """One row of int32 offset + p * multiplier + sum of index * step."""
     start = ints[RAMP] + p * ints[RAMP + 1]
-    n = 0
     for i in range(ints[RAMP + 3]):
         for j in range(ints[RAMP + 5]):
             for k in range(ints[RAMP + 7]):
                 value = start + i * ints[RAMP + 2] + j * ints[RAMP + 4] + k * ints[RAMP + 6]
-                for m in range(ints[RAMP + 9]):
-                    store_i32(out, n, np.int32(value + m * ints[RAMP + 8]))
-                    n += 1
+                ramp_run(value, ints[RAMP + 8], ints[RAMP + 9], out)
+                out += 4 * ints[RAMP + 9]
 
 
 @jit
@@ -185,7 +195,7 @@ def iota(views, ints, scratch, block, key):
         ramp(ints, p, scratch)
         if not exact:
             load_run(scratch, I32, 1, dst[F], other)
-        store_block(dst, p, 1, scratch if exact else other, key)
+        store_block(dst, p, ONE_ROW, scratch if exact else other, key)
 
 
 @jit
@@ -196,12 +206,12 @@ def affine_select(views, ints, floats, scratch, block, key):
     second, result, on_false = scratch + 4 * block, scratch + 8 * block, scratch + 16 * block
     store_f32(on_false, 0, floats[VALUE])
     for p in range(dst[P]):
-        x = fetch(a, p, 1, scratch)
+        x = fetch(a, p, ONE_ROW, scratch)
         ramp(ints, p, result)
         load_run(result, I32, 1, free, second)
         combine_scalar(ints[OP0], second, _ZERO, second, free)
         select(second, x, on_false, 0, 0, result, free)
-        store_block(dst, p, 1, result, key)
+        store_block(dst, p, ONE_ROW, result, key)
 
 
 @jit
@@ -214,9 +224,9 @@ def copy_predicated(views, present, ints, floats, scratch, block, key):
         for i in range(free):
             store_f32(scratch, i, floats[VALUE])
     for p in range(dst[P]):
-        x = fetch(a, p, 1, scratch) if present[A] >= 0 else scratch
-        select(fetch(b, p, 1, second), x, fetch(dst, p, 1, held), 1, ints[FLAG], result, free)
-        store_block(dst, p, 1, result, key)
+        x = fetch(a, p, ONE_ROW, scratch) if present[A] >= 0 else scratch
+        select(fetch(b, p, ONE_ROW, second), x, fetch(dst, p, ONE_ROW, held), 1, ints[FLAG], result, free)
+        store_block(dst, p, ONE_ROW, result, key)
 
 
 @jit
@@ -227,14 +237,14 @@ def dropout(views, present, ints, floats, scratch, block, key):
     values_per_partition(views, S0, present, floats[IMM0], prob)
     stream_of = stream_key(np.uint64(ints[OP0]))
     for p in range(dst[P]):
-        x = fetch(a, p, 1, scratch)
+        x = fetch(a, p, ONE_ROW, scratch)
         if present[S1] >= 0:
             stream_of = stream_key(np.uint64(load_u32(views[S1, ADDR] + p * views[S1, PITCH], 0)))
         threshold = load_f32(prob, p)
         for i in range(free):
             fraction = np.float32(element_noise(stream_of, p * free + i) >> np.uint32(8)) * _FRACTION
             store_f32(scratch + 8 * block, i, _ZERO if fraction < threshold else load_f32(x, i))
-        store_block(dst, p, 1, scratch + 8 * block, key)
+        store_block(dst, p, ONE_ROW, scratch + 8 * block, key)
 
 
 @jit

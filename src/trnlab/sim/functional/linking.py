@@ -40,6 +40,12 @@ def jit(function: Function) -> Function:
     return compiled
 
 
+def inline(function: Function) -> Function:
+    """As `jit`, and always inlined: for what happens to one element, so that the loop around it vectorises."""
+    compiled: Function = njit(error_model="numpy", forceinline=True)(function)
+    return compiled
+
+
 def exported(signature: Signature) -> Callable[[Function], Any]:
     """Decorator: compile the function by itself, for calls from compiled code. Only numbers may pass (addresses are int64)."""
 
@@ -58,6 +64,12 @@ def link() -> None:
             compile_one = cfunc(export.signature, cache=True, error_model="numpy")
             export.compiled = compile_one(versioned(export.function))
             llvm.add_symbol(export.symbol, export.compiled.address)
+
+
+def from_python(external: Any) -> Function:
+    """An exported loop as a Python function of integers and floats; it must be linked."""
+    found: Function = next(e.compiled.ctypes for e in _EXPORTS if e.symbol == external.symbol)
+    return found
 
 
 def entry(function: Function) -> Function:

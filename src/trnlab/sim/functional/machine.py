@@ -11,7 +11,7 @@ every float format, so that a read of something never written shows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,16 @@ from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import NumericsError, RunError
 from trnlab.isa.base import Memory
-from trnlab.numerics.dtypes import DType, bfloat16
-from trnlab.numerics.rounding import narrow, random_bits, stochastic_bfloat16
+from trnlab.numerics.dtypes import DType
+from trnlab.numerics.rounding import narrow
+from trnlab.program.access import AP
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.functional import kernels as k
+from trnlab.sim.functional.formats import store_array
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
-from trnlab.sim.functional.linking import link
+from trnlab.sim.functional.linking import from_python, link
 from trnlab.sim.functional.matmul import PANELS
-from trnlab.sim.functional.meaning import execute_meaning
+from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning
 from trnlab.sim.functional.plan import Plan, plan_of
 from trnlab.sim.functional.views import VIEW
 
@@ -44,12 +46,14 @@ _VALUES = 3 * 128  # float32 per partition, behind the blocks of scratch
 class RunOptions:
     """How to execute. seed: of stochastic rounding. check_nan: stop where a NaN or an infinity is first written.
 
+    by_definition: run every instruction through its `meaning`, thousands of times slower; what the kernels are tested against.
     Stochastic rounding is a function of seed, instruction and element: the same bits in any legal order.
     """
 
     stochastic_rounding: bool = False
     seed: int = 0
     check_nan: bool = False
+    by_definition: bool = False
 
 
 class Machine:
@@ -84,6 +88,8 @@ class Machine:
             scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
         base, pitch = self._bind(routine, args, sbuf_base, scratch)
         plan = plan_of(routine)
+        if self.options.by_definition:
+            plan = replace(plan, kind=np.full_like(plan.kind, k.MEANING))
         self._reserve(plan.longest)
         self._packed[:] = 0
         sequence = plan.order if order is None else np.ascontiguousarray(order, np.int64)
@@ -94,6 +100,15 @@ class Machine:
                 self._by_meaning(plan, routine, sequence, at, base, pitch)
                 at += 1
         self.executed += len(sequence)
+
+    def view(self, ap: AP, *, sbuf_base: int = 0) -> Array:
+        """The elements of an access pattern to on-chip memory, [P, F...], as a writable array in its NumPy format."""
+        if ap.memory is Memory.HBM:
+            raise RunError("only SBUF and PSUM belong to the machine", got=ap.buffer.name)
+        memory, skip = (self.sbuf, sbuf_base) if ap.memory is Memory.SBUF else (self.psum, 0)
+        address = address_of(memory) + ap.first_partition * memory.strides[0] + ap.buffer.address + skip + ap.offset
+        strides = (memory.strides[0], *(step * ap.dtype.itemsize for step, _ in ap.dims))
+        return array_at(address, ap.shape, strides, ap.dtype.numpy)
 
     def _run(
         self, plan: Plan, routine: Routine, sequence: Array, at: int, end: int, base: Array, pitch: Array, check: int
@@ -110,7 +125,13 @@ class Machine:
 
     def _by_meaning(self, plan: Plan, routine: Routine, sequence: Array, at: int, base: Array, pitch: Array) -> None:
         i = int(sequence[at])
-        execute_meaning(routine, i, base, pitch, self._rounder(i))
+        try:
+            execute_meaning(routine, i, base, pitch, self._rounder(i))
+        except IndexError as error:
+            where = routine.locs[int(routine.loc[i])]
+            raise RunError(
+                f"{_label(routine, i)}: a gather reads a row that does not exist", where=where, got=error
+            ) from None
         self.by_meaning += 1
         self._packed[:] = 0
         if self.options.check_nan:
@@ -122,16 +143,16 @@ class Machine:
             return -1
         return (self.options.seed << 32) % (1 << 62) + self.executed
 
-    def _rounder(self, i: int) -> Any:
+    def _rounder(self, i: int) -> Rounder:
+        """How results of instruction i become their format when Python computes them."""
         if not self.options.stochastic_rounding:
             return narrow
-        seed = self._seed() + i
+        stream = self._seed() + i
 
         def rounder(values: Array, dtype: DType) -> Array:
-            if dtype is not bfloat16:
-                return narrow(values, dtype)
-            key = int(random_bits(seed, 0)[0])
-            return stochastic_bfloat16(values, random_bits(key, np.arange(values.size)).reshape(values.shape))
+            values, out = np.ascontiguousarray(values), np.empty(values.shape, dtype.numpy)
+            from_python(store_array)(address_of(out), dtype.code, values.size, address_of(values), stream)
+            return out
 
         return rounder
 
@@ -179,9 +200,8 @@ class Machine:
             self._scratch = np.zeros(k.VALUES * block + _VALUES + _PAGE, np.float32)
 
     def _fail(self, routine: Routine, i: int) -> None:
-        name, where = isa.BY_OPCODE[int(routine.opcode[i])].name, routine.locs[int(routine.loc[i])]
+        label, where = _label(routine, i), routine.locs[int(routine.loc[i])]
         first, second, third = (int(v) for v in self._report[1:])
-        label = f"{name}, instruction {i} of routine {routine.name!r}"
         if self._report[0] == BAD_ROW:
             raise RunError(
                 f"{label}: a gather reads a row that does not exist", where=where, limit=f"rows 0..{third - 1}",
@@ -217,6 +237,10 @@ def run_program(
     for call, routine in program:
         machine.call(routine, [tensors[t] for t in call.args], sbuf_base=call.sbuf_base, scratch=scratch)
     return machine
+
+
+def _label(routine: Routine, i: int) -> str:
+    return f"{isa.BY_OPCODE[int(routine.opcode[i])].name}, instruction {i} of routine {routine.name!r}"
 
 
 def address_of(array: Array) -> int:

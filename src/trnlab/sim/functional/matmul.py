@@ -2,37 +2,35 @@
 """nc_matmul: operands are packed as float32 panels, then multiplied tile by register tile, straight into PSUM.
 
 Shape letters: K contraction, M stationary free, N moving free. The packed stationary operand is [M / TILE_M, K, TILE_M], the
-moving one [N / TILE_N, K, TILE_N], both padded with zeros. A product of two bf16 or fp8 values is exact in float32, so low
+moving one [N / TILE_N, K, TILE_N]; columns beyond the last are computed and dropped. A product of two bf16 or fp8 values is exact in float32, so low
 precision costs nothing but the packing; an operand used again by the next matmul stays packed.
 """
 
 from __future__ import annotations
 
-import numpy as np
 from numba.types import int64 as i64
 from numba.types import void
 
 from trnlab.sim.functional.linking import exported, jit
-from trnlab.sim.functional.native import TILE_M, TILE_N, load_f32, multiply_tile, store_f32
-from trnlab.sim.functional.views import ADDR, HIGH, LOW, PITCH, VIEW, F, P, fetch, is_dense
+from trnlab.sim.functional.native import TILE_M, TILE_N, copy_bytes, load_f32, multiply_tile, store_f32
+from trnlab.sim.functional.views import ADDR, HIGH, LOW, ONE_ROW, PITCH, VIEW, F, P, is_dense, load_block
 
 MAX_K, MAX_M, MAX_N = 128, 128, 512
 PANELS = (MAX_M + TILE_M) * MAX_K + (MAX_N + TILE_N) * MAX_K + TILE_M * TILE_N  # floats of scratch
-ZERO = np.float32(0)
 
 
-@exported(void(i64, i64, i64, i64, i64, i64))
-def pack_row(row, free, width, depth, k, panels):
-    """Row k of [depth, free] into its place in the panels."""
-    full = free // width
-    for j in range(full):
-        out = panels + (j * depth + k) * width * 4
-        for i in range(width):
-            store_f32(out, i, load_f32(row, j * width + i))
-    if full * width < free:
-        out = panels + (full * depth + k) * width * 4
-        for i in range(width):
-            store_f32(out, i, load_f32(row, full * width + i) if full * width + i < free else ZERO)
+@exported(void(i64, i64, i64, i64, i64))
+def pack_stationary(row, free, depth, k, panels):
+    """Row k of [depth, free] into its place in panels of TILE_M columns; behind the row scratch may be read."""
+    for j in range(-(-free // TILE_M)):
+        copy_bytes(panels + (j * depth + k) * TILE_M * 4, row + j * TILE_M * 4, TILE_M * 4)
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def pack_moving(row, free, depth, k, panels):
+    """Row k of [depth, free] into its place in panels of TILE_N columns; behind the row scratch may be read."""
+    for j in range(-(-free // TILE_N)):
+        copy_bytes(panels + (j * depth + k) * TILE_N * 4, row + j * TILE_N * 4, TILE_N * 4)
 
 
 @exported(void(i64, i64, i64, i64, i64, i64, i64, i64))
@@ -57,10 +55,15 @@ def multiply_panels(left, right, c, pitch, depth, m, n, fresh):
 
 
 @jit
-def pack(view, width, panels, scratch):
-    """[K, free] as panels [free / width, K, width] of float32."""
-    for k in range(view[P]):
-        pack_row(fetch(view, k, 1, scratch), view[F], width, view[P], k, panels)
+def pack(view, is_moving, panels, scratch):
+    """[K, free] as panels of float32, [free / width, K, width]; what lies in the columns beyond `free` does not matter."""
+    depth, free = view[P], view[F]
+    for k in range(depth):
+        load_block(view, k, ONE_ROW, scratch)
+        if is_moving:
+            pack_moving(scratch, free, depth, k, panels)
+        else:
+            pack_stationary(scratch, free, depth, k, panels)
 
 
 @jit
@@ -98,10 +101,10 @@ def matmul(target, stationary, moving, packed, accumulate, panels, scratch):
     """PSUM target [M, N] (dense rows) = or += stationary [K, M].T @ moving [K, N]. packed [2, VIEW]: what panels hold."""
     left, right = panels, panels + (MAX_M + TILE_M) * MAX_K * 4
     if not same_view(packed[0], stationary):
-        pack(stationary, TILE_M, left, scratch)
+        pack(stationary, False, left, scratch)
         keep_view(packed[0], stationary)
     if not same_view(packed[1], moving):
-        pack(moving, TILE_N, right, scratch)
+        pack(moving, True, right, scratch)
         keep_view(packed[1], moving)
     depth, m, n = stationary[P], stationary[F], moving[F]
     multiply_panels(left, right, target[ADDR], target[PITCH], depth, m, n, 0 if accumulate else 1)

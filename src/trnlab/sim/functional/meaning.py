@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trnlab import isa
-from trnlab.numerics.dtypes import BY_CODE, DType
+from trnlab.numerics.dtypes import BY_CODE, DType, tfloat32
 from trnlab.numerics.rounding import narrow, widen
 from trnlab.program.access import MAX_FREE_DIMS
 from trnlab.program.routine import COL, Routine
@@ -26,7 +26,7 @@ def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dty
     """A writable array over memory at an absolute address; strides in bytes may be negative or zero."""
     low = address + sum(min(0, s * (n - 1)) for s, n in zip(strides, shape))
     high = address + sum(max(0, s * (n - 1)) for s, n in zip(strides, shape)) + dtype.itemsize
-    memory = (ctypes.c_char * (high - low)).from_address(low)
+    memory: Any = (ctypes.c_char * (high - low)).from_address(low)
     return np.ndarray(shape, dtype, memory, address - low, strides)
 
 
@@ -53,9 +53,11 @@ def execute_meaning(routine: Routine, i: int, base: Array, pitch: Array, rounder
     results = instr.meaning(arrays, dict(routine.attr_table[int(routine.attr[i])]))
     for name, value in results.items():
         target, dtype = views[name]
-        exact = value.dtype == dtype.numpy and dtype.is_integer
+        exact = value.dtype == dtype.numpy and dtype.kind in "iu"
         target[...] = value if exact else rounder(value.astype(np.float32), dtype)
 
 
 def _as_read(array: Array, dtype: DType) -> Array:
+    if dtype is tfloat32:
+        return narrow(array, dtype)  # 32 bits in memory, of which the reader takes the upper 19, rounded
     return array.copy() if dtype.is_integer else widen(array, dtype)

@@ -7,7 +7,6 @@ what lets LLVM vectorise the loops. Nothing is bounds-checked here; the builder 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -34,8 +33,8 @@ TILE_N = 2 * LANES  # moving columns of one register tile of the matmul
 TILE_M = 8 if _REGISTERS == 32 else 4  # stationary columns of it
 
 
-def _loader(kind: types.Type, element: ir.Type, signed: bool | None) -> Callable[..., Any]:
-    @intrinsic  # type: ignore[untyped-decorator]
+def _loader(kind: types.Type, element: ir.Type, signed: bool | None) -> Any:
+    @intrinsic
     def load(typingctx: Any, base: Any, index: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = builder.load(_element(builder, args, element), align=1)
@@ -48,8 +47,8 @@ def _loader(kind: types.Type, element: ir.Type, signed: bool | None) -> Callable
     return load
 
 
-def _storer(kind: types.Type, element: ir.Type, narrow: bool) -> Callable[..., Any]:
-    @intrinsic  # type: ignore[untyped-decorator]
+def _storer(kind: types.Type, element: ir.Type, narrow: bool) -> Any:
+    @intrinsic
     def store(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = builder.trunc(args[2], element) if narrow else args[2]
@@ -82,8 +81,8 @@ store_u8 = _storer(types.uint32, ir.IntType(8), True)
 store_i8 = _storer(types.int32, ir.IntType(8), True)
 
 
-def _bitcast(source: types.Type, target: types.Type, llvm_type: ir.Type) -> Callable[..., Any]:
-    @intrinsic  # type: ignore[untyped-decorator]
+def _bitcast(source: types.Type, target: types.Type, llvm_type: ir.Type) -> Any:
+    @intrinsic
     def cast(typingctx: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return builder.bitcast(args[0], llvm_type)
@@ -97,7 +96,7 @@ bits = _bitcast(types.float32, types.uint32, _I32)  # the bits of a float32
 from_bits = _bitcast(types.uint32, types.float32, _F32)  # the float32 of some bits
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c in float32, rounded once."""
 
@@ -107,7 +106,7 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     return types.float32(types.float32, types.float32, types.float32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def sqrt(typingctx: Any, value: Any) -> Any:
     """Correctly rounded float32 square root; NaN below zero."""
 
@@ -117,7 +116,7 @@ def sqrt(typingctx: Any, value: Any) -> Any:
     return types.float32(types.float32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def rint(typingctx: Any, value: Any) -> Any:
     """float32 rounded to the nearest integer, ties to even."""
 
@@ -127,7 +126,7 @@ def rint(typingctx: Any, value: Any) -> Any:
     return types.float32(types.float32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
     """memmove of `count` bytes between two addresses."""
 
@@ -146,7 +145,7 @@ def _math(builder: Any, name: str, kind: ir.Type, arity: int) -> Any:
     return cgutils.get_or_insert_function(builder.module, signature, f"llvm.{name}.{suffix}")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def multiply_tile(typingctx: Any, a: Any, b: Any, c: Any, pitch: Any, depth: Any, fresh: Any) -> Any:
     """c += a.T @ b, or c = a.T @ b when `fresh`, for one register tile: a is packed [depth, TILE_M], b [depth, TILE_N], rows of c `pitch` bytes apart.
 

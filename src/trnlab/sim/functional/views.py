@@ -6,6 +6,8 @@ A view is a tile [P, F]. `load_block` brings `rows` of its rows into dense float
 
 from __future__ import annotations
 
+import numpy as np
+
 from trnlab.numerics import dtypes
 from trnlab.program.routine import COL
 from trnlab.sim.functional.formats import F32, load_run, store_run
@@ -16,6 +18,9 @@ from trnlab.sim.functional.linking import jit
 ADDR, CODE, ITEM, PITCH, P, F, NDIMS, DIMS = range(8)
 LOW, HIGH, ON_CHIP = 16, 17, 18
 VIEW = 19
+
+# Arguments that are often constant, typed: Numba would compile a function again for each literal.
+FIRST_ROW, ONE_ROW, NEAREST = np.int64(0), np.int64(1), np.int64(0)
 
 _BUFFER, _DTYPE, _START, _PARTITIONS = (COL[c] for c in ("buffer", "dtype", "start_partition", "partitions"))
 _STEP, _OFFSET, _DIMS, _IS_HBM = (COL[c] for c in ("partition_step", "offset", "step0", "is_hbm"))
