@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bench for single instructions: the compiled kernels beside the instruction's own definition, on the same memories."""
+"""A bench for single instructions: compiled kernels beside the instruction's own definition, on equal memories."""
 
 from __future__ import annotations
 

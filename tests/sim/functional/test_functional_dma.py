@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DMA: elements correspond in row-major order, whatever the shapes of the two sides; casts; gathers and their bounds."""
+"""DMA: elements correspond in row-major order, whatever the shapes of the two sides; casts; gathers, bounds."""
 
 from __future__ import annotations
 

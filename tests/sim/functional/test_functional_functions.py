@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of ScalarE against float64: a few units in the last place where they are relative, absolute near their zeros."""
+"""The functions of ScalarE against float64: errors in units of the last place, absolute for the gates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trnlab.sim.functional import elementwise as ew
 EPS = 2.0**-23
 POINTS = 128 * 1024
 FAST = [a for a in ACTIVATIONS.values() if a.code not in ew.SLOW_FUNCTIONS]
-# Largest error: units in the last place of the result, or units of 2**-23 absolute (sigmoid-like functions near their zeros).
+# Largest error: units in the last place of the result, or units of 2**-23 absolute (sigmoid-like functions near
+# their zeros).
 RELATIVE = {
     "exp": 2, "log": 2, "tanh": 3, "sigmoid": 4, "erf": 3, "sqrt": 1, "rsqrt": 2, "reciprocal": 1, "softplus": 4,
 }  # fmt: skip

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each compiled kernel gives what the instruction's own definition gives: the same bits wherever the operation is exact.
+"""Each compiled kernel gives what the instruction's own definition gives, bit for bit where the operation is exact.
 
-Shapes: one element, one partition, rows that fill half a vector register, rows longer than a block, four free dimensions.
+Shapes: one element, one partition, rows that fill half a vector register, rows longer than a block, four free
+dimensions.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def test_stochastic_rounding_is_the_documented_function():
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3", "float8_e5m2"])
 @pytest.mark.parametrize("value", [1.0 + 2**-12, 0.3, -5.3, 3e-3])
 def test_stochastic_rounding_is_unbiased(dtype, value):
-    """The mean of n draws lies within five standard deviations; one draw deviates by at most one step between neighbours."""
+    """The mean of n draws lies within five standard deviations of n draws between the two neighbours."""
     y = rounded(9, dtype=dtype, value=value)
     low, high = y.min(), y.max()
     assert low <= np.float32(value) <= high

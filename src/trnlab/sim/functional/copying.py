@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Movement of elements between two views in row-major order of (partition, free dimensions): DMA, copies, transposes."""
+"""Movement of elements between two views, in row-major order of (partition, free dimensions); and transposes."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def activate_gates(op, a, out, n):
 @exported(void(i64, i64, i64, i64))
 def activate(op, a, out, n):
     """out = function(a)."""
-    if op == COPY or op == IDENTITY:
+    if op in (COPY, IDENTITY):
         for i in range(n):
             store_f32(out, i, load_f32(a, i))
     elif op == EXP:
@@ -292,7 +292,7 @@ def activate(op, a, out, n):
 
 @exported(float32(i64, i64, i64, i64))
 def fold(op, a, n, scratch):
-    """a[0] op a[1] op ... op a[n-1], halving the row until one value is left: precise, and the same on any machine."""
+    """a[0] op a[1] op ... op a[n-1], halving the row until one value is left: precise, the same on any machine."""
     if n == 1:
         return load_f32(a, 0)
     rest = n - (n >> 1)
@@ -308,7 +308,7 @@ def fold(op, a, n, scratch):
 
 @exported(void(i64, i64, i64, i64, i64, i64, i64))
 def select(predicate, on_true, on_false, step, reverse, out, n):
-    """out = on_true where predicate is not zero (or is, when reversed), else on_false, whose elements are `step` apart."""
+    """out = on_true where predicate is not zero (is, when reversed), else on_false, its elements `step` apart."""
     for i in range(n):
         taken = (load_f32(predicate, i) != ZERO) != (reverse != 0)
         store_f32(out, i, load_f32(on_true, i) if taken else load_f32(on_false, i * step))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of elements between memory in the chip's formats and float32 scratch.
 
-The engines compute in float32 and convert at both ends for free (architecture guide, trainium_inferentia2_arch.rst:315).
-To a narrower float: round to nearest even, or stochastically. To an integer: round half to even, then saturate
-(rounding-modes.rst:71), NaN to zero.
+The engines compute in float32 and convert at both ends for free (architecture guide,
+trainium_inferentia2_arch.rst:315). To a narrower float: round to nearest even, or stochastically. To an integer:
+round half to even, then saturate (rounding-modes.rst:71), NaN to zero.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def element_noise(key, index):
 
 @inline
 def round_bits(u, shift, stochastic, noise):
-    """float32 magnitude bits with `shift` mantissa bits dropped, rounded by noise or to nearest even; still shifted up."""
+    """float32 bits with `shift` mantissa bits dropped, rounded by noise or to nearest even; still in their place."""
     half = (u32(1) << (shift - u32(1))) - u32(1)
     nearest = half + ((u >> shift) & u32(1))
     added = noise & ((u32(1) << shift) - u32(1)) if stochastic else nearest
@@ -117,7 +117,7 @@ def encode_tf32(x, stochastic, noise):
 
 @inline
 def encode_small(x, mantissa, bias, stochastic, noise):
-    """Bits of an IEEE-like float with few exponent bits (fp16, e4m3, e5m2), without its sign in place: (sign, rest)."""
+    """(sign, rest) of the bits of an IEEE-like float with a small exponent: fp16, e4m3, e5m2."""
     u = bits(x)
     magnitude = u & _MAGNITUDE
     top = u32(2 * bias + 1) << u32(mantissa)  # the code of infinity
@@ -166,7 +166,7 @@ def load_other(base, code, step, n, out):
     elif code == U32:
         for i in range(n):
             store_f32(out, i, f32(load_u32(base, i * step)))
-    elif code == U8 or code == BOOL:
+    elif code in (U8, BOOL):
         for i in range(n):
             store_f32(out, i, f32(load_u8(base, i * step)))
     elif code == I8:
@@ -283,7 +283,7 @@ def store_run(base, code, step, n, source, key, first):
         else:
             for i in range(n):
                 store_u16(base, i * step, encode_bf16(load_f32(source, i), False, u32(0)))
-    elif code == F16 or code == E5M2 or code == E4M3 or code == TF32:
+    elif code in (F16, E5M2, E4M3, TF32):
         store_small(base, code, step, n, source, key, first)
     else:
         store_integers(base, code, step, n, source)

@@ -40,7 +40,7 @@ SLOTS: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Usage:
-    """All that the choice of a kernel may depend on. formats: of the operands, by slot; counts: free dims of slot A."""
+    """What the choice of a kernel may depend on. formats: of the operands, by slot; counts: free dims of slot A."""
 
     attrs: Mapping[str, Any]
     formats: Mapping[int, DType]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of ScalarE in float32, branch-free so that loops over them vectorise.
 
-The hardware uses piecewise polynomials that are not published; these aim at the function itself, to about two units in the
-last place. The coefficients are minimax fits of our own (iteratively reweighted least squares on Chebyshev nodes, in
-float64); `tests/sim/functional/test_functions.py` holds each function to its bound.
+The hardware uses piecewise polynomials that are not published; these aim at the function itself, to about two units
+in the last place. The coefficients are minimax fits of our own (iteratively reweighted least squares on Chebyshev
+nodes, in float64); `tests/sim/functional/test_functions.py` holds each function to its bound.
 """
 
 from __future__ import annotations

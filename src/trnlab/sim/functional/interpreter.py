@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loop over instructions: one compiled function that runs a routine's plan on absolute addresses.
 
-It returns to Python for an instruction that has no kernel, and to report an error; everything else happens between two rows of
-a switch, without the interpreter lock.
+It returns to Python for an instruction that has no kernel, and to report an error; everything else happens between
+two rows of a switch, without the interpreter lock.
 """
 
 from __future__ import annotations

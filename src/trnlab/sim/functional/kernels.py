@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instructions that stream rows: each fetches blocks of rows into scratch, works on them there, and stores them.
 
-A kernel takes the views of its operands by slot, the numbers of its form (see `plan`), scratch memory, and the key of its random
-stream for stochastic rounding (0: round to nearest even).
+A kernel takes the views of its operands by slot, the numbers of its form (see `plan`), scratch memory, and the key
+of its random stream for stochastic rounding (0: round to nearest even).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the simulator's loops are compiled: each exported loop once, under a symbol of its own, and cached on disk.
 
-Numba compiles a function together with everything it calls, again at each level of calls. A loop marked `exported` is instead
-compiled alone and called through its symbol, as from a C library, which keeps the first start short. `jit` is for the small
-functions that should be inlined into the loops.
+Numba compiles a function together with everything it calls, again at each level of calls. A loop marked `exported`
+is instead compiled alone and called through its symbol, as from a C library, which keeps the first start short.
+`jit` is for the small functions that should be inlined into the loops.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def inline(function: Function) -> Function:
 
 
 def exported(signature: Signature) -> Callable[[Function], Any]:
-    """Decorator: compile the function by itself, for calls from compiled code. Only numbers may pass (addresses are int64)."""
+    """Decorator: compile the function by itself, for compiled callers. Only numbers pass; addresses are int64."""
 
     def register(function: Function) -> Any:
         symbol = _PREFIX + function.__name__
@@ -83,7 +83,8 @@ def versioned(function: Function) -> Function:
 
     Numba's cache looks at the file of the function itself and at its closure; through this it sees every file.
     """
-    assert isinstance(function, FunctionType) and function.__closure__ is None
+    assert isinstance(function, FunctionType)
+    assert function.__closure__ is None
     code = function.__code__.replace(co_freevars=("source_digest",))
     copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, (CellType(_DIGEST),))
     copy.__module__, copy.__qualname__, copy.__doc__ = function.__module__, function.__qualname__, function.__doc__

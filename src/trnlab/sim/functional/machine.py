@@ -4,8 +4,8 @@
     machine = Machine(chip)
     machine.call(routine, [x, y])          # HBM parameters are host arrays, read and written in place
 
-HBM tensors are C-contiguous host arrays bound by address: nothing is copied. Fresh memory holds 0xFF bytes, which are NaN in
-every float format, so that a read of something never written shows.
+HBM tensors are C-contiguous host arrays bound by address: nothing is copied. Fresh memory holds 0xFF bytes, which
+are NaN in every float format, so that a read of something never written shows.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ _VALUES = 3 * 128  # float32 per partition, behind the blocks of scratch
 class RunOptions:
     """How to execute. seed: of stochastic rounding. check_nan: stop where a NaN or an infinity is first written.
 
-    by_definition: run every instruction through its `meaning`, thousands of times slower; what the kernels are tested against.
-    Stochastic rounding is a function of seed, instruction and element: the same bits in any legal order.
+    by_definition: run every instruction through its `meaning`, thousands of times slower; what the kernels are
+    tested against. Stochastic rounding is a function of seed, instruction and element: the same bits in any legal
+    order.
     """
 
     stochastic_rounding: bool = False
@@ -115,9 +116,9 @@ class Machine:
     ) -> int:
         self._report[0] = DONE
         stopped = run(
-            at, end, sequence, plan.kind, plan.form, plan.slots, plan.ints, plan.floats, routine.operands, base, pitch,
-            self._views, self._packed, self._walks, _aligned(self._scratch), self._block, _aligned(self._panels),
-            self._seed(), check, self._report,
+            at, end, sequence, plan.kind, plan.form, plan.slots, plan.ints, plan.floats, routine.operands, base,
+            pitch, self._views, self._packed, self._walks, _aligned(self._scratch), self._block,
+            _aligned(self._panels), self._seed(), check, self._report,
         )  # fmt: skip
         if self._report[0] not in (DONE, TO_PYTHON):
             self._fail(routine, int(sequence[stopped]))

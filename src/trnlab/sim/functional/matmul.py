@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """nc_matmul: operands are packed as float32 panels, then multiplied tile by register tile, straight into PSUM.
 
-Shape letters: K contraction, M stationary free, N moving free. The packed stationary operand is [M / TILE_M, K, TILE_M], the
-moving one [N / TILE_N, K, TILE_N]; columns beyond the last are computed and dropped. A product of two bf16 or fp8 values is exact in float32, so low
-precision costs nothing but the packing; an operand used again by the next matmul stays packed.
+Shape letters: K contraction, M stationary free, N moving free. The packed stationary operand is [M / TILE_M, K,
+TILE_M], the moving one [N / TILE_N, K, TILE_N]; columns beyond the last are computed and dropped. A product of two
+bf16 or fp8 values is exact in float32, so low precision costs nothing but the packing; an operand used again by the
+next matmul stays packed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def multiply_panels(left, right, c, pitch, depth, m, n, fresh):
 
 @jit
 def pack(view, is_moving, panels, scratch):
-    """[K, free] as panels of float32, [free / width, K, width]; what lies in the columns beyond `free` does not matter."""
+    """[K, free] as float32 panels [free / width, K, width]; what lies in columns beyond `free` does not matter."""
     depth, free = view[P], view[F]
     for k in range(depth):
         load_block(view, k, ONE_ROW, scratch)
@@ -69,10 +70,10 @@ def pack(view, is_moving, panels, scratch):
 @jit
 def same_view(a, b):
     """Whether two views read the same elements in the same order."""
+    same = True
     for i in range(VIEW):
-        if a[i] != b[i]:
-            return False
-    return True
+        same = same and a[i] == b[i]
+    return same
 
 
 @jit
@@ -98,7 +99,7 @@ def forget_overlap(packed, target):
 
 @jit
 def matmul(target, stationary, moving, packed, accumulate, panels, scratch):
-    """PSUM target [M, N] (dense rows) = or += stationary [K, M].T @ moving [K, N]. packed [2, VIEW]: what panels hold."""
+    """PSUM target [M, N] = or += stationary [K, M].T @ moving [K, N]. packed [2, VIEW]: what the panels hold."""
     left, right = panels, panels + (MAX_M + TILE_M) * MAX_K * 4
     if not same_view(packed[0], stationary):
         pack(stationary, False, left, scratch)

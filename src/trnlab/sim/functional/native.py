@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads, stores, bit casts and the matmul micro-kernel as LLVM instructions, for the interpreter's loops.
 
-An address is an int64. `load_f32(base, i)` reads element i of the array at `base`: the base stays loop-invariant, which is
-what lets LLVM vectorise the loops. Nothing is bounds-checked here; the builder checked every access pattern.
+An address is an int64. `load_f32(base, i)` reads element i of the array at `base`: the base stays loop-invariant,
+which is what lets LLVM vectorise the loops. Nothing is bounds-checked here; the builder checked every access
+pattern.
 """
 
 from __future__ import annotations
@@ -147,10 +148,10 @@ def _math(builder: Any, name: str, kind: ir.Type, arity: int) -> Any:
 
 @intrinsic
 def multiply_tile(typingctx: Any, a: Any, b: Any, c: Any, pitch: Any, depth: Any, fresh: Any) -> Any:
-    """c += a.T @ b, or c = a.T @ b when `fresh`, for one register tile: a is packed [depth, TILE_M], b [depth, TILE_N], rows of c `pitch` bytes apart.
+    """c += a.T @ b, or c = a.T @ b when `fresh`, for one register tile.
 
-    Each element of c is one chain of fused multiply-adds over the depth, starting from c (or zero): the same bits on any
-    machine, whatever the width of its registers.
+    a is packed [depth, TILE_M], b [depth, TILE_N]; rows of c are `pitch` bytes apart. Each element of c is one
+    chain of fused multiply-adds over the depth, from c (or zero) on: the same bits on any machine.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -23,7 +23,7 @@ _COUNTS = [COL[f"count{d}"] for d in range(MAX_FREE_DIMS)]
 
 @dataclass(frozen=True)
 class Plan:
-    """One row per instruction: its kernel, its form (a row of `ints` and `floats`), and per slot its operand's row or -1."""
+    """One row per instruction: its kernel, its form (a row of `ints` and `floats`), operands' rows by slot, or -1."""
 
     kind: Array
     form: Array

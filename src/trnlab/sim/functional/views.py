@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operands as the interpreter sees them: a row of int64 with the absolute address and the merged access pattern.
 
-A view is a tile [P, F]. `load_block` brings `rows` of its rows into dense float32 scratch [rows, F]; `store_block` is the reverse.
+A view is a tile [P, F]. `load_block` brings `rows` of its rows into dense float32 scratch [rows, F]; `store_block`
+is the reverse.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from trnlab.program.routine import COL
 from trnlab.sim.functional.formats import F32, load_run, store_run
 from trnlab.sim.functional.linking import jit
 
-# Columns of a view. PITCH: bytes between rows. NDIMS: free dimensions after merging; DIMS: (step, count) four times, in
-# elements, outermost first. LOW, HIGH: bytes that a row touches, relative to its address.
+# Columns of a view. PITCH: bytes between rows. NDIMS: free dimensions after merging; DIMS: (step, count) four
+# times, in elements, outermost first. LOW, HIGH: bytes that a row touches, relative to its address.
 ADDR, CODE, ITEM, PITCH, P, F, NDIMS, DIMS = range(8)
 LOW, HIGH, ON_CHIP = 16, 17, 18
 VIEW = 19
@@ -29,7 +30,7 @@ _ITEMSIZE = tuple(dtypes.BY_CODE[code].itemsize for code in range(len(dtypes.BY_
 
 @jit
 def make_view(view, record, base, pitch):
-    """Fill `view` from an operand record. base, pitch: per buffer, its absolute address and bytes between partitions."""
+    """Fill `view` from an operand record. base, pitch: absolute address and bytes between partitions, per buffer."""
     owner = record[_BUFFER]
     item = _ITEMSIZE[record[_DTYPE]]
     step = record[_STEP] if record[_IS_HBM] else pitch[owner]
