@@ -99,7 +99,7 @@ def _constants(graph: Graph) -> dict[str, str]:
 def _value(op: Op) -> str:
     array = np.asarray(op.attrs["value"])
     if array.size == 1:
-        return f"{array.reshape(()).item()!r} {_type(op.result)}"
+        return f"{array.reshape(()).item()!r} {op.result.dtype.name}"  # its shape follows from the inputs'
     return f"{_type(op.result)} {hashlib.sha256(array.tobytes()).hexdigest()[:12]}"
 
 

@@ -64,8 +64,9 @@ class Run:
         self.losses.append(float(loss))
         self.wall_s.append(now - self._step_clock)
         self._step_clock = now
-        self._patterns[tuple(sorted(self._in_step.items()))] += 1
-        self._in_step.clear()
+        if self._in_step:
+            self._patterns[tuple(sorted(self._in_step.items()))] += 1
+            self._in_step.clear()
         self._tokens[tokens] += 1
         self.session.counters.steps += 1
         if now - self._saved > SAVE_EVERY_S:

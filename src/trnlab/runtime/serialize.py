@@ -139,4 +139,4 @@ def _other_version(path: Path, limit: str, got: str) -> CacheError:
 
 
 def _json(tree: Json) -> bytes:
-    return json.dumps(tree, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
+    return json.dumps(tree, separators=(",", ":"), allow_nan=False).encode()
