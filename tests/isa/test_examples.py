@@ -215,6 +215,14 @@ def test_dropout_drops_the_share_it_is_asked_for() -> None:
         assert abs((kept == 0).mean() - prob) < 5 * deviation
 
 
+def test_an_element_at_the_probability_is_kept() -> None:
+    """Dropped is what lies below: with probability equal to an element's own fraction, that element stays."""
+    bits = compute("rng", {"dst": ((1, 1), "uint32")}, {}, seed=7)["dst"][0, 0]
+    fraction = float(bits >> np.uint32(8)) / 2**24
+    for prob, want in ((fraction, 5.0), (fraction + 2.0**-24, 0.0)):
+        assert compute("dropout", {"dst": ((1, 1), "float32")}, {"data": f32([5])}, prob=prob, seed=7)["dst"] == want
+
+
 def test_a_row_that_does_not_exist_is_an_error() -> None:
     """A gather reads no row before the first or after the last."""
     for row in (-1, 2):

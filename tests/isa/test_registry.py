@@ -106,6 +106,8 @@ def test_work_tells_the_vector_modes_apart() -> None:
     work = work_of("tensor_copy", dst=((128, 128), "bfloat16"), src=strided)
     assert (work.strided, work.wide_stride) == (True, False)
     assert work_of("tensor_copy", dst=((128, 4),), src=tile((128, 40)).with_dims((10, 4))).wide_stride
+    limit = tile((128, 40)).with_dims((4, 10))
+    assert not work_of("tensor_copy", dst=((128, 10),), src=limit).wide_stride, "16 bytes are not too many"
     column = tile((128, 40)).with_dims((40, 1))
     assert not work_of("tensor_copy", dst=((128, 1),), src=column).strided, "one element has no stride"
     work = work_of("tensor_scalar", dst=half, data=half, operand0=((128, 1), "float32"), attrs={"op1": None})
@@ -203,6 +205,21 @@ def test_the_builder_reports_the_users_line() -> None:
     text = str(caught.value)
     for part in ("TRN406", "model.py:12 in forward", "512", "513", "trn1", "tile N"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("partitions", "starts"),
+    [(1, {0, 32, 64, 96}), (32, {0, 32, 64, 96}), (33, {0, 64}), (64, {0, 64}), (65, {0}), (128, {0})],
+)
+def test_a_tile_starts_where_its_height_allows(partitions: int, starts: set[int]) -> None:
+    """Quadrants up to 32 partitions, halves up to 64, zero above: every place in the array is tried."""
+    for first in range(129 - partitions):
+        op = tile((partitions, 4), first_partition=first)
+        if first in starts:
+            work_of("memset", dst=op)
+        else:
+            with pytest.raises(ConstraintError, match=f"starts on partition {first}"):
+                work_of("memset", dst=op)
 
 
 def test_codes_are_documented_once() -> None:

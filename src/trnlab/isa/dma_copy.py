@@ -94,8 +94,6 @@ class DmaCopy(Instruction):
         item = max(dst.dtype.itemsize, src.dtype.itemsize)
         elements = dst.partitions * dst.free
         run = min(op.contiguous_bytes // op.dtype.itemsize for op in (dst, src))
-        if "index" in ops:
-            run = min(run, dst.free)
         size = min(run * item, MAX_DESCRIPTOR_BYTES)
         on_chip = [op.partitions for op in (dst, src) if op.memory is Memory.SBUF]
         return Work(
