@@ -8,7 +8,7 @@ from numba.types import void
 
 from trnlab.sim.functional.formats import load_run, store_run
 from trnlab.sim.functional.linking import exported, jit
-from trnlab.sim.functional.native import copy_bytes, load_u8, load_u16, load_u32, store_u8, store_u16, store_u32
+from trnlab.sim.functional.native import copy_bytes, read_u8, read_u16, read_u32, write_u8, write_u16, write_u32
 from trnlab.sim.functional.views import ADDR, CODE, DIMS, ITEM, PITCH, F, P
 
 DIMENSIONS = 5  # a view's partition and its four free dimensions
@@ -65,14 +65,14 @@ def copy_run(target, target_step, source, source_step, n, item):
     elif item == 4:
         a, b = target_step >> 2, source_step >> 2
         for i in range(n):
-            store_u32(target, i * a, load_u32(source, i * b))
+            write_u32(target, i * a, read_u32(source, i * b))
     elif item == 2:
         a, b = target_step >> 1, source_step >> 1
         for i in range(n):
-            store_u16(target, i * a, load_u16(source, i * b))
+            write_u16(target, i * a, read_u16(source, i * b))
     else:
         for i in range(n):
-            store_u8(target, i * target_step, load_u8(source, i * source_step))
+            write_u8(target, i * target_step, read_u8(source, i * source_step))
 
 
 @jit

@@ -14,7 +14,7 @@ from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU
 from trnlab.sim.functional import functions as fn
 from trnlab.sim.functional.linking import exported, inline
-from trnlab.sim.functional.native import load_f32, sqrt, store_f32
+from trnlab.sim.functional.native import load_f32, read_f32, sqrt, store_f32, write_f32
 
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -72,31 +72,31 @@ def compare(op, a, b, out, n):
     """`combine` for operators that give a truth value."""
     if op == EQ:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) == load_f32(b, i)))
+            write_f32(out, i, truth(read_f32(a, i) == read_f32(b, i)))
     elif op == NE:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) != load_f32(b, i)))
+            write_f32(out, i, truth(read_f32(a, i) != read_f32(b, i)))
     elif op == GT:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) > load_f32(b, i)))
+            write_f32(out, i, truth(read_f32(a, i) > read_f32(b, i)))
     elif op == GE:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) >= load_f32(b, i)))
+            write_f32(out, i, truth(read_f32(a, i) >= read_f32(b, i)))
     elif op == LT:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) < load_f32(b, i)))
+            write_f32(out, i, truth(read_f32(a, i) < read_f32(b, i)))
     elif op == LE:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) <= load_f32(b, i)))
+            write_f32(out, i, truth(read_f32(a, i) <= read_f32(b, i)))
     elif op == AND:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) != ZERO and load_f32(b, i) != ZERO))
+            write_f32(out, i, truth(read_f32(a, i) != ZERO and read_f32(b, i) != ZERO))
     elif op == OR:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) != ZERO or load_f32(b, i) != ZERO))
+            write_f32(out, i, truth(read_f32(a, i) != ZERO or read_f32(b, i) != ZERO))
     elif op == XOR:
         for i in range(n):
-            store_f32(out, i, truth((load_f32(a, i) != ZERO) != (load_f32(b, i) != ZERO)))
+            write_f32(out, i, truth((read_f32(a, i) != ZERO) != (read_f32(b, i) != ZERO)))
 
 
 @exported(void(i64, i64, i64, i64, i64))
@@ -104,22 +104,22 @@ def combine(op, a, b, out, n):
     """out = a op b, element by element."""
     if op == ADD:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) + load_f32(b, i))
+            write_f32(out, i, read_f32(a, i) + read_f32(b, i))
     elif op == MULTIPLY:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) * load_f32(b, i))
+            write_f32(out, i, read_f32(a, i) * read_f32(b, i))
     elif op == SUBTRACT:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) - load_f32(b, i))
+            write_f32(out, i, read_f32(a, i) - read_f32(b, i))
     elif op == DIVIDE:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) / load_f32(b, i))
+            write_f32(out, i, read_f32(a, i) / read_f32(b, i))
     elif op == MAX:
         for i in range(n):
-            store_f32(out, i, larger(load_f32(a, i), load_f32(b, i)))
+            write_f32(out, i, larger(read_f32(a, i), read_f32(b, i)))
     elif op == MIN:
         for i in range(n):
-            store_f32(out, i, smaller(load_f32(a, i), load_f32(b, i)))
+            write_f32(out, i, smaller(read_f32(a, i), read_f32(b, i)))
     else:
         compare(op, a, b, out, n)
 
@@ -129,43 +129,43 @@ def compare_scalar(op, a, s, out, n):
     """`combine_scalar` for truth values and for operators of one operand."""
     if op == EQ:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) == s))
+            write_f32(out, i, truth(read_f32(a, i) == s))
     elif op == NE:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) != s))
+            write_f32(out, i, truth(read_f32(a, i) != s))
     elif op == GT:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) > s))
+            write_f32(out, i, truth(read_f32(a, i) > s))
     elif op == GE:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) >= s))
+            write_f32(out, i, truth(read_f32(a, i) >= s))
     elif op == LT:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) < s))
+            write_f32(out, i, truth(read_f32(a, i) < s))
     elif op == LE:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) <= s))
+            write_f32(out, i, truth(read_f32(a, i) <= s))
     elif op == AND:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) != ZERO and s != ZERO))
+            write_f32(out, i, truth(read_f32(a, i) != ZERO and s != ZERO))
     elif op == OR:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) != ZERO or s != ZERO))
+            write_f32(out, i, truth(read_f32(a, i) != ZERO or s != ZERO))
     elif op == XOR:
         for i in range(n):
-            store_f32(out, i, truth((load_f32(a, i) != ZERO) != (s != ZERO)))
+            write_f32(out, i, truth((read_f32(a, i) != ZERO) != (s != ZERO)))
     elif op == NOT:
         for i in range(n):
-            store_f32(out, i, truth(load_f32(a, i) == ZERO))
+            write_f32(out, i, truth(read_f32(a, i) == ZERO))
     elif op == BYPASS:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i))
+            write_f32(out, i, read_f32(a, i))
     elif op == ABS:
         for i in range(n):
-            store_f32(out, i, fn.absolute(load_f32(a, i)))
+            write_f32(out, i, fn.absolute(read_f32(a, i)))
     elif op == RSQRT:
         for i in range(n):
-            store_f32(out, i, fn.rsqrt(load_f32(a, i)))
+            write_f32(out, i, fn.rsqrt(read_f32(a, i)))
 
 
 @exported(void(i64, i64, float32, i64, i64))
@@ -173,28 +173,28 @@ def combine_scalar(op, a, s, out, n):
     """out = a op s, for one scalar."""
     if op == ADD:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) + s)
+            write_f32(out, i, read_f32(a, i) + s)
     elif op == MULTIPLY:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) * s)
+            write_f32(out, i, read_f32(a, i) * s)
     elif op == SUBTRACT:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) - s)
+            write_f32(out, i, read_f32(a, i) - s)
     elif op == FROM:
         for i in range(n):
-            store_f32(out, i, s - load_f32(a, i))
+            write_f32(out, i, s - read_f32(a, i))
     elif op == DIVIDE:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) / s)
+            write_f32(out, i, read_f32(a, i) / s)
     elif op == INTO:
         for i in range(n):
-            store_f32(out, i, s / load_f32(a, i))
+            write_f32(out, i, s / read_f32(a, i))
     elif op == MAX:
         for i in range(n):
-            store_f32(out, i, larger(load_f32(a, i), s))
+            write_f32(out, i, larger(read_f32(a, i), s))
     elif op == MIN:
         for i in range(n):
-            store_f32(out, i, smaller(load_f32(a, i), s))
+            write_f32(out, i, smaller(read_f32(a, i), s))
     else:
         compare_scalar(op, a, s, out, n)
 
@@ -203,7 +203,7 @@ def combine_scalar(op, a, s, out, n):
 def scale_and_shift(a, scale, shift, out, n):
     """out = a * scale + shift, with both roundings."""
     for i in range(n):
-        store_f32(out, i, load_f32(a, i) * scale + shift)
+        write_f32(out, i, read_f32(a, i) * scale + shift)
 
 
 @exported(void(i64, i64, i64, i64))
@@ -211,40 +211,40 @@ def activate_gates(op, a, out, n):
     """`activate` for the functions that networks use as gates, and erf."""
     if op == GELU:
         for i in range(n):
-            store_f32(out, i, fn.gelu(load_f32(a, i)))
+            write_f32(out, i, fn.gelu(read_f32(a, i)))
     elif op == GELU_DX:
         for i in range(n):
-            store_f32(out, i, fn.gelu_dx(load_f32(a, i)))
+            write_f32(out, i, fn.gelu_dx(read_f32(a, i)))
     elif op == GELU_TANH:
         for i in range(n):
-            store_f32(out, i, fn.gelu_tanh(load_f32(a, i)))
+            write_f32(out, i, fn.gelu_tanh(read_f32(a, i)))
     elif op == GELU_TANH_DX:
         for i in range(n):
-            store_f32(out, i, fn.gelu_tanh_dx(load_f32(a, i)))
+            write_f32(out, i, fn.gelu_tanh_dx(read_f32(a, i)))
     elif op == GELU_SIGMOID:
         for i in range(n):
-            store_f32(out, i, fn.gelu_sigmoid(load_f32(a, i)))
+            write_f32(out, i, fn.gelu_sigmoid(read_f32(a, i)))
     elif op == GELU_SIGMOID_DX:
         for i in range(n):
-            store_f32(out, i, fn.gelu_sigmoid_dx(load_f32(a, i)))
+            write_f32(out, i, fn.gelu_sigmoid_dx(read_f32(a, i)))
     elif op == SILU:
         for i in range(n):
-            store_f32(out, i, fn.silu(load_f32(a, i)))
+            write_f32(out, i, fn.silu(read_f32(a, i)))
     elif op == SILU_DX:
         for i in range(n):
-            store_f32(out, i, fn.silu_dx(load_f32(a, i)))
+            write_f32(out, i, fn.silu_dx(read_f32(a, i)))
     elif op == SOFTPLUS:
         for i in range(n):
-            store_f32(out, i, fn.softplus(load_f32(a, i)))
+            write_f32(out, i, fn.softplus(read_f32(a, i)))
     elif op == MISH:
         for i in range(n):
-            store_f32(out, i, fn.mish(load_f32(a, i)))
+            write_f32(out, i, fn.mish(read_f32(a, i)))
     elif op == ERF:
         for i in range(n):
-            store_f32(out, i, fn.erf(load_f32(a, i)))
+            write_f32(out, i, fn.erf(read_f32(a, i)))
     elif op == ERF_DX:
         for i in range(n):
-            store_f32(out, i, fn.erf_dx(load_f32(a, i)))
+            write_f32(out, i, fn.erf_dx(read_f32(a, i)))
 
 
 @exported(void(i64, i64, i64, i64))
@@ -252,40 +252,40 @@ def activate(op, a, out, n):
     """out = function(a)."""
     if op in (COPY, IDENTITY):
         for i in range(n):
-            store_f32(out, i, load_f32(a, i))
+            write_f32(out, i, read_f32(a, i))
     elif op == EXP:
         for i in range(n):
-            store_f32(out, i, fn.exp(load_f32(a, i)))
+            write_f32(out, i, fn.exp(read_f32(a, i)))
     elif op == SQUARE:
         for i in range(n):
-            store_f32(out, i, load_f32(a, i) * load_f32(a, i))
+            write_f32(out, i, read_f32(a, i) * read_f32(a, i))
     elif op == SQRT:
         for i in range(n):
-            store_f32(out, i, sqrt(load_f32(a, i)))
+            write_f32(out, i, sqrt(read_f32(a, i)))
     elif op == ACT_RSQRT:
         for i in range(n):
-            store_f32(out, i, fn.rsqrt(load_f32(a, i)))
+            write_f32(out, i, fn.rsqrt(read_f32(a, i)))
     elif op == RECIPROCAL:
         for i in range(n):
-            store_f32(out, i, ONE / load_f32(a, i))
+            write_f32(out, i, ONE / read_f32(a, i))
     elif op == LOG:
         for i in range(n):
-            store_f32(out, i, fn.log(load_f32(a, i)))
+            write_f32(out, i, fn.log(read_f32(a, i)))
     elif op == TANH:
         for i in range(n):
-            store_f32(out, i, fn.tanh(load_f32(a, i)))
+            write_f32(out, i, fn.tanh(read_f32(a, i)))
     elif op == SIGMOID:
         for i in range(n):
-            store_f32(out, i, fn.sigmoid(load_f32(a, i)))
+            write_f32(out, i, fn.sigmoid(read_f32(a, i)))
     elif op == RELU:
         for i in range(n):
-            store_f32(out, i, fn.relu(load_f32(a, i)))
+            write_f32(out, i, fn.relu(read_f32(a, i)))
     elif op == SIGN:
         for i in range(n):
-            store_f32(out, i, fn.sign(load_f32(a, i)))
+            write_f32(out, i, fn.sign(read_f32(a, i)))
     elif op == ACT_ABS:
         for i in range(n):
-            store_f32(out, i, fn.absolute(load_f32(a, i)))
+            write_f32(out, i, fn.absolute(read_f32(a, i)))
     else:
         activate_gates(op, a, out, n)
 
@@ -310,5 +310,5 @@ def fold(op, a, n, scratch):
 def select(predicate, on_true, on_false, step, reverse, out, n):
     """out = on_true where predicate is not zero (is, when reversed), else on_false, its elements `step` apart."""
     for i in range(n):
-        taken = (load_f32(predicate, i) != ZERO) != (reverse != 0)
-        store_f32(out, i, load_f32(on_true, i) if taken else load_f32(on_false, i * step))
+        taken = (read_f32(predicate, i) != ZERO) != (reverse != 0)
+        write_f32(out, i, read_f32(on_true, i) if taken else read_f32(on_false, i * step))

@@ -17,21 +17,21 @@ from trnlab.sim.functional.linking import exported, inline
 from trnlab.sim.functional.native import (
     bits,
     from_bits,
-    load_f32,
-    load_i8,
-    load_i16,
-    load_i32,
-    load_u8,
-    load_u16,
-    load_u32,
+    read_f32,
+    read_i8,
+    read_i16,
+    read_i32,
+    read_u8,
+    read_u16,
+    read_u32,
     rint,
-    store_f32,
-    store_i8,
-    store_i16,
-    store_i32,
-    store_u8,
-    store_u16,
-    store_u32,
+    write_f32,
+    write_i8,
+    write_i16,
+    write_i32,
+    write_u8,
+    write_u16,
+    write_u32,
 )
 
 F32, BF16, F16, E4M3, E5M2 = (
@@ -162,34 +162,34 @@ def load_other(base, code, step, n, out):
     """`load_run` for the less common formats."""
     if code == I32:
         for i in range(n):
-            store_f32(out, i, f32(load_i32(base, i * step)))
+            write_f32(out, i, f32(read_i32(base, i * step)))
     elif code == U32:
         for i in range(n):
-            store_f32(out, i, f32(load_u32(base, i * step)))
+            write_f32(out, i, f32(read_u32(base, i * step)))
     elif code in (U8, BOOL):
         for i in range(n):
-            store_f32(out, i, f32(load_u8(base, i * step)))
+            write_f32(out, i, f32(read_u8(base, i * step)))
     elif code == I8:
         for i in range(n):
-            store_f32(out, i, f32(load_i8(base, i * step)))
+            write_f32(out, i, f32(read_i8(base, i * step)))
     elif code == U16:
         for i in range(n):
-            store_f32(out, i, f32(load_u16(base, i * step)))
+            write_f32(out, i, f32(read_u16(base, i * step)))
     elif code == I16:
         for i in range(n):
-            store_f32(out, i, f32(load_i16(base, i * step)))
+            write_f32(out, i, f32(read_i16(base, i * step)))
     elif code == F16:
         for i in range(n):
-            store_f32(out, i, decode_half(load_u16(base, i * step)))
+            write_f32(out, i, decode_half(read_u16(base, i * step)))
     elif code == E5M2:
         for i in range(n):
-            store_f32(out, i, decode_half(load_u8(base, i * step) << u32(8)))
+            write_f32(out, i, decode_half(read_u8(base, i * step) << u32(8)))
     elif code == E4M3:
         for i in range(n):
-            store_f32(out, i, decode_e4m3(load_u8(base, i * step)))
+            write_f32(out, i, decode_e4m3(read_u8(base, i * step)))
     elif code == TF32:
         for i in range(n):
-            store_f32(out, i, encode_tf32(load_f32(base, i * step), False, u32(0)))
+            write_f32(out, i, encode_tf32(read_f32(base, i * step), False, u32(0)))
 
 
 @exported(void(i64, i64, i64, i64, i64))
@@ -198,17 +198,17 @@ def load_run(base, code, step, n, out):
     if code == F32:
         if step == 1:
             for i in range(n):
-                store_f32(out, i, load_f32(base, i))
+                write_f32(out, i, read_f32(base, i))
         else:
             for i in range(n):
-                store_f32(out, i, load_f32(base, i * step))
+                write_f32(out, i, read_f32(base, i * step))
     elif code == BF16:
         if step == 1:
             for i in range(n):
-                store_u32(out, i, load_u16(base, i) << u32(16))
+                write_u32(out, i, read_u16(base, i) << u32(16))
         else:
             for i in range(n):
-                store_u32(out, i, load_u16(base, i * step) << u32(16))
+                write_u32(out, i, read_u16(base, i * step) << u32(16))
     else:
         load_other(base, code, step, n, out)
 
@@ -219,19 +219,19 @@ def store_small(base, code, step, n, source, key, first):
     stochastic = key != 0
     if code == F16:
         for i in range(n):
-            sign, rest = encode_small(load_f32(source, i), 10, 15, stochastic, element_noise(key, first + i))
-            store_u16(base, i * step, (sign << u32(15)) | rest)
+            sign, rest = encode_small(read_f32(source, i), 10, 15, stochastic, element_noise(key, first + i))
+            write_u16(base, i * step, (sign << u32(15)) | rest)
     elif code == E5M2:
         for i in range(n):
-            sign, rest = encode_small(load_f32(source, i), 2, 15, stochastic, element_noise(key, first + i))
-            store_u8(base, i * step, (sign << u32(7)) | rest)
+            sign, rest = encode_small(read_f32(source, i), 2, 15, stochastic, element_noise(key, first + i))
+            write_u8(base, i * step, (sign << u32(7)) | rest)
     elif code == E4M3:
         for i in range(n):
-            sign, rest = encode_small(load_f32(source, i), 3, 7, stochastic, element_noise(key, first + i))
-            store_u8(base, i * step, (sign << u32(7)) | rest)
+            sign, rest = encode_small(read_f32(source, i), 3, 7, stochastic, element_noise(key, first + i))
+            write_u8(base, i * step, (sign << u32(7)) | rest)
     else:
         for i in range(n):
-            store_f32(base, i * step, encode_tf32(load_f32(source, i), stochastic, element_noise(key, first + i)))
+            write_f32(base, i * step, encode_tf32(read_f32(source, i), stochastic, element_noise(key, first + i)))
 
 
 @exported(void(i64, i64, i64, i64, i64))
@@ -239,25 +239,25 @@ def store_integers(base, code, step, n, source):
     """`store_run` for integers."""
     if code == I32:
         for i in range(n):
-            store_i32(base, i * step, to_int32(load_f32(source, i)))
+            write_i32(base, i * step, to_int32(read_f32(source, i)))
     elif code == U32:
         for i in range(n):
-            store_u32(base, i * step, to_uint32(load_f32(source, i)))
+            write_u32(base, i * step, to_uint32(read_f32(source, i)))
     elif code == I16:
         for i in range(n):
-            store_i16(base, i * step, i32(to_integer(load_f32(source, i), f32(-32768), f32(32767))))
+            write_i16(base, i * step, i32(to_integer(read_f32(source, i), f32(-32768), f32(32767))))
     elif code == U16:
         for i in range(n):
-            store_u16(base, i * step, u32(i32(to_integer(load_f32(source, i), _ZERO, f32(65535)))))
+            write_u16(base, i * step, u32(i32(to_integer(read_f32(source, i), _ZERO, f32(65535)))))
     elif code == I8:
         for i in range(n):
-            store_i8(base, i * step, i32(to_integer(load_f32(source, i), f32(-128), f32(127))))
+            write_i8(base, i * step, i32(to_integer(read_f32(source, i), f32(-128), f32(127))))
     elif code == U8:
         for i in range(n):
-            store_u8(base, i * step, u32(i32(to_integer(load_f32(source, i), _ZERO, f32(255)))))
+            write_u8(base, i * step, u32(i32(to_integer(read_f32(source, i), _ZERO, f32(255)))))
     elif code == BOOL:
         for i in range(n):
-            store_u8(base, i * step, u32(1) if load_f32(source, i) != _ZERO else u32(0))
+            write_u8(base, i * step, u32(1) if read_f32(source, i) != _ZERO else u32(0))
 
 
 @exported(void(i64, i64, i64, i64, i64, i64, i64))
@@ -269,20 +269,20 @@ def store_run(base, code, step, n, source, key, first):
     if code == F32:
         if step == 1:
             for i in range(n):
-                store_f32(base, i, load_f32(source, i))
+                write_f32(base, i, read_f32(source, i))
         else:
             for i in range(n):
-                store_f32(base, i * step, load_f32(source, i))
+                write_f32(base, i * step, read_f32(source, i))
     elif code == BF16:
         if key != 0:
             for i in range(n):
-                store_u16(base, i * step, encode_bf16(load_f32(source, i), True, element_noise(key, first + i)))
+                write_u16(base, i * step, encode_bf16(read_f32(source, i), True, element_noise(key, first + i)))
         elif step == 1:
             for i in range(n):
-                store_u16(base, i, encode_bf16(load_f32(source, i), False, u32(0)))
+                write_u16(base, i, encode_bf16(read_f32(source, i), False, u32(0)))
         else:
             for i in range(n):
-                store_u16(base, i * step, encode_bf16(load_f32(source, i), False, u32(0)))
+                write_u16(base, i * step, encode_bf16(read_f32(source, i), False, u32(0)))
     elif code in (F16, E5M2, E4M3, TF32):
         store_small(base, code, step, n, source, key, first)
     else:

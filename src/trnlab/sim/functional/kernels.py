@@ -23,7 +23,7 @@ from trnlab.sim.functional.elementwise import (
 )
 from trnlab.sim.functional.formats import F32, I32, element_noise, load_run, stream_key
 from trnlab.sim.functional.linking import exported, jit
-from trnlab.sim.functional.native import load_f32, load_i32, load_u32, store_f32, store_u32
+from trnlab.sim.functional.native import load_f32, load_i32, load_u32, store_f32, write_u32
 from trnlab.sim.functional.views import (
     ADDR,
     CODE,
@@ -169,7 +169,7 @@ def fill(views, floats, scratch):
 def ramp_run(start, step, count, out):
     """int32 start, start + step, ..., wrapping."""
     for i in range(count):
-        store_u32(out, i, np.uint32(np.uint32(start) + np.uint32(np.uint32(i) * np.uint32(step))))
+        write_u32(out, i, np.uint32(np.uint32(start) + np.uint32(np.uint32(i) * np.uint32(step))))
 
 
 @jit

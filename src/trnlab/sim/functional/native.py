@@ -34,11 +34,13 @@ TILE_N = 2 * LANES  # moving columns of one register tile of the matmul
 TILE_M = 8 if _REGISTERS == 32 else 4  # stationary columns of it
 
 
-def _loader(kind: types.Type, element: ir.Type, signed: bool | None) -> Any:
+def _loader(kind: types.Type, element: ir.Type, signed: bool | None, streaming: bool) -> Any:
     @intrinsic
     def load(typingctx: Any, base: Any, index: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = builder.load(_element(builder, args, element), align=1)
+            if streaming:
+                value.set_metadata("alias.scope", _scopes(builder.module))
             if signed is None:
                 return value
             return builder.sext(value, _I32) if signed else builder.zext(value, _I32)
@@ -48,12 +50,14 @@ def _loader(kind: types.Type, element: ir.Type, signed: bool | None) -> Any:
     return load
 
 
-def _storer(kind: types.Type, element: ir.Type, narrow: bool) -> Any:
+def _storer(kind: types.Type, element: ir.Type, narrow: bool, streaming: bool) -> Any:
     @intrinsic
     def store(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             value = builder.trunc(args[2], element) if narrow else args[2]
-            builder.store(value, _element(builder, args, element), align=1)
+            instruction = builder.store(value, _element(builder, args, element), align=1)
+            if streaming:
+                instruction.set_metadata("noalias", _scopes(builder.module))
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, kind), codegen
@@ -65,21 +69,35 @@ def _element(builder: Any, args: Any, element: ir.Type) -> Any:
     return builder.gep(builder.inttoptr(args[0], element.as_pointer()), [args[1]])
 
 
-load_f32 = _loader(types.float32, _F32, None)
-load_u32 = _loader(types.uint32, _I32, None)
-load_i32 = _loader(types.int32, _I32, None)
-load_u16 = _loader(types.uint32, ir.IntType(16), False)
-load_i16 = _loader(types.int32, ir.IntType(16), True)
-load_u8 = _loader(types.uint32, ir.IntType(8), False)
-load_i8 = _loader(types.int32, ir.IntType(8), True)
+def _scopes(module: Any) -> Any:
+    """The scope of all streamed loads, which no streamed store is in."""
+    domain = module.add_metadata(["trnlab"])
+    return module.add_metadata([module.add_metadata(["trnlab streamed loads", domain])])
 
-store_f32 = _storer(types.float32, _F32, False)
-store_u32 = _storer(types.uint32, _I32, False)
-store_i32 = _storer(types.int32, _I32, False)
-store_u16 = _storer(types.uint32, ir.IntType(16), True)
-store_i16 = _storer(types.int32, ir.IntType(16), True)
-store_u8 = _storer(types.uint32, ir.IntType(8), True)
-store_i8 = _storer(types.int32, ir.IntType(8), True)
+
+_I16, _I8 = ir.IntType(16), ir.IntType(8)
+
+load_f32 = _loader(types.float32, _F32, None, False)
+load_u32 = _loader(types.uint32, _I32, None, False)
+load_i32 = _loader(types.int32, _I32, None, False)
+store_f32 = _storer(types.float32, _F32, False, False)
+
+# For loops from one array to another: `read_*` and `write_*` promise that nothing written is read later in the same
+# function, except element i of the same array before it is written. So a loop in place vectorises like any other.
+read_f32 = _loader(types.float32, _F32, None, True)
+read_u32 = _loader(types.uint32, _I32, None, True)
+read_i32 = _loader(types.int32, _I32, None, True)
+read_u16 = _loader(types.uint32, _I16, False, True)
+read_i16 = _loader(types.int32, _I16, True, True)
+read_u8 = _loader(types.uint32, _I8, False, True)
+read_i8 = _loader(types.int32, _I8, True, True)
+write_f32 = _storer(types.float32, _F32, False, True)
+write_u32 = _storer(types.uint32, _I32, False, True)
+write_i32 = _storer(types.int32, _I32, False, True)
+write_u16 = _storer(types.uint32, _I16, True, True)
+write_i16 = _storer(types.int32, _I16, True, True)
+write_u8 = _storer(types.uint32, _I8, True, True)
+write_i8 = _storer(types.int32, _I8, True, True)
 
 
 def _bitcast(source: types.Type, target: types.Type, llvm_type: ir.Type) -> Any:
