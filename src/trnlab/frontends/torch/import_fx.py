@@ -27,6 +27,7 @@ from trnlab.graph.ir import Graph, TensorType, Value
 _REMEDY = (
     "write it with operators that trnlab.frontends.torch.operators() lists, or compute it on the host before the step"
 )
+_ALSO_SPLIT = ("elu", "leaky_relu", "hardtanh", "native_group_norm")  # core operators that split well all the same
 _UNKNOWN = object()  # a result that cannot be described, of an operator that was refused already
 
 
@@ -64,8 +65,10 @@ class Imported:
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's core decompositions, without the operators that have a lowering of their own: those stay whole."""
-    core = torch._decomp.core_aten_decompositions()
-    return {op: how for op, how in core.items() if op not in LOWERINGS}
+    aten = torch.ops.aten
+    packets = [getattr(aten, name + suffix) for name in _ALSO_SPLIT for suffix in ("", "_backward")]
+    table = {**torch._decomp.core_aten_decompositions(), **torch._decomp.get_decompositions(packets)}
+    return {op: how for op, how in table.items() if op not in LOWERINGS}
 
 
 def import_fx(module: fx.GraphModule, name: str, aliases: dict[int, str] | None = None) -> Imported:

@@ -65,17 +65,22 @@ class RecordLines(TorchFunctionMode):
         super().__init__()
         self._starts: list[int] = []
         self._lines: list[str | None] = []
+        self._failed: str | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         line = _here()
         self._starts.append(torch.autograd._get_sequence_nr())
         self._lines.append(line)
         _set_line(line)
-        return function(*args, **(kwargs or {}))
+        try:
+            return function(*args, **(kwargs or {}))
+        except Exception:
+            self._failed = self._failed or line
+            raise
 
-    def last(self) -> Location | None:
-        """The line that called the latest operator."""
-        return parse(self._lines[-1] or "") if self._lines else None
+    def failed(self) -> Location | None:
+        """The line of the first operator that raised an exception."""
+        return parse(self._failed or "")
 
     def _line_of(self, number: int) -> str | None:
         place = bisect.bisect_right(self._starts, number) - 1

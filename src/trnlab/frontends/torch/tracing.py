@@ -57,7 +57,7 @@ def _depends_on_values(error: Any, lines: RecordLines) -> UnsupportedOpError:
     return UnsupportedOpError(
         f"{error.func} needs the values of a tensor while the step is being captured",
         code="TRN204",
-        where=lines.last(),
+        where=lines.failed(),
         remedy="keep .item(), conditions on tensors and indexing with masks out of the step; see torch.where",
     )
 

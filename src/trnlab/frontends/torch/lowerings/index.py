@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, dims_of, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
@@ -175,21 +175,35 @@ def _take(site: Site, x: Value, dim: int, ids: Value) -> Value:
 @lowers("index_put.default", "_unsafe_index_put.default")
 def index_put(site, x, indices, values, accumulate=False):
     dim, ids = _only_index(indices)
-    if not accumulate or dim != 0:
-        raise Refused("assigning to rows by number; accumulate along the first dimension, or use torch.where")
-    return _add_rows(site, x, _wrapped(site, ids, x.shape[0]), values)
+    if not accumulate:
+        raise Refused("assigning to rows by number; accumulate instead, or use torch.where")
+    shape = (*x.shape[:dim], *ids.shape, *x.shape[dim + 1 :])
+    return _add_rows(site, x, dim, _wrapped(site, ids, x.shape[dim]), site.b.broadcast_to(values, shape))
 
 
 @lowers("index_add.default")
 def index_add(site, x, dim, ids, source, alpha=1):
-    if dim % len(x.shape) != 0:
-        raise Refused("index_add along an inner dimension; transpose it to the front")
-    return _add_rows(site, x, ids, source if alpha == 1 else site.b.multiply(source, alpha))
+    source = source if alpha == 1 else site.b.multiply(source, alpha)
+    return _add_rows(site, x, dim % len(x.shape), ids, source)
 
 
-def _add_rows(site: Site, x: Value, ids: Value, values: Value) -> Value:
+def _add_rows(site: Site, x: Value, dim: int, ids: Value, values: Value) -> Value:
+    """x with x[:, ..., ids, ...] increased by `values`, which have the dimensions of ids in the place of `dim`."""
+    b, n = site.b, len(ids.shape)
+    moved = _rows_first(site, x, dim)
+    order = [*range(dim, dim + n), *range(dim), *range(dim + n, len(values.shape))]
+    values = values if dim == 0 else b.transpose(values, order)
+    table = b.reshape(moved, (moved.shape[0], -1))
+    updates = b.reshape(site.cast(values), (*ids.shape, table.shape[1]))
+    summed = b.reshape(b.scatter_add_rows(ids, updates, table.shape[0], table), moved.shape)
+    return summed if dim == 0 else b.transpose(summed, [*range(1, dim + 1), 0, *range(dim + 1, len(x.shape))])
+
+
+@lowers("flip.default")
+def flip(site, x, dims):
+    """The elements along each of `dims` in reverse."""
     b = site.b
-    table = b.reshape(x, (x.shape[0], -1))
-    values = b.broadcast_to(values, (*ids.shape, *x.shape[1:]))
-    updates = b.reshape(values, (*ids.shape, table.shape[1]))
-    return site.shaped(b.scatter_add_rows(ids, site.cast(updates), x.shape[0], table))
+    for dim in dims_of(dims, len(x.shape)):
+        size = x.shape[dim]
+        x = _take(site, x, dim, b.subtract(size - 1, b.iota((size,), int32)))
+    return x

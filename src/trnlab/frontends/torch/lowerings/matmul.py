@@ -21,12 +21,13 @@ def mm_dtype(site, x, y, out_dtype):
 
 @lowers("dot.default")
 def dot(site, x, y):
-    return site.b.dot_general(x, y, ((0,), (0,)), dt=site.dtype)
+    b, size = site.b, x.shape[0]
+    return site.shaped(b.matmul(b.reshape(x, (1, size)), b.reshape(y, (size, 1)), site.dtype))
 
 
 @lowers("mv.default")
 def mv(site, x, y):
-    return site.b.dot_general(x, y, ((1,), (0,)), dt=site.dtype)
+    return site.shaped(site.b.matmul(x, site.b.reshape(y, (y.shape[0], 1)), site.dtype))
 
 
 def _scaled(site: Site, x: Value, factor: Any) -> Value:

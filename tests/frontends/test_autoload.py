@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import torch` alone makes the device and the backend known, and loads next to nothing for it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+HEAVY = ("numba", "llvmlite", "torch._dynamo", "functorch", "trnlab.graph", "trnlab.runtime", "trnlab.compiler")
+
+
+def in_fresh_python(code, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **environment}
+    )
+    return json.loads(result.stdout)
+
+
+def test_the_device_is_known_after_import_torch():
+    code = "import torch, json; print(json.dumps(torch.ones(2, device='neuron').add(1).tolist()))"
+    assert in_fresh_python(code) == [2.0, 2.0]
+
+
+def test_it_loads_nothing_heavy():
+    """What costs time on import is PyTorch's own; ours is a dozen small modules."""
+    code = "import torch, json, sys; print(json.dumps(sorted(sys.modules)))"
+    with_us = set(in_fresh_python(code))
+    without = set(in_fresh_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0"))
+    added = with_us - without
+    assert not [m for m in added if m.startswith(HEAVY)]
+    assert {m for m in added if not m.startswith("trnlab")} <= {"torch.neuron"}
+    assert len(added) < 20
+
+
+def test_it_can_be_switched_off():
+    code = "import torch, json; print(json.dumps(torch._C._get_privateuse1_backend_name()))"
+    assert in_fresh_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "privateuseone"
+    assert in_fresh_python(code) == "neuron"
