@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention forward: out = softmax(scale * q k^T + bias) v, scores never leave the chip.
+"""Attention forward: out = softmax(scale * q k^T + bias) v, whose scores never leave the chip.
 
 Letters: B batch, H heads, T queries, S keys, D head size.
 
-The probabilities are needed with keys on partitions, to be the stationary operand of P V; their row maximum is needed with
-queries on partitions, where VectorE can reduce. Transposing every tile of probabilities would cost the PE array a third
-pass and VectorE or ScalarE another trip through PSUM, so the scores are computed twice instead, once each way round:
+The probabilities are needed with keys on partitions, to be the stationary operand of P V; their row maximum is
+needed with queries on partitions, where VectorE can reduce. Transposing every tile of probabilities would cost the
+PE array a third pass, and VectorE or ScalarE another trip through PSUM, so the scores are computed twice, once each
+way round:
 
-    front   S = Q K^T       [128 queries, up to 1024 keys] in PSUM; VectorE takes the row maximum m
-    back    S^T - m         [128 keys, up to 512 queries] in PSUM: -m enters as one more row of the contraction,
-                            a row of ones in K^T times a row of -m in Q^T
-            P^T = exp(...)  ScalarE, PSUM to SBUF
-            O += P^T.T [V 1]  [128 queries, D + 1]: the column of ones gives the row sums
+    maxima         S = Q K^T       [128 queries, up to 512 keys] in PSUM; VectorE finds the row maximum m
+    exponentials   S^T - m         [128 keys, up to 512 queries] in PSUM: -m enters as one more row of the
+                                   contraction, a row of ones in K^T times a row of -m in Q^T
+                   P^T = exp(...)  ScalarE, from PSUM to SBUF
+    products       O += P^T.T [V 1]  [128 queries, D + 1] in PSUM: the column of ones gives the row sums
 
 Neither the accumulator nor the sums are ever rescaled, however long S is. m is rounded to the format of the inputs:
-any value near the maximum serves as long as everyone uses the same one (bf16: exp stays finite for scores up to 4e4).
-When D leaves no free quadrant for the row, a matmul of one row of contraction adds it.
+any value near the maximum serves as long as everyone uses the same one (in bf16 exp stays finite for scores up to
+2e4). When D leaves no free quadrant for the row of -m, a matmul that contracts over one row adds it.
 
-The causal mask and a bias are further terms of the accumulation in PSUM (identity times mask), which costs the PE array
-a little and the other engines nothing. Blocks above the diagonal are skipped.
+The causal mask and a bias are further terms of the accumulation in PSUM (identity times mask), which costs the PE
+array a little and the other engines nothing. Blocks above the diagonal are skipped.
 
-Order is what keeps the engines busy: each runs its instructions in the order given here. The front of the next
-superblock (up to four query blocks) is woven into the back of this one, and P V runs two tiles behind the exponentials.
+Order is what keeps the engines busy, for each executes its instructions in the order given here. The work is cut
+into superblocks, up to four query blocks of one head or, when T is short, of several heads. What superblocks ahead
+need is woven into the exponentials of this one: the operands of the third are transposed, the maxima of the second
+found, those of the first made a row. Products run a few tiles behind their exponentials. PSUM banks are in three
+rotations, each emptied by one engine.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from itertools import groupby
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_tiles import (
+    RESERVE,
     Bias,
     Constants,
     Group,
@@ -41,11 +46,12 @@ from trnlab.kernels.attention_tiles import (
     Task,
     accumulate,
     block_runs,
+    by_rows,
+    copier,
     count_blocks,
-    groups,
     load_tokens,
     pieces,
-    spread,
+    plan_groups,
     store_statistics,
     store_tokens,
     token_pool,
@@ -58,20 +64,30 @@ from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder, Pool
 
-LEAD = 3  # superblocks from transposing the operands to the exponentials: then maxima, then the row of shifts
+LEAD = 3  # superblocks from the transposes to the exponentials
 LOOKAHEAD = 3  # tiles of scores between exp and P V
 QUADRANT = 32
-FRONT_BANKS, SCORE_BANKS, OUT_BANKS = (0, 1, 2), (3, 4, 5), (6, 7)  # of PSUM
+MAXIMA_BANKS, SCORE_BANKS, OUT_BANKS = (0, 1, 2), (3, 4, 5), (6, 7)  # emptied by VectorE, ScalarE, ScalarE
 
 
 def attention_forward(
-    b: Builder, q: View, k: View, v: View, out: View, lse: View, *, causal: bool, scale: float, bias: View | None = None
+    b: Builder,
+    q: View,
+    k: View,
+    v: View,
+    out: View,
+    lse: View,
+    *,
+    causal: bool,
+    scale: float,
+    bias: View | None = None,
 ) -> None:
     """Record softmax(scale * q k^T + bias) v into `out`, and the log of the softmax's denominator into `lse`.
 
-    q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32; bias [B or 1, H or 1, T or 1,
-    S]. D <= 128; causal needs T == S. Any strides will do; DMA is fast when the heads of one token are adjacent.
-    SBUF holds keys and values of one head: about S * (4 D / 128 + 4) bytes a partition in bf16.
+    q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32; bias [B or 1, H or 1,
+    T or 1, S]. D <= 128; causal needs T == S. Any strides will do; DMA is fast when the heads of one token are
+    adjacent. SBUF holds the operands of one head whole: CapacityError beyond about 6000 tokens of 128
+    values in bf16.
     """
     task = Task(q, k, v, bias, causal, scale)
     with b.scope():
@@ -120,7 +136,6 @@ class _Forward:
         if task.bias is not None:
             self.blocks = min(self.blocks, Bias.blocks_that_fit(task))
         self.bias = Bias(b, task, self.constants, self.blocks) if task.bias is not None else None
-        self.groups = groups(task)
         self.turn = 0  # tiles of scores so far
         self.pending: deque[Callable[[], None]] = deque()  # products with V of the last tiles
         self.later: deque[tuple[int, Callable[[], None]]] = deque()  # divisions, with the turn that they wait for
@@ -132,44 +147,43 @@ class _Forward:
     def _open_psum(self) -> None:
         b, dt = self.b, self.task.dtype
         columns = BANK * float32.itemsize // dt.itemsize
-        self.front = Pool([b.psum((P, BANK), bank=i, name="front") for i in FRONT_BANKS])
-        self.front_operands = Pool([b.psum((P, columns), dt, bank=i, name="operand") for i in FRONT_BANKS])
-        self.back_operands = Pool([b.psum((P, columns), dt, bank=i, name="operand") for i in SCORE_BANKS])
+        self.maxima = Pool([b.psum((P, BANK), bank=i, name="scores") for i in MAXIMA_BANKS])
         self.scores = Pool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
+        banks = MAXIMA_BANKS if copier(b.chip) is Engine.VECTOR else SCORE_BANKS
+        self.operands = Pool([b.psum((P, columns), dt, bank=i, name="operand") for i in banks])
         self.sums = Pool([b.psum((P, BANK), bank=i, name="out") for i in OUT_BANKS])
 
     def _open_sbuf(self) -> None:
         b, t = self.b, self.task
-        group, nq = self.groups[0], count_blocks(t.queries)
-        bufs = 2 if len(self.groups) > 1 else 1
-        self.q_pool = token_pool(b, "q", t.queries, group.heads * t.depth, t.dtype, bufs)
-        self.k_pool = token_pool(b, "k", t.keys, group.kvs * t.depth, t.dtype, bufs)
-        self.v_pool = token_pool(b, "v", t.keys, group.kvs * t.depth, t.dtype, bufs)
-        self.out_pool = token_pool(b, "out", t.queries, group.heads * t.depth, self.out.dtype, bufs)
-        self.packs = [pack for g in self.groups for pack in self._packs(g)]
-        most = max(p.heads for p in self.packs)
-        self.kt_pool = self._transposed_pool("kT", max(p.kvs for p in self.packs), t.keys, self._bufs(LEAD))
-        self.qt_pool = self._transposed_pool("qT", most, t.queries, self._bufs(LEAD))
+        most = max(1, self.blocks // count_blocks(t.queries)) if self.bias is None else 1  # heads of a pack
+        most_kv = min(most, t.kv_heads) if t.shared == 1 else 1
+        self.kt_pool = self._transposed_pool("kT", most_kv, t.keys, self._bufs(LEAD))
+        self.qt_pool = self._transposed_pool("qT", min(most, t.heads), t.queries, self._bufs(LEAD))
         behind = -(-LOOKAHEAD // count_blocks(t.span(min(t.queries, self.blocks * P))))
-        self.value_pool = self._value_pool(max(p.kvs for p in self.packs), self._bufs(LEAD + behind))
+        self.value_pool = self._value_pool(most_kv, self._bufs(LEAD + behind))
         self.shifts = b.pool((1, BANK), t.dtype, bufs=2, name="shift") if not self.fused else None
         self.p_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="p")
         self.o_pool = b.pool((P, BANK), float32, bufs=2 + LOOKAHEAD, name="o")
         self.partial_max = b.pool((P, 4 * -(-t.keys // BANK)), float32, bufs=4, name="partial_max")
-        stats = (P, t.batch * t.heads, nq)
+        stats = (P, t.batch * t.heads, count_blocks(t.queries))
         self.shift_all = b.tile(stats, t.dtype, name="minus_max", slots=stats[1] * stats[2])
         self.inverse_all = b.tile(stats, float32, name="inverse_sum", slots=stats[1] * stats[2])
+        self.groups, self.bufs = plan_groups(t, b.sbuf_free - RESERVE, (2, 2))
+        self.packs = [pack for g in self.groups for pack in self._packs(g, most)]
+        q_width, k_width = self.groups[0].heads * t.depth, self.groups[0].kvs * t.depth
+        self.q_pool = token_pool(b, "q", t.queries, q_width, t.dtype, self.bufs)
+        self.k_pool = token_pool(b, "k", t.keys, k_width, t.dtype, self.bufs)
+        self.v_pool = token_pool(b, "v", t.keys, k_width, t.dtype, self.bufs)
+        self.out_pool = token_pool(b, "out", t.queries, q_width, self.out.dtype, self.bufs)
 
     def _bufs(self, jobs: int) -> int:
         """Tiles that one pack needs of something that is in use for so many superblocks before its last."""
         per_pack = -(-self.task.queries // (self.blocks * P))
-        return min(len(self.packs), 1 + -(-jobs // per_pack))
+        return min(self.task.batch * self.task.heads, 1 + -(-jobs // per_pack))
 
-    def _packs(self, group: Group) -> list[_Pack]:
-        """Short sequences put several heads into one superblock; heads that share keys only with each other."""
+    def _packs(self, group: Group, most: int) -> list[_Pack]:
+        """Short sequences put up to `most` heads into one superblock; heads that share keys only with each other."""
         t = self.task
-        nq = count_blocks(t.queries)
-        most = self.blocks // nq if nq <= self.blocks and self.bias is None else 1
         if t.shared == 1:
             return [_Pack(group, h, n, h, n) for h, n in pieces(group.head, group.head + group.heads, most)]
         return [
@@ -207,19 +221,25 @@ class _Forward:
         """Record the whole call."""
         jobs = self._jobs()
         for i in range(-LEAD, len(jobs)):
-            ahead = [jobs[j] if 0 <= j < len(jobs) else None for j in range(i, i + LEAD + 1)]
-            back, shift, maxima, prepare = (
-                stage(job) if job is not None else []
-                for stage, job in zip((self._back, self._shift_steps, self._maxima, self._prepare), ahead)
-            )
-            reduce = self._reduce(ahead[1]) if ahead[1] is not None else []
-            half = len(maxima) // 2
-            weave(back, [*prepare, *reduce, *maxima[:half], *shift, *maxima[half:]])
+            self._record(*(jobs[j] if 0 <= j < len(jobs) else None for j in range(i, i + LEAD + 1)))
         while self.pending:
             self.pending.popleft()()
         for _, step in self.later:
             step()
         self._store_lse()
+
+    def _record(self, job: _Job | None, *ahead: _Job | None) -> None:
+        """The exponentials of a superblock, among what the ones ahead of it need."""
+        after, later, last = ahead
+        back = self._exponential_steps(job) if job is not None else []
+        front = self._prepare(last) if last is not None else []
+        maxima = self._maxima(later) if later is not None else []
+        shift = []
+        if after is not None:
+            front += self._reduce(after)
+            shift = [Step(after.pack.heads * (after.q1 - after.q0), partial(self._shift, after))]
+        half = len(maxima) // 2
+        weave(back, [*front, *maxima[:half], *shift, *maxima[half:]])
 
     def _jobs(self) -> list[_Job]:
         jobs = []
@@ -230,11 +250,11 @@ class _Forward:
                 jobs.append(_Job(pack, q0, q0 + n, starts=q0 == 0, ends=ends and last))
         return jobs
 
-    # -- front: load, transpose, find the maximum -------------------------------------------------------------------
+    # -- operands, maxima -------------------------------------------------------------------------------------------
     def _load_groups(self, index: int) -> None:
-        """The tokens of this group, unless they are there, and of the next one."""
+        """The tokens of this group, unless they are there, and of the next one if there is room."""
         t = self.task
-        for i in range(index, min(index + 2, len(self.groups))):
+        for i in range(index, min(index + self.bufs, len(self.groups))):
             if i in self._loaded:
                 continue
             g = self.groups[i]
@@ -258,13 +278,11 @@ class _Forward:
         else:
             pack.kt, pack.values = self.kt_pool.next()[:, : pack.kvs], self.value_pool.next()[:, : pack.kvs]
             col = (pack.kv - group.kv) * depth
-            steps += transpose_tokens(self.b, self.front_operands, pack.kt[:depth], k, col, Engine.VECTOR)
+            steps += transpose_tokens(self.b, self.operands, pack.kt[:depth], k, col, copier(self.b.chip))
             steps.append(Step(0, partial(self._widen, pack, v, col)))
         pack.qt = self.qt_pool.next()[:, : pack.heads]
         col = (pack.head - group.head) * depth
-        if self.b.chip.has("vector_fast_modes"):
-            return steps + transpose_tokens(self.b, self.front_operands, pack.qt[:depth], q, col, Engine.VECTOR)
-        return steps + transpose_tokens(self.b, self.back_operands, pack.qt[:depth], q, col, Engine.SCALAR)
+        return steps + transpose_tokens(self.b, self.operands, pack.qt[:depth], q, col, copier(self.b.chip))
 
     def _widen(self, pack: _Pack, v: AP, col: int) -> None:
         depth = self.task.depth
@@ -309,14 +327,14 @@ class _Forward:
     ) -> None:
         """dst [n, heads] = max over keys [k0, +count) of the raw scores of queries [q0, +n)."""
         task, pack = self.task, job.pack
-        scores = self.front.next()[:n].with_dims((count, heads), (1, count))
+        scores = self.maxima.next()[:n].with_dims((count, heads), (1, count))
         firsts, more = [], []
         for i in range(heads):
             moving = pack.kt[: task.depth, self._key(pack, head + i), k0 : k0 + count]
             firsts.append((scores[:, i], pack.qt[: task.depth, head + i, q0 : q0 + n], moving))
         if task.causal and k0 + count > q0:
             mask = self.constants.mask_keys_after()[:n, :n].repeat(0, heads)
-            more.append((scores[:, :, q0 - k0 : q0 - k0 + n], self.constants.identity()[:n, :n], mask))
+            more += by_rows(scores[:, :, q0 - k0 : q0 - k0 + n], self.constants.identity()[:n, :n], mask)
         if self.bias is not None and job.bias is not None:
             more.append(self.bias.to_queries(scores[:, 0], job.bias, (q0 - job.q0) // P, k0))
         accumulate(self.b, firsts, more)
@@ -328,9 +346,6 @@ class _Forward:
             Step(0, partial(self.b.tensor_reduce, dst=dst, data=parts, op="max", negate=True))
             for dst, parts in job.reductions
         ]
-
-    def _shift_steps(self, job: _Job) -> list[Step]:
-        return [Step(job.pack.heads * (job.q1 - job.q0), partial(self._shift, job))]
 
     def _shift(self, job: _Job) -> None:
         """-m from a column per query block to a row: times the identity on the PE array."""
@@ -355,8 +370,8 @@ class _Forward:
         """The pack's key head that its query head uses."""
         return head if self.task.shared == 1 else 0
 
-    # -- back: exponentials, products with V ----------------------------------------------------------------------------
-    def _back(self, job: _Job) -> list[Step]:
+    # -- exponentials, products with V, results ---------------------------------------------------------------------
+    def _exponential_steps(self, job: _Job) -> list[Step]:
         t, width = self.task, job.q1 - job.q0
         steps = []
         for k0, n in pieces(0, t.span(job.q1), P):
@@ -376,10 +391,10 @@ class _Forward:
             stationary = pack.kt[:rows, self._key(pack, i), k0 : k0 + n]
             firsts.append((scores[:, i], stationary, pack.qt[:rows, i, job.q0 + skip : job.q1]))
         if not self.fused:
-            more.append((scores, self.constants.ones()[:, :n], job.shift[:, :, skip:]))
+            more += by_rows(scores, self.constants.ones()[:, :n], job.shift[:, :, skip:])
         if task.causal and k0 >= job.q0:
             mask = self.constants.mask_queries_before()[:n, :n].repeat(0, pack.heads)
-            more.append((scores[:, :, :n], self.constants.identity()[:n, :n], mask))
+            more += by_rows(scores[:, :, :n], self.constants.identity()[:n, :n], mask)
         if self.bias is not None and job.bias is not None:
             for q0, count in pieces(job.q0, job.q1, P):
                 at = q0 - job.q0 - skip
@@ -465,4 +480,4 @@ class _Forward:
                 op0="multiply",
                 op1="subtract",
             )
-        store_statistics(b, self.front, self.lse, self.inverse_all)
+        store_statistics(b, self.maxima, self.lse, self.inverse_all)

@@ -9,17 +9,16 @@ Letters: B batch, H heads, T queries, S keys, D head size.
     dQ = scale * dS K,   dK = scale * dS^T Q
 
 Everything is computed with queries on partitions: lse and delta are then one value per partition, which ScalarE and
-VectorE apply for free; P and dS are, as they are, the stationary operands of dV and dK. Only dQ contracts over keys and
-needs dS transposed, 128 columns of the PE array per block.
+VectorE apply for free; P and dS are, as they are, the stationary operands of dV and dK. Only dQ contracts over keys
+and needs dS transposed, 128 columns of the PE array per block.
 
-dK and dV of a segment of keys (512 / D blocks, what a PSUM bank holds) accumulate in PSUM over all queries of a head, dQ over
-the keys of the segment. What must be summed further (dQ over segments; dK and dV over the query heads that share a key
-head) is summed in SBUF, in fp32.
+dK and dV of a segment of keys (512 / D blocks, what a PSUM bank holds) accumulate in PSUM over all queries of a
+head, dQ over the keys of the segment. What must be summed further (dQ over segments; dK and dV over the query heads
+that share a key head) is summed in SBUF, in fp32.
 
-A tile of scores [128 queries, up to 512 keys] passes through three stages: scores, dP and dS; then dV, dK and the transposes
-two tiles later; then dQ. Meanwhile the operands of the next heads are transposed, several narrow heads at once on different
-partitions.
-"""
+A tile of scores [128 queries, up to 512 keys] passes through three stages: scores, dP and dS; then dV, dK and the
+transposes two tiles later; then dQ. Meanwhile the operands of the next heads are transposed, several narrow heads
+at once on different partitions."""
 
 from __future__ import annotations
 
@@ -30,6 +29,7 @@ from functools import partial
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_tiles import (
+    RESERVE,
     Bias,
     Constants,
     Group,
@@ -37,12 +37,13 @@ from trnlab.kernels.attention_tiles import (
     Task,
     accumulate,
     block_runs,
+    copier,
     count_blocks,
     evacuate,
-    groups,
     load_statistics,
     load_tokens,
     pieces,
+    plan_groups,
     store_tokens,
     token_pool,
     transpose_tokens,
@@ -79,8 +80,9 @@ def attention_backward(
 ) -> None:
     """Record the gradients of `attention_forward` with respect to q, k and v, given that of its `out`.
 
-    Shapes, formats and limits as in `attention_forward`; `out` and `lse` are its results. SBUF holds one group of heads
-    whole, in natural and in transposed order: about 36 (S + T) D / 128 bytes a partition in bf16.
+    Shapes, formats and limits as in `attention_forward`; `out` and `lse` are its results. SBUF holds the operands of
+    the heads at hand whole, in natural and in transposed order: CapacityError beyond about 4000 tokens of
+    128 values in bf16.
     """
     task = Task(q, k, v, bias, causal, scale)
     with b.scope():
@@ -89,7 +91,7 @@ def attention_backward(
 
 @dataclass(eq=False)
 class _Unit:
-    """Heads whose transposed operands lie on different partitions of the same tiles. Heads that share keys come singly."""
+    """Heads whose transposed operands lie on different partitions of the same tiles; one when heads share keys."""
 
     group: Group
     head: int
@@ -142,9 +144,12 @@ class _Backward:
         self.grads = dq, dk, dv
         self.constants = Constants(b, task.dtype)
         self.bias = Bias(b, task, self.constants, 1) if task.bias is not None else None
-        self.groups = groups(task)
+        self.copier = copier(b.chip)
         self.segment = BANK // task.depth * P  # keys whose dK fills a bank
-        self.units = [unit for g in self.groups for unit in self._units(g)]
+        # Heads that share keys come singly.
+        self.side_by_side = (
+            P // task.depth if P % task.depth == 0 == task.depth % QUADRANT and task.shared == 1 else 1
+        )
         self.tokens: dict[Group, _Tokens] = {}
         self.results: dict[Group, tuple[AP, AP, AP]] = {}
         self.products: deque[Callable[[], None]] = deque()
@@ -157,8 +162,7 @@ class _Backward:
         if t.shared > 1:
             heads = range(group.head, group.head + group.heads)
             return [_Unit(group, h, 1, h // t.shared, 1, h == group.head) for h in heads]
-        side_by_side = P // t.depth if t.depth % QUADRANT == 0 and P % t.depth == 0 else 1
-        runs = pieces(group.head, group.head + group.heads, side_by_side)
+        runs = pieces(group.head, group.head + group.heads, self.side_by_side)
         return [_Unit(group, h, n, h, n, h == group.head) for h, n in runs]
 
     # -- memory -----------------------------------------------------------------------------------------------------
@@ -173,20 +177,10 @@ class _Backward:
         self.dk, self.dv = b.psum(shape, bank=DK_BANK, name="dk"), b.psum(shape, bank=DV_BANK, name="dv")
 
     def _open_sbuf(self) -> None:
-        b, t, g = self.b, self.task, self.groups[0]
+        b, t = self.b, self.task
         nq, nk = count_blocks(t.queries), count_blocks(t.keys)
-        self.short = len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
-        bufs = min(len(self.groups), IN_FLIGHT + 1 if self.short else 2)
-        q_width, k_width = g.heads * t.depth, g.kvs * t.depth
-        self.q_pools = [token_pool(b, n, t.queries, q_width, t.dtype, bufs) for n in ("q", "dout", "out")]
-        self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, bufs) for n in ("k", "v")]
-        self.deltas = b.pool((P, g.heads, nq), float32, bufs=bufs, name="delta")
-        self.dot_product = b.pool((P, q_width), float32, bufs=2, name="dout_out")
-        bufs = min(len(self.groups), 2)
-        self.dq_pool = token_pool(b, "dq", t.queries, q_width, self.grads[0].dtype, bufs)
-        self.dk_pools = [token_pool(b, n, t.keys, k_width, self.grads[1].dtype, bufs) for n in ("dk", "dv")]
-        bufs = min(len(self.units), 2)
-        rows = max(unit.heads for unit in self.units) * t.depth
+        rows = min(self.side_by_side, t.heads) * t.depth
+        bufs = min(t.batch * t.heads, 2)
         self.qt_pools = [self._transposed_pool(n, rows, t.queries, bufs) for n in ("qT", "doutT")]
         self.kt_pools = [self._transposed_pool(n, rows, t.keys, bufs) for n in ("kT", "vT")]
         self.p_pool = b.pool((P, BANK), t.dtype, bufs=LOOKAHEAD + 2, name="p")
@@ -196,28 +190,55 @@ class _Backward:
         self.dq_sum = b.tile((P, nq, t.depth), float32, name="dq_sum") if t.keys > self.segment else None
         shape = (P, nk, t.depth)
         self.k_sums = [b.tile(shape, float32, name=n) for n in ("dk_sum", "dv_sum")] if t.shared > 1 else []
+        self.groups, bufs = plan_groups(t, b.sbuf_free - RESERVE, (4, 4))
+        self.units = [unit for g in self.groups for unit in self._units(g)]
+        self.ahead = bufs > 1
+        self.short = self.ahead and len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
+        self._open_tokens(min(len(self.groups), IN_FLIGHT + 1) if self.short else bufs, bufs)
+
+    def _open_tokens(self, loads: int, stores: int) -> None:
+        b, t, g = self.b, self.task, self.groups[0]
+        q_width, k_width = g.heads * t.depth, g.kvs * t.depth
+        self.q_pools = [token_pool(b, n, t.queries, q_width, t.dtype, loads) for n in ("q", "dout", "out")]
+        self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, loads) for n in ("k", "v")]
+        self.deltas = b.pool((P, g.heads, count_blocks(t.queries)), float32, bufs=loads, name="delta")
+        self.dot_product = b.pool((P, q_width), float32, bufs=2, name="dout_out")
+        self.dq_pool = token_pool(b, "dq", t.queries, q_width, self.grads[0].dtype, stores)
+        self.dk_pools = [token_pool(b, n, t.keys, k_width, self.grads[1].dtype, stores) for n in ("dk", "dv")]
 
     def _transposed_pool(self, name: str, rows: int, tokens: int, bufs: int) -> Pool:
         slots = count_blocks(tokens)
-        return Pool([self.b.tile((rows, tokens), self.task.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)])
+        return Pool(
+            [self.b.tile((rows, tokens), self.task.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)]
+        )
 
-    # -- the order of things ------------------------------------------------------------------------------------------
+    # -- the order of things ----------------------------------------------------------------------------------------
     def run(self) -> None:
         """Record the whole call."""
         self._load(self.groups[0])
         load_statistics(self.b, self.scores, self.minus_lse, self.lse, -1.0)
         weave([], self._prepare(self.units[0]))
-        for i, unit in enumerate(self.units):
+        for unit, following in zip(self.units, [*self.units[1:], None]):
             main = [Step(item.width, partial(self._advance, item)) for item in self._items(unit)]
-            g = self.groups.index(unit.group)
-            if unit.starts and g + 1 < len(self.groups):
+            if self.ahead and unit.starts and unit.group is not self.groups[-1]:
                 # Into the tiles of the last group, which is done with after a few items of this one.
-                main.insert(0 if self.short else IN_FLIGHT, Step(0, partial(self._load, self.groups[g + 1])))
+                load = partial(self._load, self.groups[self.groups.index(unit.group) + 1])
+                main.insert(0 if self.short else IN_FLIGHT, Step(0, load))
             half = max(len(main) // 2, IN_FLIGHT + 1)  # by then what the next unit needs is being loaded
             weave(main[:half], [])
-            weave(main[half:], self._prepare(self.units[i + 1]) if i + 1 < len(self.units) else [])
+            if following is None or not (self.ahead or not following.starts):
+                weave(main[half:], [])
+                self._drain(following)
+            else:
+                weave(main[half:], self._prepare(following))
+
+    def _drain(self, following: _Unit | None) -> None:
+        """Finish all that is in flight; then load what does not fit beside it."""
         while self.products or self.queries:
             self._retire(0)
+        if following is not None:
+            self._load(following.group)
+            weave([], self._prepare(following))
 
     def _advance(self, item: _Item) -> None:
         self._scores(item)
@@ -243,7 +264,7 @@ class _Backward:
                         items.append(_Item(unit, index, q0 // P, rows, k0, width, segment, last))
         return items
 
-    # -- operands -----------------------------------------------------------------------------------------------------
+    # -- operands ---------------------------------------------------------------------------------------------------
     def _load(self, g: Group) -> None:
         t = self.task
         q, dout, out = (pool.next() for pool in self.q_pools)
@@ -265,11 +286,13 @@ class _Backward:
         else:
             unit.kt, unit.vt = (pool.next()[: unit.kvs * depth] for pool in self.kt_pools)
             for dst, tile in ((unit.kt, tokens.k), (unit.vt, tokens.v)):
-                steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.keys), tile, (unit.kv - g.kv) * depth, Engine.VECTOR)
+                steps += transpose_tokens(
+                    b, self.operands, dst.split(0, 1, self.task.keys), tile, (unit.kv - g.kv) * depth, self.copier
+                )
         unit.qt, unit.dot = (pool.next()[: unit.heads * depth] for pool in self.qt_pools)
         for dst, tile in ((unit.qt, tokens.q), (unit.dot, tokens.dout)):
             col = (unit.head - g.head) * depth
-            steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.queries), tile, col, Engine.VECTOR)
+            steps += transpose_tokens(b, self.operands, dst.split(0, 1, self.task.queries), tile, col, self.copier)
         if unit.starts:
             width = tokens.dout.free // tokens.dout.dims[0][1]
             steps += [
@@ -286,7 +309,7 @@ class _Backward:
         data = product.split(0, heads, self.task.depth)
         self.b.tensor_reduce(dst=tokens.delta[:rows, :, block], data=data, op="add")
 
-    # -- the stages of a tile of scores -----------------------------------------------------------------------------------
+    # -- the stages of a tile of scores -----------------------------------------------------------------------------
     def _part(self, unit: _Unit, index: int) -> slice:
         """The partitions of a head's transposed operands."""
         depth = self.task.depth
@@ -312,13 +335,9 @@ class _Backward:
         column = unit.group.batch * t.heads + head
         minus_lse = self.minus_lse[:n, column, item.block : item.block + 1]
         b.activation(dst=item.p, data=scores, bias=minus_lse, scale=t.scale, op="exp")
-        b.nc_matmul(
-            dst=dp, stationary=unit.dot[part, q0 : q0 + n], moving=unit.vt[part, item.k0 : item.k0 + width]
-        )
+        b.nc_matmul(dst=dp, stationary=unit.dot[part, q0 : q0 + n], moving=unit.vt[part, item.k0 : item.k0 + width])
         delta = self.tokens[unit.group].delta[:n, head - unit.group.head, item.block : item.block + 1]
-        b.scalar_tensor_tensor(
-            dst=item.ds, data=dp, operand0=delta, operand1=item.p, op0="subtract", op1="multiply"
-        )
+        b.scalar_tensor_tensor(dst=item.ds, data=dp, operand0=delta, operand1=item.p, op0="subtract", op1="multiply")
 
     def _products(self, item: _Item) -> None:
         """Add to dV and dK, and transpose dS."""
@@ -366,7 +385,7 @@ class _Backward:
         if item.last_strip:
             self._finish_queries(item)
 
-    # -- results ------------------------------------------------------------------------------------------------------
+    # -- results ----------------------------------------------------------------------------------------------------
     def _finish_queries(self, item: _Item) -> None:
         t, unit, n = self.task, item.unit, item.rows
         head = unit.head + item.index - unit.group.head
@@ -386,7 +405,7 @@ class _Backward:
         col = (kv - unit.group.kv) * t.depth
         start = item.segment * self.segment
         ends = turn == 0, turn == t.shared - 1
-        for i, (psum, factor, engine) in enumerate(((self.dk, t.scale, Engine.VECTOR), (self.dv, 1.0, Engine.SCALAR))):
+        for i, (psum, factor, engine) in enumerate(((self.dk, t.scale, self.copier), (self.dv, 1.0, Engine.SCALAR))):
             tile = self._results(unit)[1 + i]
             for block, rows, count in block_runs(start, min(start + self.segment, t.keys)):
                 dst = tile[:rows, block : block + count, col : col + t.depth]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention forward and backward share: the problem, tiles of tokens, constants, and the weaving of two streams.
+"""What attention forward and backward share: the problem, tiles of tokens, constants, and the weaving of two
+streams.
 
-Letters: B batch, H heads, T queries, S keys, D head size. A block is 128 tokens. A tile of tokens [128, blocks, W] holds
-token `128 * block + partition` with W = heads * D values, so that its DMA rows are as long as memory allows: in the usual
-layout [B, T, H, D] several heads of one token are adjacent.
-"""
+Letters: B batch, H heads, T queries, S keys, D head size. A block is 128 tokens. A tile of tokens [128, blocks, W]
+holds token `128 * block + partition` with W = heads * D values, so that the rows of its DMA are as long as memory
+allows: in the usual layout [B, T, H, D] the heads of one token are adjacent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from math import frexp
 from typing import NamedTuple
 
 import ml_dtypes
-import numpy as np
 
+from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
 from trnlab.kernels.view import View, rectangle
@@ -25,9 +25,10 @@ from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder, Pool
 
+RESERVE = 12 * 1024  # bytes of a partition for constants and statistics
 DMA_BYTES = 4096  # per partition and transfer: long enough to use the bandwidth, short enough to start early
 MIN_RUN_BYTES = 512  # heads are loaded together until the rows of a transfer are this long
-BIAS_FLOOR = -1e30  # stands for minus infinity in a bias: the PE array, which adds it, would turn infinity * 0 into NaN
+BIAS_FLOOR = -1e30  # stands for minus infinity in a bias: on the PE array, which adds it, 0 * infinity would be NaN
 
 Term = tuple[AP, AP, AP]  # dst, stationary, moving
 
@@ -44,20 +45,26 @@ class Task:
     scale: float
 
     def __post_init__(self) -> None:
-        assert self.depth <= P and self.heads % self.kv_heads == 0 and self.k.shape == self.v.shape
-        assert self.q.dtype is self.k.dtype is self.v.dtype and self.scale > 0
+        assert self.depth <= P, "heads are at most 128 wide"
+        assert self.heads % self.kv_heads == 0, "query heads share key heads evenly"
+        assert self.k.shape == self.v.shape
+        assert self.q.dtype is self.k.dtype is self.v.dtype
+        assert self.scale > 0, "the largest raw score must be the largest score"
         assert not self.causal or self.queries == self.keys, "causal attention needs as many queries as keys"
 
     @property
     def batch(self) -> int:
+        """B."""
         return self.q.shape[0]
 
     @property
     def heads(self) -> int:
+        """H."""
         return self.q.shape[1]
 
     @property
     def kv_heads(self) -> int:
+        """Hkv."""
         return self.k.shape[1]
 
     @property
@@ -67,18 +74,22 @@ class Task:
 
     @property
     def queries(self) -> int:
+        """T."""
         return self.q.shape[2]
 
     @property
     def keys(self) -> int:
+        """S."""
         return self.k.shape[2]
 
     @property
     def depth(self) -> int:
+        """D."""
         return self.q.shape[3]
 
     @property
     def dtype(self) -> DType:
+        """The format of q, k and v, and of the probabilities."""
         return self.q.dtype
 
     def span(self, q_end: int) -> int:
@@ -97,15 +108,23 @@ class Group:
     heads: int
 
 
-def groups(task: Task) -> list[Group]:
-    """Batch elements times the fewest key heads whose rows are worth a DMA."""
-    divisors = [n for n in range(1, task.kv_heads + 1) if task.kv_heads % n == 0]
+def plan_groups(task: Task, room: int, per_head: tuple[int, int]) -> tuple[list[Group], int]:
+    """Groups of heads, and how many of them have tiles at a time: two, so that one is loaded while one is at work.
+
+    A group is the fewest key heads whose rows are worth a DMA, or one when `room` bytes of a partition are too few.
+    per_head: tiles of tokens for each query head and for each key head.
+    """
+    blocks = per_head[0] * task.shared * count_blocks(task.queries) + per_head[1] * count_blocks(task.keys)
     row = task.depth * task.dtype.itemsize
-    kvs = next((n for n in divisors if n * row >= MIN_RUN_BYTES), task.kv_heads)
+    divisors = [n for n in range(1, task.kv_heads + 1) if task.kv_heads % n == 0]
+    wanted = next((n for n in divisors if n * row >= MIN_RUN_BYTES), task.kv_heads)
+    choices = ((wanted, 2), (1, 2), (1, 1))
+    kvs, bufs = next((c for c in choices if c[0] * c[1] * blocks * row <= room), choices[-1])
     r = task.shared
-    return [
+    found = [
         Group(batch, kv, kvs, kv * r, kvs * r) for batch in range(task.batch) for kv in range(0, task.kv_heads, kvs)
     ]
+    return found, min(bufs, len(found))
 
 
 def count_blocks(n: int) -> int:
@@ -188,6 +207,11 @@ def transpose_tokens(b: Builder, psum: Pool, dst: AP, tile: AP, col: int, engine
     ]
 
 
+def copier(chip: Chip) -> Engine:
+    """The engine that copies 16-bit tiles out of PSUM faster: VectorE if it has a mode for them, else ScalarE."""
+    return Engine.VECTOR if chip.has("vector_fast_modes") else Engine.SCALAR
+
+
 def evacuate(b: Builder, dst: AP, src: AP, engine: Engine, factor: float = 1.0) -> None:
     """dst = factor * src, on VectorE or ScalarE: the two that read PSUM."""
     if engine is Engine.SCALAR:
@@ -198,7 +222,7 @@ def evacuate(b: Builder, dst: AP, src: AP, engine: Engine, factor: float = 1.0) 
         b.tensor_scalar(dst=dst, data=src, operand0=factor, op0="multiply")
 
 
-# -- per-query statistics: columns [128 queries, heads, blocks] on chip, rows [heads, T] in HBM -----------------------
+# -- per-query statistics: columns [128 queries, heads, blocks] on chip, rows [heads, T] in HBM ---------------------
 def load_statistics(b: Builder, psum: Pool, columns: AP, view: View, factor: float) -> None:
     """columns[p, b*H + h, block] = factor * view[b, h, 128 * block + p], all fp32."""
     heads, tokens = view.shape[0] * view.shape[1], view.shape[2]
@@ -232,7 +256,7 @@ def store_statistics(b: Builder, psum: Pool, view: View, columns: AP) -> None:
                 dma_store(b, piece.ap, part)
 
 
-# -- constants and sums on the PE array -------------------------------------------------------------------------------
+# -- constants and sums on the PE array -----------------------------------------------------------------------------
 class Constants:
     """Small matrices that the PE array multiplies with, made on first use."""
 
@@ -240,7 +264,7 @@ class Constants:
         self._b, self._dtype = b, dt
         self._made: dict[tuple[str, DType], AP] = {}
         # Far below any score, and small enough that its sums stay finite.
-        self._masked = float(ml_dtypes.finfo(dt.numpy).min if dt.numpy != np.float32 else np.finfo(np.float32).min) / 4
+        self._masked = float(ml_dtypes.finfo(dt.numpy).min) / 4
 
     def identity(self, dt: DType | None = None) -> AP:
         """Ones on the diagonal [128, 128]."""
@@ -293,7 +317,15 @@ def accumulate(b: Builder, firsts: list[Term], more: list[Term]) -> None:
         b.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=True, stop=i == len(more) - 1)
 
 
-# -- bias ---------------------------------------------------------------------------------------------------------
+def by_rows(dst: AP, stationary: AP, moving: AP) -> list[Term]:
+    """A term of an accumulation group; one for each row of dst [P, rows, F] when they are not adjacent."""
+    (step, rows), (_, length) = dst.dims
+    if step == length or rows == 1:
+        return [(dst, stationary, moving)]
+    return [(dst[:, i], stationary, moving[:, i]) for i in range(rows)]
+
+
+# -- bias -----------------------------------------------------------------------------------------------------------
 class Bias:
     """An additive bias on chip, divided by `scale` since it joins the raw scores in PSUM; the PE array adds it."""
 

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention forward: the right numbers for every shape and option, no scores in HBM, engines kept busy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attention_problem import BF16_UNIT, CHIPS, Problem, builder, by_tokens, exact, heads_first, run, tensors, worst
+
+from trnlab.errors import CapacityError
+from trnlab.isa import REGISTRY
+from trnlab.isa.base import Engine
+from trnlab.kernels.attention import attention_forward
+from trnlab.kernels.view import full
+from trnlab.sim.functional import Machine
+from trnlab.sim.timing import time_routine
+
+
+def forward_routine(p):
+    b = builder(p)
+    q, k, v = (by_tokens(b, n, s, p.kind) for n, s in (("q", p.q_shape), ("k", p.k_shape), ("v", p.k_shape)))
+    bias = full(b.param("bias", p.bias, "float32")) if p.bias is not None else None
+    out = by_tokens(b, "out", p.q_shape, p.kind)
+    lse = full(b.param("lse", (p.batch, p.heads, p.queries), "float32"))
+    free = b.sbuf_free
+    attention_forward(b, q, k, v, out, lse, causal=p.causal, scale=p.scale, bias=bias)
+    assert b.sbuf_free == free, "the call must release its tiles"
+    return b.build()
+
+
+def forward(p, q, k, v, bias=None):
+    """out [B, T, H, D] and lse [B, H, T] as the kernel computes them."""
+    out, lse = np.zeros(p.q_shape, q.dtype), np.zeros((p.batch, p.heads, p.queries), np.float32)
+    run(p, forward_routine(p), [q, k, v, *([bias] if bias is not None else []), out, lse])
+    return out, lse
+
+
+FP32 = [
+    *(Problem(queries=t, causal=c, depth=64) for t in (1, 77, 128, 130, 300) for c in (False, True)),
+    *(Problem(depth=d, causal=True, queries=200) for d in (16, 32, 64, 80, 96, 128)),
+    Problem(queries=1024, depth=64, causal=True, chip="trn1"),
+    Problem(heads=1, queries=600, depth=128),
+    Problem(heads=1, queries=100, keys=1300, depth=128),
+    Problem(queries=1, keys=300),
+    Problem(queries=260, keys=1),
+    Problem(batch=3, heads=4, queries=100, causal=True),
+    Problem(batch=2, heads=1, queries=128, depth=128),
+    Problem(heads=6, kv_heads=2, depth=64, causal=True),
+    Problem(heads=8, kv_heads=1, queries=40),
+    Problem(heads=4, kv_heads=2, queries=600, keys=300, depth=16),
+]
+BIASES = ((2, 2, 130, 200), (1, 1, 130, 200), (2, 1, 1, 200), (1, 2, 1, 200))
+BIASED = [Problem(batch=2, keys=200, bias=shape) for shape in BIASES]
+
+
+@pytest.mark.parametrize("p", [*FP32, *BIASED, Problem(causal=True, bias=(1, 2, 130, 130))], ids=str)
+def test_fp32_is_right_to_five_digits(p):
+    (q, k, v, _), bias = tensors(p)
+    out, lse = forward(p, q, k, v, bias)
+    _, expected, expected_lse = exact(p, q, k, v, bias)
+    assert worst(heads_first(p, out), expected) <= 1e-5
+    assert worst(lse, expected_lse) <= 1e-5
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize(
+    "p",
+    [
+        Problem(heads=4, queries=128, causal=True),
+        Problem(queries=300, depth=64),
+        Problem(heads=1, queries=520, depth=128, causal=True),
+        Problem(heads=4, kv_heads=2, queries=130, keys=200, depth=96),
+        Problem(keys=200, bias=(1, 1, 130, 200)),
+    ],
+    ids=str,
+)
+def test_bf16_is_as_right_as_the_format_allows(p, chip):
+    """Against exact attention of the same rounded inputs. Each probability is rounded once, by at most u = 2^-8 of
+    itself, in the product with V and in the sum that divides it: at most 2u of the largest value. The output is
+    rounded once more. lse is the log of a sum whose terms are off by u. Sums and exponentials are fp32.
+    """
+    p = replace(p, kind="bfloat16", chip=chip)
+    (q, k, v, _), bias = tensors(p)
+    out, lse = forward(p, q, k, v, bias)
+    _, expected, expected_lse = exact(p, q, k, v, bias)
+    allowed = BF16_UNIT * (2 * np.abs(v.astype(np.float64)).max() + np.abs(expected)) * 1.01
+    assert (np.abs(heads_first(p, out) - expected) <= allowed).all()
+    assert np.abs(lse - expected_lse).max() <= 1.01 * BF16_UNIT + 1e-5 * np.abs(expected_lse).max()
+
+
+@pytest.mark.parametrize(("kind", "spread"), [("float32", 1e4), ("bfloat16", 1e3)])
+def test_scores_in_the_thousands_neither_overflow_nor_vanish(kind, spread):
+    p = Problem(kind=kind, spread=spread, causal=True, depth=64)
+    (q, k, v, _), _ = tensors(p)
+    out, lse = forward(p, q, k, v)
+    assert np.abs(lse).max() > 1000
+    assert np.isfinite(out.astype(np.float32)).all()
+    assert np.isfinite(lse).all()
+
+
+def test_minus_infinity_in_a_bias_removes_keys():
+    """As padding does: the result is that of the keys that remain, and of uniform weights where none does."""
+    p = Problem(batch=2, keys=200, bias=(2, 1, 1, 200))
+    (q, k, v, _), _ = tensors(p)
+    bias = np.zeros(p.bias, np.float32)
+    bias[0, ..., 90:], bias[1] = -np.inf, -np.inf
+    out, _ = forward(p, q, k, v, bias)
+    short = replace(p, batch=1, keys=90, bias=None)
+    _, expected, _ = exact(short, q[:1], k[:1, :90], v[:1, :90], None)
+    assert worst(heads_first(p, out)[:1], expected) <= 1e-5
+    assert worst(out[1], np.broadcast_to(v[1].astype(np.float64).mean(0), out[1].shape)) <= 1e-5
+
+
+def test_layout_in_memory_changes_no_bit():
+    """Slices of one fused [B, T, 3, H, D] and contiguous [B, H, T, D] give the same output."""
+    p = Problem(batch=2, heads=4, queries=140, causal=True, kind="bfloat16")
+    (q, k, v, _), _ = tensors(p)
+    expected, expected_lse = forward(p, q, k, v)
+    fused = np.stack([q, k, v], 2)
+    apart = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]
+    for arrays in ([fused], apart):
+        b = builder(p)
+        params = [full(b.param(f"x{i}", a.shape, p.kind)) for i, a in enumerate(arrays)]
+        views = [params[0][:, :, i].permute(0, 2, 1, 3) for i in range(3)] if len(arrays) == 1 else params
+        out_ap, lse_ap = b.param("out", apart[0].shape, p.kind), b.param("lse", expected_lse.shape, "float32")
+        attention_forward(b, *views, full(out_ap), full(lse_ap), causal=True, scale=p.scale)
+        out, lse = np.zeros_like(apart[0]), np.zeros_like(expected_lse)
+        run(p, b.build(), [*arrays, out, lse])
+        assert (out.swapaxes(1, 2).view(np.uint16) == expected.view(np.uint16)).all()
+        assert (lse == expected_lse).all()
+
+
+def test_the_order_of_the_timeline_gives_the_same_bits():
+    """Dependencies hold all that program order implies: executed as the clock has it, nothing changes."""
+    p = Problem(batch=3, heads=4, kv_heads=2, queries=300, depth=64, causal=True, kind="bfloat16", chip="trn1")
+    (q, k, v, _), _ = tensors(p)
+    expected, expected_lse = forward(p, q, k, v)
+    routine = forward_routine(p)
+    order = np.argsort(time_routine(routine, CHIPS["trn1"]).start, kind="stable")
+    assert (np.diff(order) < 0).any()
+    out, lse = np.zeros_like(expected), np.zeros_like(expected_lse)
+    Machine(CHIPS["trn1"]).call(routine, [q, k, v, out, lse], order=order)
+    assert (out.view(np.uint16) == expected.view(np.uint16)).all()
+    assert (lse == expected_lse).all()
+
+
+def of(routine, name):
+    return routine.opcode == REGISTRY[name].opcode
+
+
+def test_only_inputs_and_results_pass_through_hbm():
+    p = Problem(batch=2, heads=4, queries=600, depth=64, kind="bfloat16")
+    routine = forward_routine(p)
+    moved = sum(routine.works[i].nbytes for i in routine.work[of(routine, "dma_copy")])
+    size = p.batch * p.heads * p.queries
+    assert moved == 4 * size * p.depth * 2 + size * 4
+    assert routine.scratch_bytes == 0
+
+
+def test_causal_attention_skips_what_lies_above_the_diagonal():
+    """Eight blocks a side: 36 of 64 are computed."""
+    p = Problem(heads=4, queries=1024, depth=64, kind="bfloat16")
+    work = []
+    for routine in (forward_routine(p), forward_routine(replace(p, causal=True))):
+        activations = [routine.works[i] for i in routine.work[of(routine, "activation")]]
+        work.append(sum(w.n for w in activations if w.m))  # functions, not copies
+    assert work[1] <= 0.6 * work[0]
+
+
+@pytest.mark.parametrize(("chip", "busy"), [("trn1", 0.55), ("trn2", 0.75)])
+def test_the_pe_array_is_kept_busy_by_one_head(chip, busy):
+    """4096 queries and keys, D = 128, bf16: the share of the time, from the first instruction on, of matmuls."""
+    p = Problem(heads=1, queries=4096, depth=128, kind="bfloat16", chip=chip)
+    routine = forward_routine(p)
+    timeline = time_routine(routine, CHIPS[chip])
+    matmuls = of(routine, "nc_matmul")
+    assert (timeline.engine[matmuls] == Engine.TENSOR).all()
+    active = (timeline.end - timeline.start)[matmuls].sum()
+    assert active >= busy * (timeline.done.max() - timeline.startup)
+
+
+def test_too_long_for_sbuf_is_said():
+    with pytest.raises(CapacityError, match="does not fit in SBUF"):
+        forward_routine(Problem(heads=1, queries=40_000, depth=128))
