@@ -107,6 +107,8 @@ class Partition:
                 self._new(Kind.ATTENTION, op)
             else:
                 self._place(op)
+        self._sink_epilogues()
+        self._merge_siblings()
         return self._ordered()
 
     # -- placing one op -----------------------------------------------------------------------------------------
@@ -127,9 +129,9 @@ class Partition:
 
     def _candidates(self, op: Op) -> list[Group]:
         """Groups that compute an operand, latest first; then loops over rows that read one anyway."""
-        roots = [self.root(v) for v in op.operands if v.type.size > 1]
+        roots = [self.root(v) for v in op.operands]
         owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in (Kind.ROWS, Kind.DOT)}
-        beside = {g for v in roots for g in self.readers.get(v, ()) if g.ops} - owners
+        beside = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops} - owners
         found = [*sorted(owners, key=lambda g: -g.id), *sorted(beside, key=lambda g: -g.id)]
         return [g for g in found if g.update == (op in self._updates)]
 
@@ -214,6 +216,41 @@ class Partition:
         group.outer[ids] = Class.ROW
         return cols, Class.FULL
 
+    # -- second thoughts, once all readers are known ------------------------------------------------------------
+    def _sink_epilogues(self) -> None:
+        """Move what a matmul's epilogue computes for one loop over rows alone into that loop: it is not stored then."""
+        readers = self.graph.users()
+        outputs = {self.root(v) for v in self.graph.outputs}
+        for group in self.groups:
+            for op in reversed(group.ops[1:] if group.kind is Kind.DOT else ()):
+                if op.result in outputs:
+                    continue
+                users = {self.owner.get(r.result) for r in self._computing_readers(op.result, readers)}
+                user = users.pop() if len(users) == 1 else None
+                if user is not None and user is not group and user.kind is Kind.ROWS and self._admits(user, op):
+                    group.ops.remove(op)
+                    del group.classes[op.result]
+                    user.outer = {v: c for v, c in user.outer.items() if self.root(v) is not op.result}
+                    self._add(user, op)
+                    user.ops.sort(key=self._position.__getitem__)
+
+    def _computing_readers(self, value: Value, readers: dict[Value, list[Op]]) -> list[Op]:
+        """The ops that read a value, views looked through."""
+        found = []
+        for op in readers.get(value, ()):
+            is_view = op.name in VIEW_OPS and op.result not in self.copies
+            found += self._computing_readers(op.result, readers) if is_view else [op]
+        return found
+
+    def _merge_siblings(self) -> None:
+        """Loops over rows that read the same tensor read it once."""
+        for value in list(self.readers):
+            beside = list(dict.fromkeys(g for g in self.readers[value] if g.ops))
+            for i, group in enumerate(beside):
+                for other in beside[i + 1 :]:
+                    if group.ops and other.ops and self._mergeable(group, other):
+                        self._merge(group, other)
+
     # -- joining two groups -------------------------------------------------------------------------------------
     def _absorb(self, group: Group, op: Op) -> None:
         """Take in the other groups of rows that compute operands of `op`, which has just joined `group`."""
@@ -261,7 +298,10 @@ class Partition:
         into.loads |= gone.loads
         for value in gone.classes:
             self.owner[value] = into
-        self.groups[gone.id] = Group(gone.id, Kind.ROWS, 0)  # an empty one in its place
+        for value, cls in gone.outer.items():
+            if cls is Class.FULL:
+                self.readers.setdefault(self.root(value), []).append(into)
+        gone.ops, gone.classes, gone.outer = [], {}, {}  # what has no ops is no group any more
         old, new = 1 << gone.id, 1 << into.id
         before = (self._ancestors[into.id] | self._ancestors[gone.id]) & ~old & ~new
         self._ancestors[into.id] = before
