@@ -31,8 +31,9 @@ def summarise(run: Run) -> dict[str, Any]:
     step_s = sum(e.timeline.total * count for e, count in calls) / PS_PER_S
     peak = chip.peak_flops(PRECISIONS[run.session.precision])
     flops = sum(e.metadata["model_flops"] * count for e, count in calls)
-    engines = _engines([(e.timeline, count) for e, count in calls], step_s)
-    read, written, executed = _work([(e.timeline, count) for e, count in calls])
+    timelines = [(e.timeline, count) for e, count in calls]
+    engines = engine_activity(timelines)
+    read, written, executed = _work(timelines)
     tokens_per_s = run.tokens_per_step / step_s
     return {
         "step_time_s": step_s,
@@ -79,13 +80,17 @@ def _op_flops(op: Op) -> int:
     return 0
 
 
-def _engines(calls: list[tuple[Timeline, int]], step_s: float) -> dict[str, dict[str, float]]:
-    """Per engine, and for the DMA engines together, the share of the step in which it is at work."""
+def engine_activity(calls: list[tuple[Timeline, int]]) -> dict[str, dict[str, float]]:
+    """Per engine, and for the DMA engines together, the share of the time in which it is at work.
+
+    calls: timelines with how often each is executed, one after the other.
+    """
     busy: Counter[str] = Counter()
     for timeline, count in calls:
         for name, spans in _spans(timeline).items():
             busy[name] += _covered(*spans) * count
-    return {name: {"active": busy[name] / PS_PER_S / step_s} for name in (*ENGINES, "dma")}
+    total = sum(timeline.total * count for timeline, count in calls)
+    return {name: {"active": busy[name] / total} for name in (*ENGINES, "dma")}
 
 
 def _spans(timeline: Timeline) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
