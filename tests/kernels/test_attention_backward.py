@@ -101,7 +101,10 @@ def test_fp32_gradients_are_right_to_five_digits(p):
     expected, _ = exact_gradients(p, *inputs[:4], bias)
     for grad, exact_grad, heads in zip(got, expected, (p.heads, *(p.kv_heads or p.heads,) * 2)):
         error = np.abs(heads_first(replace(p, heads=heads), grad) - exact_grad).max()
-        assert error <= 1e-5 * max(np.abs(exact_grad).max(), 0.1)  # one key alone leaves dq and dk zero
+        largest = np.abs(exact_grad).max()
+        if p.k_shape[1] == 1:  # dq and dk are zero, but for what cancels: terms of the size of dout . v
+            largest = max(largest, p.depth**0.5)
+        assert error <= 1e-5 * largest
 
 
 @pytest.mark.parametrize("chip", CHIPS)
