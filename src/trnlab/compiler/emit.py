@@ -10,7 +10,7 @@ Shape letters: P partition (rows of the tile), F free (columns of the tile).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +83,20 @@ class Emitter:
         self._done: set[Op] = set()
         self._temps: list[tuple[TileSpace, AP]] = []
 
+    def sibling(self) -> Emitter:
+        """Another one for the next tile of the same loop: tiles, engines' loads and what was loaded for good are shared."""
+        twin = Emitter(self.b, self.group, self.part, self.loader.sibling(), self.wide, self.narrow)
+        twin.busy = self.busy
+        return twin
+
     # -- one sweep ----------------------------------------------------------------------------------------------
     def sweep(self, plan: Plan, frame: Frame, base: dict[Value, AP] | None = None) -> None:
         """Compute and store what the plan says for the rows and columns of `frame`; `base` is given already."""
+        for _ in self.steps(plan, frame, base):
+            pass
+
+    def steps(self, plan: Plan, frame: Frame, base: dict[Value, AP] | None = None) -> Iterator[None]:
+        """The same op by op, for sweeps that take turns."""
         self.plan, self.frame = plan, frame
         self.values = {**self.rows, **(base or {})}
         self.refs = dict(plan.uses)
@@ -97,6 +108,7 @@ class Emitter:
                 self.b.location = op.loc or self.b.location
                 _RULES[op.name](self, op)
                 self._after(op)
+            yield
         self._give_temps()
 
     def temp(self, space: TileSpace, like: AP, dtype: DType = float32) -> AP:

@@ -78,6 +78,12 @@ class Loader:
         self._sums: dict[tuple[Value, int], list[AP]] = {}
         self._ones: dict[DType, AP] = {}
 
+    def sibling(self) -> Loader:
+        """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
+        twin = Loader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
+        twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
+        return twin
+
     def outer_class(self, value: Value) -> Class:
         """Along what a value from outside varies, as fusion decided."""
         return self.group.outer[value]

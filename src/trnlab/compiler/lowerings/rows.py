@@ -14,7 +14,9 @@ Shape letters: P partition (rows), F free (columns of a sweep), R rows, C column
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from trnlab.compiler.emit import Emitter
 from trnlab.compiler.groups import Class, Group
@@ -25,60 +27,94 @@ from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
 
 CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # columns of a sweep, when not the whole row
-BUFFERS = (3.0, 2.0, 1.5, 1.0)  # tiles to have, over what one sweep needs: more lets sweeps overlap
-PSUM_SUM_COLUMNS = 4096  # eight banks of 512: what sums over rows may occupy
+TURNS = ((4, 5.0), (3, 4.0), (2, 3.0), (1, 2.0), (1, 1.5), (1, 1.0))
+"""Sweeps that take turns, and tiles to have over what one sweep needs. An engine executes in order: instructions that
+wait for each other would leave it idle, so several tiles go through the same ops side by side."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a loop was given: sweeps side by side, and tiles per item size, whole and [P, 1]."""
+
+    turns: int
+    wide: dict[int, int]
+    narrow: dict[int, int]
 
 
 class RowLoop:
-    """One group of rows and the sizes its loop was given."""
+    """One group of rows and the width of its sweeps."""
 
     def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
         self.low, self.domain, self.width = low, domain, width
         self.stages = stages_of(low, staged=width < domain.cols)
 
-    def run(self, counts: tuple[dict[int, int], dict[int, int]] | None, trial: Loader | None) -> Emitter:
-        """Record the loop; with `counts` and `trial` of an earlier trial run, with all tiles placed before it."""
+    def run(self, sizes: Sizes | None, trial: Loader | None) -> Emitter:
+        """Record the loop; with the sizes and the loader of an earlier trial run, all tiles are placed before it."""
         b = self.low.b
-        wide = TileSpace(b, self.width, counts and counts[0], "tile")
-        narrow = TileSpace(b, 1, counts and counts[1], "row")
+        wide = TileSpace(b, self.width, sizes and sizes.wide, "tile")
+        narrow = TileSpace(b, 1, sizes and sizes.narrow, "row")
         loader = Loader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
         if trial is not None:
             loader.prepare(trial)
-        emitter = Emitter(b, self.low.group, self.low.part, loader, wide, narrow)
+        first = Emitter(b, self.low.group, self.low.part, loader, wide, narrow)
+        emitters = [first, *(first.sibling() for _ in range(1, sizes.turns if sizes else 1))]
         rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.cols, self.width)
-        if counts is None:  # the first and the last of each show all there is
+        if sizes is None:  # the first and the last of each show all there is
             rows, cols = rows[:: max(len(rows) - 1, 1)], cols[:: max(len(cols) - 1, 1)]
         if _columns_outside(self.low.group, self.domain, self.width):
-            for col in cols:
-                for row in rows:
-                    self._sweep(emitter, self.stages[0], row, col)
+            corners = [(row, col) for col in cols for row in rows]
+            for batch in _batches(corners, len(emitters)):
+                self._side_by_side(emitters, self.stages[0], batch)
+                for emitter in emitters:
                     emitter.end_row()
         else:
-            for row in rows:
-                self._rows(emitter, row, cols)
-        return emitter
+            for batch in _batches(list(rows), len(emitters)):
+                self._rows(emitters, batch, cols)
+        return first
 
-    def _rows(self, emitter: Emitter, row: int, cols: range) -> None:
-        rows = min(128, self.domain.rows - row)
+    def _rows(self, emitters: list[Emitter], rows: list[int], cols: range) -> None:
         for plan in self.stages:
             if plan.per_row:
-                emitter.sweep(plan, Frame(self.domain, row, rows, 0, self.domain.cols))
+                frames = [self._whole(row) for row in rows]
+                take_turns([e.steps(plan, frame) for e, frame in zip(emitters, frames)])
                 continue
             for col in cols:
-                self._sweep(emitter, plan, row, col)
+                self._side_by_side(emitters, plan, [(row, col) for row in rows])
             if self.width < self.domain.cols:
-                self._store_sums(emitter, plan, Frame(self.domain, row, rows, 0, self.domain.cols))
-        emitter.end_row()
+                for emitter, row in zip(emitters, rows):
+                    self._store_sums(emitter, plan, self._whole(row))
+        for emitter in emitters:
+            emitter.end_row()
 
-    def _sweep(self, emitter: Emitter, plan: Plan, row: int, col: int) -> None:
-        rows, cols = min(128, self.domain.rows - row), min(self.width, self.domain.cols - col)
-        emitter.sweep(plan, Frame(self.domain, row, rows, col, cols))
+    def _side_by_side(self, emitters: list[Emitter], plan: Plan, corners: list[tuple[int, int]]) -> None:
+        frames = [
+            Frame(self.domain, row, min(128, self.domain.rows - row), col, min(self.width, self.domain.cols - col))
+            for row, col in corners
+        ]
+        take_turns([e.steps(plan, frame) for e, frame in zip(emitters, frames)])
+
+    def _whole(self, row: int) -> Frame:
+        return Frame(self.domain, row, min(128, self.domain.rows - row), 0, self.domain.cols)
 
     def _store_sums(self, emitter: Emitter, plan: Plan, frame: Frame) -> None:
         """Reductions whose columns came in chunks are complete, and can be written, only now."""
         for op in plan.ops:
             if op.result in self.low.stores and op.result in emitter.rows:
                 emitter.store_row(op.result, frame)
+
+
+def take_turns(sweeps: list[Iterator[None]]) -> None:
+    """One op of each sweep after the other until all are done."""
+    while sweeps:
+        sweeps = [s for s in sweeps if next(s, _DONE) is not _DONE]
+
+
+_DONE = object()
+
+
+def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def lower_rows(low: Lowering, turns: SbufTurns | None = None) -> None:
@@ -131,12 +167,19 @@ def _lower_domain(low: Lowering, domain: Domain, turns: SbufTurns) -> None:
         need = emitter.wide.peak, emitter.narrow.peak
         trial_b = trial.low.b
         fixed = trial_b.sbuf_limit - trial_b.sbuf_free - _bytes(need[0], width) - _bytes(need[1], 1)
-        for factor in BUFFERS:
-            counts = ({k: round(n * factor) for k, n in need[0].items()}, {k: 3 * n for k, n in need[1].items()})
-            total = fixed + _bytes(counts[0], width) + _bytes(counts[1], 1)
+        sweeps = -(-domain.rows // 128) * -(-domain.cols // width)
+        for count, factor in TURNS:
+            if count > max(sweeps, 1):
+                continue
+            sizes = Sizes(
+                count,
+                {k: round(n * factor) for k, n in need[0].items()},
+                {k: (count + 2) * n for k, n in need[1].items()},
+            )
+            total = fixed + _bytes(sizes.wide, width) + _bytes(sizes.narrow, 1)
             if total <= low.b.sbuf_limit:
                 turns.make_room(total)
-                RowLoop(low, domain, width).run(counts, emitter.loader)
+                RowLoop(low, domain, width).run(sizes, emitter.loader)
                 return
     raise CapacityError(
         "a fused loop does not fit in SBUF", code="TRN503", limit=f"{low.b.sbuf_limit} bytes per partition",
