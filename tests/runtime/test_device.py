@@ -11,9 +11,9 @@ import pytest
 from runtime_samples import TARGET, graph
 
 from trnlab import chips
-from trnlab.errors import CapacityError, RunError
+from trnlab.errors import CapacityError, NumericsError, RunError
 from trnlab.graph.builder import GraphBuilder
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.runtime import cache_report
 from trnlab.runtime.cache import Cache
 from trnlab.runtime.device import Array, Executable, compile_graph
@@ -90,6 +90,32 @@ def test_outputs_are_new_arrays_unless_they_replace_an_input() -> None:
     assert y is x
     assert (x == 5).all()
     assert s.counters.instructions == 2 * compiled(s).program.num_instructions
+
+
+def test_a_value_that_is_not_finite_is_told_on_request_only() -> None:
+    x, b = arrays()
+    x[3, 2] = np.inf
+    s = session()
+    compiled(s).load(s).run([x, b])
+    s = session()
+    s.check_nan = True
+    with pytest.raises(NumericsError):
+        compiled(s).load(s).run([x, b])
+
+
+def test_stochastic_rounding_is_reproducible_and_differs_between_steps_and_seeds() -> None:
+    builder = GraphBuilder("narrow")
+    builder.output(builder.convert(builder.input("x", (8, 64), float32), bfloat16), "y")
+    x = np.full((8, 64), 1.003, np.float32)
+
+    def two_steps(seed: int) -> list[bytes]:
+        s = session()
+        s.stochastic_rounding, s.seed = True, seed
+        loaded = compile_graph(builder.graph, s).load(s)
+        return [loaded.run([x])[0].tobytes() for _ in range(2)]
+
+    assert two_steps(1) == two_steps(1)
+    assert len({*two_steps(1), *two_steps(2)}) == 4
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trnlab.runtime.session import Session
 
 SAVE_EVERY_S = 5.0
+RENDERED = ("report.html", "trace.json")  # what `profile` makes of a finished run
 StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times executed
 
 
@@ -50,6 +51,8 @@ class Run:
         self._started = datetime.now(UTC)
         self._clock = self._step_clock = self._saved = time.perf_counter()
         self.save("running")
+        for name in RENDERED:  # of an earlier run in the same folder
+            (folder / name).unlink(missing_ok=True)
 
     # -- what the run is told -----------------------------------------------------------------------------------
     def executed(self, executable: Executable) -> None:
