@@ -86,7 +86,7 @@ def check(function, inputs, tolerance=TOLERANCE):
 
 
 def gradients_through_graph(model, batch, loss_fn=None):
-    """Loss and gradients by name of a model on `neuron`, through `capture_step` and the interpreter; also the capture."""
+    """Loss and gradients by name of a model on `neuron`, through `capture_step` and the interpreter."""
     model, batch = copy.deepcopy(model).to("neuron"), [x.to("neuron") for x in batch]
     captured = neuron.capture_step(model, None, loss_fn, batch)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each lowering against eager PyTorch on the CPU in fp32, with gradients: error at most 1e-5 of the largest magnitude."""
+"""Each lowering against eager PyTorch on the CPU in fp32, with gradients: off by at most 1e-5 of the largest."""
 
 import pytest
 import torch
@@ -307,7 +307,7 @@ LOW_PRECISION = {
 
 @pytest.mark.parametrize("name", LOW_PRECISION)
 def test_bf16_rounds_once_per_operator(name):
-    """bf16 keeps 8 bits: one rounding of a result is off by at most 2^-9 of it; PyTorch's may go the other way: 2^-8."""
+    """bf16 keeps 8 bits: a rounding is off by at most 2^-9; PyTorch's may go the other way, which makes 2^-8."""
     x = normal(5, 33).bfloat16()
     expected = [LOW_PRECISION[name](x)]
     got, _, _ = through_graph(LOW_PRECISION[name], [x], gradients=False)

@@ -70,7 +70,7 @@ def eager_steps(model, optimizer, steps, max_norm=None, scheduler=None):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_match_eager_steps(name):
-    """Parameters after three steps differ by rounding only: at most 2e-2 of the distance that the steps moved them."""
+    """After three steps parameters differ by rounding only: at most 2e-2 of the distance that they moved."""
     start = small()
     reference, model = copy.deepcopy(start), copy.deepcopy(start).to("neuron")
     if name == "adamw_capturable":

@@ -87,7 +87,7 @@ class TrainStep:
         return reported
 
     def _settings(self) -> Hashable:
-        # -- running --------------------------------------------------------------------------------------------------
+        # -- running ------------------------------------------------------------------------------------------
         groups = tuple(
             (*((k, str(v)) for k, v in g.items() if k not in _NOT_CONSTANT), *(id(p) for p in g["params"]))
             for g in self.optimizer.param_groups
