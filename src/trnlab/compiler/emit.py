@@ -19,10 +19,9 @@ import numpy as np
 from trnlab.compiler.groups import Class, Group, Partition
 from trnlab.compiler.tiles import Plan, TileSpace, origin
 from trnlab.compiler.tilesource import Frame, Loader
-from trnlab.errors import UnsupportedOpError
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine, Memory
-from trnlab.numerics.dtypes import DType, bool_, float32, int32
+from trnlab.numerics.dtypes import DType, bool_, float32, int32, uint32
 from trnlab.program import AP, Builder
 
 ALU = {
@@ -592,8 +591,24 @@ class Emitter:
         )
 
     def random(self, op: Op) -> None:
-        """Uniform numbers in [0, 1): the top 24 random bits."""
-        raise UnsupportedOpError("random numbers are not lowered yet", where=op.loc)
+        """Uniform numbers in [0, 1) from the hardware's generator: the top 24 of 32 random bits.
+
+        Every row of every sweep has a seed of its own, seed + its number among all rows and streams of the graph, so
+        the numbers do not depend on how the loop is cut.
+        """
+        frame, stream = self.frame, op.attrs["stream"]
+        chunks = -(-frame.domain.cols // frame.cols)
+        first = (stream * frame.domain.rows + frame.row) * chunks + frame.col // frame.cols + frame.domain.offset
+        seed, number = (self.narrow.take(frame.rows, 1, int32) for _ in range(2))
+        bits = self.wide.take(frame.rows, frame.cols, uint32)
+        self.b.iota(dst=number, pattern=((0, 1),), offset=first % 2**30, channel_multiplier=chunks)
+        self.b.tensor_tensor(
+            dst=seed, data1=self.ap(op.operands[0]), data2=number, op="add", engine=Engine.GPSIMD,
+        )  # fmt: skip
+        self.b.rng(dst=bits, seed=seed)
+        self.b.tensor_scalar(dst=bits, data=bits, operand0=8, op0="right_shift")
+        self.b.tensor_scalar(dst=self.dst(op.result), data=bits, operand0=2.0**-24, op0="multiply")
+        self._temps += [(self.narrow, seed), (self.narrow, number), (self.wide, bits)]
 
     # -- reductions ---------------------------------------------------------------------------------------------
     def reduce(self, op: Op) -> None:

@@ -139,7 +139,9 @@ class Partition:
         """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
         if any(self._depends(self.owner.get(self.root(v)), group) for v in op.operands):
             return False
-        if op.name == "reduce":
+        if op.name == "trn.rng_uniform":
+            verdict = self._admit_random(group, op)
+        elif op.name == "reduce":
             verdict = self._admit_reduce(group, op)
         elif op.name == "gather":
             verdict = self._admit_gather(group, op)
@@ -153,7 +155,7 @@ class Partition:
     def _admit_elementwise(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
         cols = group.cols
         size = op.result.type.size
-        if OPS[op.name].kind != ELEMENTWISE and op.name != "trn.rng_uniform":
+        if OPS[op.name].kind != ELEMENTWISE:
             return None
         inner: list[Class] = []
         outer: list[Value] = []
@@ -185,7 +187,7 @@ class Partition:
             return None
         group.loads |= loads
         group.outer.update(found)
-        return cols, Class.FULL if op.name == "trn.rng_uniform" else join(*inner)
+        return cols, join(*inner)
 
     def _admit_reduce(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
         value, dims = op.operands[0], op.attrs["dimensions"]
@@ -205,6 +207,13 @@ class Partition:
         if op.attrs["kind"] != "add" or (has_rows and not _fits_psum(sums + 1, cols)) or sums + 1 > PSUM_BANKS:
             return None
         return cols, Class.FINAL
+
+    def _admit_random(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
+        (seed,) = op.operands
+        if self.inside(seed, group) or op.result.type.size != group.size or group.kind is not Kind.ROWS:
+            return None
+        group.outer[seed] = Class.SCALAR
+        return group.cols, Class.FULL
 
     def _admit_gather(self, group: Group, op: Op) -> tuple[int | None, Class] | None:
         table, ids = op.operands
