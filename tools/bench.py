@@ -92,11 +92,10 @@ def attention_program(target: str, length: int, head: int) -> Any:
 def tensor_active(program: Any) -> float:
     """Percent of the time in which the PE array is at work."""
     from trnlab import chips
-    from trnlab.runtime.performance import engine_activity
-    from trnlab.sim.timing import time_program
+    from trnlab.sim.timing import summarise, time_program
 
     timeline = time_program(program, chips.get(program.target))
-    return 100 * engine_activity([(timeline, 1)])["tensor"]["active"]
+    return 100 * summarise(timeline).engine("tensor").share
 
 
 def matmul_numbers() -> float:

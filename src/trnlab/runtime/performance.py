@@ -7,19 +7,20 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trnlab import chips
 from trnlab.graph.ir import Graph, Op
+from trnlab.runtime.memory import Forecast
 from trnlab.runtime.session import PRECISIONS
-from trnlab.timeline import ENGINES, Timeline
+from trnlab.sim import timing
 from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:
+    from trnlab.runtime.device import Executable
     from trnlab.runtime.run import Run
 
 SECONDS_PER_HOUR = 3600
 MILLION = 1e6
+LARGEST_TENSORS = 12
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -28,14 +29,16 @@ def summarise(run: Run) -> dict[str, Any]:
     if not calls:
         return {}
     chip = run.session.chip
-    step_s = sum(e.timeline.total * count for e, count in calls) / PS_PER_S
+    parts = [(timing.summarise(e.timeline), count) for e, count in calls]
+    step_s = sum(part.total * count for part, count in parts) / PS_PER_S
     peak = chip.peak_flops(PRECISIONS[run.session.precision])
     flops = sum(e.metadata["model_flops"] * count for e, count in calls)
-    timelines = [(e.timeline, count) for e, count in calls]
-    engines = engine_activity(timelines)
-    read, written, executed = _work(timelines)
+    executed = sum(sum(part.pe_flops.values()) * count for part, count in parts)
+    read, written = (sum(getattr(part, side) * n for part, n in parts) for side in ("hbm_read", "hbm_write"))
+    critical = _critical(parts, step_s)
     tokens_per_s = run.tokens_per_step / step_s
     return {
+        "step": [{"executable": e.key, "times": count} for e, count in calls],
         "step_time_s": step_s,
         "tokens_per_step": run.tokens_per_step,
         "tokens_per_s": tokens_per_s,
@@ -44,19 +47,17 @@ def summarise(run: Run) -> dict[str, Any]:
         "model_flops_per_step": flops,
         "peak_flops": peak,
         "instructions_per_step": sum(e.program.num_instructions * count for e, count in calls),
-        "engines": engines,
-        "bound_by": max(engines, key=lambda name: float(engines[name]["active"])),
+        "engines": _engines(parts, step_s),
+        "critical_path": critical,
+        "bound_by": next(iter(critical)),
         "hbm": {
             "read_bytes": read,
             "write_bytes": written,
             "bandwidth_used": (read + written) / (step_s * chip.hbm.bandwidth.value),
         },
-        "memory": {
-            "peak_bytes": max(e.forecast.peak_bytes for e, _ in calls),
-            "capacity_bytes": chip.hbm.capacity_bytes,
-        },
+        "memory": _memory(max((e.forecast for e, _ in calls), key=lambda forecast: forecast.peak_bytes)),
         "cost": _cost(run.session.target, tokens_per_s),
-        "assumptions": [f"{path} = {f.value:g} {f.unit}: {f.source}" for path, f in chips.assumed(chip)],
+        "assumptions": _assumptions(calls, step_s),
     }
 
 
@@ -80,49 +81,57 @@ def _op_flops(op: Op) -> int:
     return 0
 
 
-def engine_activity(calls: list[tuple[Timeline, int]]) -> dict[str, dict[str, float]]:
-    """Per engine, and for the DMA engines together, the share of the time in which it is at work.
-
-    calls: timelines with how often each is executed, one after the other.
-    """
+def _engines(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str, dict[str, float]]:
+    """Per engine, and for the DMA engines together, the shares of the step in which it is active and busy."""
+    active: Counter[str] = Counter()
     busy: Counter[str] = Counter()
-    for timeline, count in calls:
-        for name, spans in _spans(timeline).items():
-            busy[name] += _covered(*spans) * count
-    total = sum(timeline.total * count for timeline, count in calls)
-    return {name: {"active": busy[name] / total} for name in (*ENGINES, "dma")}
+    for part, count in parts:
+        for use in part.engines:
+            active[use.name] += use.active * count
+            busy[use.name] += use.busy * count
+    return {
+        name: {"active": active[name] / PS_PER_S / step_s, "busy": busy[name] / PS_PER_S / step_s} for name in active
+    }
 
 
-def _spans(timeline: Timeline) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """(starts, ends) of the times at which each engine is at work; for DMA, while bytes flow."""
-    found = {}
-    for i, name in enumerate(ENGINES):
-        here = timeline.engine == i
-        found[name] = timeline.start[here], timeline.end[here]
-    moves = np.array([op.lanes > 0 for op in timeline.ops], bool)[timeline.op]
-    return {**found, "dma": (timeline.begin[moves], timeline.done[moves] - timeline.completion)}
+def _critical(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str, float]:
+    """Shares of the step by what the longest chain of dependencies spent its time on, the largest first."""
+    spent: Counter[str] = Counter()
+    for part, count in parts:
+        for name, time in part.critical.items():
+            spent[name] += time * count
+    return {name: time / PS_PER_S / step_s for name, time in spent.most_common()}
 
 
-def _covered(starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> int:
-    """Length of the union of intervals."""
-    if not len(starts):
-        return 0
-    order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(ends[order])
-    fresh = np.maximum(starts[1:], reach[:-1])
-    return int(reach[0] - starts[0] + np.maximum(reach[1:] - fresh, 0).sum())
+def _memory(forecast: Forecast) -> dict[str, Any]:
+    """HBM at its fullest, and the largest tensors in it."""
+    largest = [
+        {"name": need.name, "shape": list(need.shape), "dtype": need.dtype, "bytes": need.nbytes}
+        for need in forecast.tensors[:LARGEST_TENSORS]
+    ]
+    return {"peak_bytes": forecast.peak_bytes, "capacity_bytes": forecast.capacity_bytes, "largest": largest}
 
 
-def _work(calls: list[tuple[Timeline, int]]) -> tuple[int, int, int]:
-    """Bytes read from and written to HBM, and floating point operations of the PE array, of one step."""
-    read = written = executed = 0
-    for timeline, count in calls:
-        times = np.bincount(timeline.op, minlength=len(timeline.ops)) * count
-        for op, n in zip(timeline.ops, times.tolist()):
-            read += op.hbm_read * n
-            written += op.hbm_write * n
-            executed += op.flops * n if op.kind == "pe.matmul" else 0
-    return read, written, executed
+def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dict[str, Any]]:
+    """The assumed figures that the step's time depends on, the most important first."""
+    found: dict[str, dict[str, Any]] = {}
+    for executable, count in calls:
+        total = executable.timeline.total
+        for a in timing.assumptions(executable.program, executable.chip):
+            entry = found.setdefault(
+                a.path,
+                {
+                    "figure": a.path,
+                    "value": a.figure.value,
+                    "unit": a.figure.unit,
+                    "reason": a.figure.source,
+                    "halved": 0.0,
+                    "doubled": 0.0,
+                },
+            )
+            for side in ("halved", "doubled"):
+                entry[side] += (getattr(a, side) - total) * count / PS_PER_S / step_s
+    return sorted(found.values(), key=lambda entry: -max(abs(entry["halved"]), abs(entry["doubled"])))
 
 
 def _cost(target: chips.Target, tokens_per_s: float) -> dict[str, Any]:

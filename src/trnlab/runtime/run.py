@@ -4,6 +4,7 @@
     runs/<name>/summary.json              see `summary`; there from the start, renewed while the run goes on
     runs/<name>/executables/<key>.json    what each executable was compiled from and for
     runs/<name>/timelines/<key>.trntime   when each of its instructions runs
+    runs/<name>/details/<key>.json        what each of them is, see `details`
 
 Every file is written whole or not at all. A run that is interrupted or killed leaves a summary that says so.
 """
@@ -24,6 +25,7 @@ import trnlab
 from trnlab import timeline
 from trnlab.errors import RunError
 from trnlab.runtime import performance, summary
+from trnlab.runtime.details import details
 from trnlab.runtime.files import way_out, why, write_atomic
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class Run:
         self.wall_s.append(now - self._step_clock)
         self._step_clock = now
         if self._in_step:
-            self._patterns[tuple(sorted(self._in_step.items()))] += 1
+            self._patterns[tuple(self._in_step.items())] += 1
             self._in_step.clear()
         self._tokens[tokens] += 1
         self.session.counters.steps += 1
@@ -86,6 +88,8 @@ class Run:
             about = {**executable.metadata, "cache": executable.cache, "calls": self.calls[key]}
             self._write(f"executables/{key}.json", json.dumps(about, indent=2).encode())
             self._guarded(f"timelines/{key}.trntime", partial(timeline.save, executable.timeline))
+            more = json.dumps(details(executable.program, executable.timeline), separators=(",", ":"))
+            self._write(f"details/{key}.json", more.encode())
         return self.save(status, timed=True)
 
     def save(self, status: str, *, timed: bool = False) -> dict[str, Any]:
@@ -129,10 +133,13 @@ class Run:
 
     @property
     def step_calls(self) -> StepCalls:
-        """The executables of a typical step and how often each ran; of the whole run when no step was reported."""
+        """The executables of a typical step in the order of their first use, and how often it runs each.
+
+        Those of the whole run when no step was reported.
+        """
         if self._patterns:
             return self._patterns.most_common(1)[0][0]
-        return tuple(sorted(self.calls.items()))
+        return tuple(self.calls.items())
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a viewer wants to know of an executable beyond its timeline: the text and source line of every instruction,
+and the chain of instructions that decides how long a run takes.
+
+The file is JSON, see `docs/summary.md`. Texts are per routine, and shared: layers that repeat cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.errors import Location
+from trnlab.isa.base import Engine
+from trnlab.numerics.dtypes import BY_CODE
+from trnlab.program.routine import COL, ENGINE_NAMES, Program, Routine
+from trnlab.sim.timing import critical_path
+from trnlab.timeline import Timeline
+
+SCHEMA = "trnlab.details"
+VERSION = 1
+_COUNTS = [COL[f"count{i}"] for i in range(4)]
+
+
+class _Table:
+    """Distinct values, numbered in order of appearance."""
+
+    def __init__(self) -> None:
+        self.index: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self.index.setdefault(value, len(self.index))
+
+
+def details(program: Program, timeline: Timeline) -> dict[str, Any]:
+    """The content of the file, as plain JSON data."""
+    texts, sources = _Table(), _Table()
+    routines = []
+    for routine in program.routines:
+        lines = _lines(routine)
+        places = [sources(_place(loc)) for loc in routine.locs]
+        routines.append(
+            {"text": [texts(line) for line in lines], "source": [places[i] for i in routine.loc.tolist()]}
+        )
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "texts": list(texts.index),
+        "sources": [list(place) for place in sources.index],
+        "routines": routines,
+        "calls": [call.routine for call in program.calls],
+        "critical_path": critical_path(timeline).tolist(),
+    }
+
+
+def _place(loc: Location | None) -> tuple[str, str]:
+    return ("", "") if loc is None else (str(loc), loc.text.strip())
+
+
+def _lines(routine: Routine) -> list[str]:
+    """One line per instruction; those that differ only in where their tiles start share one string."""
+    known: dict[Any, str] = {}
+    lines = []
+    bounds, operands = routine.first_operand.tolist(), routine.operands.tolist()
+    columns = np.stack([routine.opcode, routine.attr, routine.engine, routine.queue], axis=1, dtype=np.int64)
+    for i, row in enumerate(columns.tolist()):
+        mine = operands[bounds[i] : bounds[i + 1]]
+        shapes = tuple((o[COL["role"]], o[COL["buffer"]], o[COL["dtype"]], *_shape(o)) for o in mine)
+        key = (*row, shapes)
+        if key not in known:
+            known[key] = _line(routine, row, shapes)
+        lines.append(known[key])
+    return lines
+
+
+def _shape(operand: list[int]) -> list[int]:
+    """[P, F...], without the dimensions that pad the record."""
+    free = [operand[c] for c in _COUNTS]
+    while len(free) > 1 and free[0] == 1:
+        del free[0]
+    return [operand[COL["partitions"]], *free]
+
+
+def _line(routine: Routine, row: list[int], shapes: tuple[tuple[int, ...], ...]) -> str:
+    """Such as `acc[128,512] float32 = nc_matmul(stationary=w[128,128] bfloat16, moving=x[128,512] bfloat16)`."""
+    opcode, attr, engine, queue = row
+    instr = isa.BY_OPCODE[opcode]
+    results, arguments = [], []
+    for role, buffer, code, *shape in shapes:
+        spec = instr.operands[role]
+        text = f"{routine.buffers[buffer].name}[{','.join(map(str, shape))}] {BY_CODE[code].name}"
+        if spec.role == "dst":
+            results.append(text)
+        else:
+            arguments.append(f"{spec.name}={text}")
+    for name, value in routine.attr_table[attr]:
+        if name not in instr.attrs or instr.attrs[name] != value:
+            arguments.append(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}")
+    if engine != instr.engines[0]:
+        arguments.append(f"engine={ENGINE_NAMES[Engine(engine)]}")
+    if queue >= 0:
+        arguments.append(f"queue={queue}")
+    return f"{', '.join(results)} = {instr.name}({', '.join(arguments)})"
