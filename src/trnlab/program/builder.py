@@ -120,6 +120,13 @@ class Builder:
         finally:
             self._sbuf_top = top
 
+    def place(self, buffer: Buffer) -> AP:
+        """A buffer with its place already decided, as in the text of a routine; its id must be the next one."""
+        assert buffer.id == len(self._buffers), f"buffer {buffer.name!r} is number {len(self._buffers)}"
+        if buffer.kind == "param":
+            self._params.append(buffer.id)
+        return whole(self._add(buffer))
+
     def _hbm(self, name: str, shape: tuple[int, ...], dt: DType, kind: str, slot_rows: int | None) -> Buffer:
         nbytes = max(prod(shape), 1) * dt.itemsize
         row = (shape[-1] if shape else 1) * dt.itemsize

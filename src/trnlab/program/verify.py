@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that routines and programs keep, checked from their columns alone; what the builder makes passes.
+
+Raises ConstraintError for the first rule broken:
+
+    TRN421  the columns of a routine do not agree with each other
+    TRN422  an operand that does not lie within its buffer, or a buffer that does not lie within its memory
+    TRN423  the slots of an operand are not those of its bytes
+    TRN424  memory that is read before anything wrote it
+    TRN425  a call whose tensors do not match the parameters of its routine
+    TRN426  a tensor written through two parameters of one call: dependencies between the two would not be seen
+    TRN427  a constant that is written, or an output that is not
+    TRN428  two tensors that live at the same time and share bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.chips.spec import Chip
+from trnlab.errors import ConstraintError, Location
+from trnlab.isa.base import Engine, Memory
+from trnlab.numerics.dtypes import BY_CODE
+from trnlab.program.access import AP, Buffer
+from trnlab.program.routine import COL, Call, Program, Routine, Tensor
+from trnlab.program.slots import assign_slots
+from trnlab.program.text import operands_of
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a routine does with its parameters, by position: those it needs filled, and those it writes."""
+
+    needs: frozenset[int]
+    writes: frozenset[int]
+
+
+def verify_routine(routine: Routine, chip: Chip) -> Usage:
+    """Check one routine; returns how it uses its parameters."""
+    _columns(routine)
+    for buffer in routine.buffers:
+        _buffer(routine, buffer, chip)
+    _operands(routine, chip)
+    return _reads_and_writes(routine)
+
+
+def verify_program(program: Program, chip: Chip) -> None:
+    """Check every routine, every call, and the life of every tensor."""
+    usages = [verify_routine(routine, chip) for routine in program.routines]
+    tensors = {tensor.id: tensor for tensor in program.tensors}
+    written: set[int] = set()
+    filled = {*program.inputs, *program.constants}
+    for call, routine in program:
+        _call(program, call, routine, tensors, chip)
+        usage = usages[call.routine]
+        _bound_twice(call, routine, usage, tensors)
+        for tensor in (call.args[position] for position in sorted(usage.needs)):
+            if tensor not in filled:
+                _fail(
+                    "TRN424", f"call of {routine.name!r} reads tensor {tensors[tensor].name!r}", call.loc,
+                    limit="inputs, constants, and what earlier calls wrote", got="nothing wrote it",
+                )  # fmt: skip
+        written |= {call.args[position] for position in usage.writes}
+        filled |= written
+    _results(program, tensors, written)
+    _lives(program)
+
+
+def _fail(
+    code: str, what: str, where: Location | None = None, *, limit: object = None, got: object = None
+) -> NoReturn:
+    raise ConstraintError(what, code=code, where=where, limit=limit, got=got)
+
+
+# -- routines -------------------------------------------------------------------------------------------------------
+def _columns(routine: Routine) -> None:
+    count, name = len(routine), routine.name
+    sizes = {c: len(getattr(routine, c)) for c in ("opcode", "engine", "queue", "work", "attr", "loc")}
+    if set(sizes.values()) - {count} or len(routine.first_operand) != count + 1:
+        _fail("TRN421", f"columns of routine {name!r} differ in length", limit=count, got=sizes)
+    tables = (("attr", routine.attr_table), ("loc", routine.locs), ("work", routine.works))
+    for column, table in tables:
+        values = getattr(routine, column)
+        if count and not 0 <= values.min() <= values.max() < len(table):
+            got = (int(values.min()), int(values.max()))
+            _fail("TRN421", f"column {column!r} of routine {name!r} leaves its table", limit=len(table), got=got)
+    unknown = set(routine.opcode.tolist()) - set(isa.BY_OPCODE)
+    if unknown or set(routine.engine.tolist()) - set(Engine):
+        _fail("TRN421", f"routine {name!r} has unknown opcodes or engines", got=sorted(unknown))
+    first = routine.first_operand
+    if first[0] != 0 or (np.diff(first) < 0).any() or first[-1] != len(routine.operands):
+        _fail("TRN421", f"first_operand of routine {name!r} does not cover its operands")
+    owners = routine.operands[:, COL["buffer"]]
+    if len(owners) and not 0 <= owners.min() <= owners.max() < len(routine.buffers):
+        _fail("TRN421", f"an operand of routine {name!r} has no buffer", limit=len(routine.buffers), got=owners.max())
+    params = [b.id for b in routine.buffers if b.kind == "param"]
+    if sorted(routine.params) != params:
+        _fail("TRN421", f"parameters of routine {name!r}", limit=params, got=routine.params)
+
+
+def _buffer(routine: Routine, b: Buffer, chip: Chip) -> None:
+    psum = chip.psum.num_banks * chip.psum.bank_bytes_per_partition
+    room = {
+        "tile": {Memory.SBUF: chip.sbuf.usable_bytes_per_partition, Memory.PSUM: psum}.get(b.memory, 0),
+        "scratch": routine.scratch_bytes,
+        "param": b.address + b.nbytes,
+    }[b.kind]
+    if b.memory is Memory.SBUF:
+        room = min(room, routine.sbuf_bytes)
+    if b.address < 0 or b.address + b.nbytes > room:
+        _fail(
+            "TRN422", f"buffer {b.name!r} of routine {routine.name!r} leaves {b.memory.name}",
+            limit=f"{room} bytes", got=f"{b.nbytes} bytes at {b.address}",
+        )  # fmt: skip
+    if b.memory is not Memory.HBM and b.first_partition + b.partitions > chip.num_partitions:
+        _fail("TRN422", f"buffer {b.name!r} has too many partitions", limit=chip.num_partitions, got=b.partitions)
+
+
+def _operands(routine: Routine, chip: Chip) -> None:
+    """Every operand within its buffer, its slots those of its bytes, every instruction legal."""
+    bytes_touched = routine.operands.copy()
+    legal: set[tuple[object, ...]] = set()
+    row = 0
+    for i in range(len(routine)):
+        where = routine.locs[int(routine.loc[i])]
+        instr = isa.BY_OPCODE[int(routine.opcode[i])]
+        ops: dict[str, AP] = {}
+        for role, ap in operands_of(routine, i):
+            if role >= len(instr.operands) or ap.dtype.code not in BY_CODE:
+                _fail("TRN421", f"{instr.name} has no operand {role}", where)
+            try:
+                record = ap.record(role)
+            except ConstraintError as error:
+                _fail("TRN422", f"{instr.name}: {error.what}", where, limit=error.limit, got=error.got)
+            for column in (COL["first"], COL["last"]):
+                bytes_touched[row, column] = record[column]
+            ops[instr.operands[role].name] = ap
+            row += 1
+        attrs = routine.attr_table[int(routine.attr[i])]
+        engine = Engine(int(routine.engine[i]))
+        key = (instr.opcode, engine, attrs, *(op.signature() for op in ops.values()))
+        if key not in legal:
+            isa.validate(instr, ops, dict(attrs), engine, chip, where)
+            legal.add(key)
+    _, hbm_slot = assign_slots(routine.buffers, bytes_touched, chip.psum)
+    if hbm_slot != routine.hbm_slot or (bytes_touched != routine.operands).any():
+        wrong = np.flatnonzero((bytes_touched != routine.operands).any(axis=1))
+        _fail("TRN423", f"slots of routine {routine.name!r}", got=f"operands {wrong[:5].tolist()} differ")
+
+
+def accesses(routine: Routine, i: int) -> Iterator[tuple[np.ndarray[Any, Any], bool, bool]]:
+    """(operand record, is read, is written) of instruction i."""
+    instr = isa.BY_OPCODE[int(routine.opcode[i])]
+    attrs = dict(routine.attr_table[int(routine.attr[i])])
+    for record in routine.operands[int(routine.first_operand[i]) : int(routine.first_operand[i + 1])]:
+        spec = instr.operands[int(record[COL["role"]])]
+        read = spec.role == "src" or (spec.rw and instr.reads_destination(attrs))
+        yield record, read, spec.role == "dst"
+
+
+def _reads_and_writes(routine: Routine) -> Usage:
+    """Which parameters need contents; TRN424 where a tile or scratch is read before it is written, slot by slot."""
+    position = {buffer: i for i, buffer in enumerate(routine.params)}
+    filled = np.zeros(routine.num_slots, bool)
+    needs: set[int] = set()
+    writes: set[int] = set()
+    for i in range(len(routine)):
+        found = list(accesses(routine, i))
+        for record, read, _ in found:
+            owner = int(record[COL["buffer"]])
+            if read and not filled[record[COL["first"]] : record[COL["last"]] + 1].all():
+                if owner in position:
+                    needs.add(position[owner])
+                    continue
+                name = isa.BY_OPCODE[int(routine.opcode[i])].name
+                _fail(
+                    "TRN424", f"{name}, instruction {i} of routine {routine.name!r}, reads what nothing wrote",
+                    routine.locs[int(routine.loc[i])], got=f"buffer {routine.buffers[owner].name!r}",
+                )  # fmt: skip
+        for record, _, written in found:
+            if written:
+                filled[record[COL["first"]] : record[COL["last"]] + 1] = True
+                owner = int(record[COL["buffer"]])
+                writes |= {position[owner]} if owner in position else set()
+    return Usage(frozenset(needs), frozenset(writes))
+
+
+# -- programs -------------------------------------------------------------------------------------------------------
+def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, Tensor], chip: Chip) -> None:
+    if len(call.args) != len(routine.params) or any(t not in tensors for t in call.args):
+        _fail(
+            "TRN425", f"call of {routine.name!r} in program {program.name!r}", call.loc,
+            limit=f"{len(routine.params)} known tensors", got=call.args,
+        )  # fmt: skip
+    for buffer, tensor in zip((routine.buffers[p] for p in routine.params), (tensors[t] for t in call.args)):
+        if (buffer.nbytes, buffer.dtype) != (tensor.nbytes, tensor.dtype):
+            _fail(
+                "TRN425", f"tensor {tensor.name!r} for parameter {buffer.name!r} of {routine.name!r}", call.loc,
+                limit=f"{buffer.nbytes} bytes of {buffer.dtype}", got=f"{tensor.nbytes} bytes of {tensor.dtype}",
+            )  # fmt: skip
+    top = call.sbuf_base + routine.sbuf_bytes
+    if call.sbuf_base < 0 or top > chip.sbuf.usable_bytes_per_partition:
+        _fail(
+            "TRN422", f"call of {routine.name!r} leaves SBUF", call.loc, limit=chip.sbuf.usable_bytes_per_partition,
+            got=top,
+        )  # fmt: skip
+
+
+def _bound_twice(call: Call, routine: Routine, usage: Usage, tensors: dict[int, Tensor]) -> None:
+    targets = [call.args[position] for position in usage.writes]
+    for tensor in set(targets):
+        if targets.count(tensor) > 1:
+            name = tensors[tensor].name
+            _fail("TRN426", f"two parameters of {routine.name!r} write tensor {name!r} in one call", call.loc)
+
+
+def _results(program: Program, tensors: dict[int, Tensor], written: set[int]) -> None:
+    spoilt = written & set(program.constants)
+    if spoilt:
+        _fail("TRN427", "a constant is written", got=[tensors[t].name for t in sorted(spoilt)])
+    missing = set(program.outputs) - written - set(program.inputs)
+    if missing:
+        _fail("TRN427", "an output is never written", got=[tensors[t].name for t in sorted(missing)])
+
+
+def _lives(program: Program) -> None:
+    """Temporaries in the arena: two that share bytes must not be alive at the same time."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, call in enumerate(program.calls):
+        for tensor in call.args:
+            first.setdefault(tensor, at)
+            last[tensor] = at
+    placed = sorted((t for t in program.tensors if t.address >= 0 and t.id in first), key=lambda t: t.address)
+    for t in placed:
+        if t.address + t.nbytes > program.hbm_bytes:
+            _fail("TRN422", f"tensor {t.name!r} leaves the arena", limit=program.hbm_bytes, got=t.address + t.nbytes)
+    for i, t in enumerate(placed):
+        for u in placed[i + 1 :]:
+            if u.address >= t.address + t.nbytes:
+                break
+            if first[t.id] <= last[u.id] and first[u.id] <= last[t.id] and u.nbytes:
+                _fail(
+                    "TRN428", f"tensors {t.name!r} and {u.name!r} share bytes while both are alive",
+                    got=f"calls {first[t.id]}..{last[t.id]} and {first[u.id]}..{last[u.id]}",
+                )  # fmt: skip
