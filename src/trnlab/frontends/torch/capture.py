@@ -11,7 +11,9 @@ steps share one count, and the learning rate is an input, so a schedule needs no
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,17 +96,26 @@ def prepare(optimizer: torch.optim.Optimizer) -> None:
     """Make the optimizer create the state that it would create in its first step."""
     for group in optimizer.param_groups:
         missing = [p for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
-        kept = [p.grad for p in missing]
-        for p in missing:
-            p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
         if isinstance(optimizer, torch.optim.SGD):
-            if group["momentum"] != 0 and group["dampening"] == 0:
+            if group["momentum"] != 0 and group["dampening"] == 0:  # else the first step differs from the others
                 for p in missing:
                     optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
         elif hasattr(optimizer, "_init_group") and missing:
-            lists = optimizer._init_group.__code__.co_argcount - 2
-            optimizer._init_group({**group, "params": missing}, *([] for _ in range(lists)))
-        for p, grad in zip(missing, kept):
+            with _zero_gradients(missing):
+                lists = len(inspect.signature(optimizer._init_group).parameters) - 1
+                optimizer._init_group({**group, "params": missing}, *([] for _ in range(lists)))
+
+
+@contextmanager
+def _zero_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Within the block every parameter has a gradient, for optimizers pass over those without."""
+    kept = [p.grad for p in parameters]
+    for p in parameters:
+        p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+    try:
+        yield
+    finally:
+        for p, grad in zip(parameters, kept):
             p.grad = grad
 
 
