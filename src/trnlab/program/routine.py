@@ -99,7 +99,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Program:
-    """All that one core executes in one step. `aliases` maps an output tensor to the input it updates in place."""
+    """All that one core executes in one step. An output that updates an input in place has that input's tensor id."""
 
     name: str
     target: str
