@@ -25,6 +25,8 @@ from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
 from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
+from trnlab.isa.base import Memory
+from trnlab.isa.rules import MAX_FREE
 
 CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # columns of a sweep, when not the whole row
 TURNS = ((4, 5.0), (3, 4.0), (2, 3.0), (1, 2.0), (1, 1.5), (1, 1.0))
@@ -156,7 +158,8 @@ def _free_to_flatten(low: Lowering) -> bool:
 
 def _lower_domain(low: Lowering, domain: Domain, turns: SbufTurns) -> None:
     needs_whole = any(c is Class.ROW for v, c in low.group.classes.items()) and not domain.flat
-    widths = [domain.cols] if needs_whole or domain.cols <= CHUNKS[0] else []
+    whole = domain.cols <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
+    widths = [domain.cols] if whole else []
     widths += [c for c in CHUNKS if c < domain.cols]
     sums = sum(c is Class.FINAL for c in low.group.classes.values())
     if sums:
