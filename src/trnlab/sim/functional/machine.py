@@ -30,7 +30,7 @@ from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTH
 from trnlab.sim.functional.linking import from_python, link
 from trnlab.sim.functional.matmul import PANELS
 from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning
-from trnlab.sim.functional.plan import Plan, plan_of
+from trnlab.sim.functional.plan import PSUM, SBUF, SCRATCH, Plan, plan_of
 from trnlab.sim.functional.views import VIEW
 
 Array = np.ndarray[Any, Any]
@@ -70,7 +70,7 @@ class Machine:
         self._packed = np.zeros((2, VIEW), np.int64)
         self._walks = np.zeros((2, 5, 3), np.int64)
         self._report = np.zeros(4, np.int64)
-        self._panels = np.zeros(PANELS + _PAGE, np.float32)
+        self._panels = np.zeros(PANELS + _PAGE, np.uint8)
         self._scratch, self._block = np.zeros(0, np.float32), 0
 
     def call(
@@ -87,8 +87,8 @@ class Machine:
         self._check(routine, args, sbuf_base)
         if routine.scratch_bytes and scratch is None:
             scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
-        base, pitch = self._bind(routine, args, sbuf_base, scratch)
         plan = plan_of(routine)
+        base, pitch = self._bind(plan, routine, args, sbuf_base, scratch)
         if self.options.by_definition:
             plan = replace(plan, kind=np.full_like(plan.kind, k.MEANING))
         self._reserve(plan.longest)
@@ -177,21 +177,16 @@ class Machine:
             )
 
     def _bind(
-        self, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None
+        self, plan: Plan, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None
     ) -> tuple[Array, Array]:
         """Per buffer: its absolute address, and the bytes from one partition to the next."""
-        base = np.zeros(len(routine.buffers), np.int64)
-        pitch = np.zeros(len(routine.buffers), np.int64)
-        homes = {Memory.SBUF: (self.sbuf, sbuf_base), Memory.PSUM: (self.psum, 0)}
-        for b in routine.buffers:
-            if b.memory is not Memory.HBM:
-                memory, skip = homes[b.memory]
-                pitch[b.id] = memory.strides[0]
-                base[b.id] = address_of(memory) + b.first_partition * pitch[b.id] + b.address + skip
-            elif b.kind == "scratch" and scratch is not None:
-                base[b.id] = address_of(scratch) + b.address
-        for param, array in zip(routine.params, args):
-            base[param] = address_of(array)
+        origin, step = np.zeros(4, np.int64), np.zeros(4, np.int64)
+        origin[SBUF], step[SBUF] = address_of(self.sbuf) + sbuf_base, self.sbuf.strides[0]
+        origin[PSUM], step[PSUM] = address_of(self.psum), self.psum.strides[0]
+        origin[SCRATCH] = address_of(scratch) if scratch is not None else 0
+        pitch = step[plan.home]
+        base = origin[plan.home] + plan.lane * pitch + plan.offset
+        base[list(routine.params)] = [address_of(array) for array in args]
         return base, pitch
 
     def _reserve(self, longest: int) -> None:

@@ -17,31 +17,34 @@ from trnlab.sim.functional.native import TILE_M, TILE_N, copy_bytes, load_f32, m
 from trnlab.sim.functional.views import ADDR, HIGH, LOW, ONE_ROW, PITCH, VIEW, F, P, is_dense, load_block
 
 MAX_K, MAX_M, MAX_N = 128, 128, 512
-PANELS = (MAX_M + TILE_M) * MAX_K + (MAX_N + TILE_N) * MAX_K + TILE_M * TILE_N  # floats of scratch
+GAP = 64  # bytes between panels, so that a row of them does not fall into one set of the host's cache
+LEFT = (MAX_M // TILE_M) * (MAX_K * TILE_M * 4 + GAP)  # bytes of the packed stationary operand
+RIGHT = (MAX_N // TILE_N) * (MAX_K * TILE_N * 4 + GAP)
+PANELS = LEFT + RIGHT + TILE_M * TILE_N * 4  # bytes of scratch: both operands, and one incomplete register tile
 
 
 @exported(void(i64, i64, i64, i64, i64))
 def pack_stationary(row, free, depth, k, panels):
     """Row k of [depth, free] into its place in panels of TILE_M columns; behind the row scratch may be read."""
     for j in range(-(-free // TILE_M)):
-        copy_bytes(panels + (j * depth + k) * TILE_M * 4, row + j * TILE_M * 4, TILE_M * 4)
+        copy_bytes(panels + j * (depth * TILE_M * 4 + GAP) + k * TILE_M * 4, row + j * TILE_M * 4, TILE_M * 4)
 
 
 @exported(void(i64, i64, i64, i64, i64))
 def pack_moving(row, free, depth, k, panels):
     """Row k of [depth, free] into its place in panels of TILE_N columns; behind the row scratch may be read."""
     for j in range(-(-free // TILE_N)):
-        copy_bytes(panels + (j * depth + k) * TILE_N * 4, row + j * TILE_N * 4, TILE_N * 4)
+        copy_bytes(panels + j * (depth * TILE_N * 4 + GAP) + k * TILE_N * 4, row + j * TILE_N * 4, TILE_N * 4)
 
 
 @exported(void(i64, i64, i64, i64, i64, i64, i64, i64))
 def multiply_panels(left, right, c, pitch, depth, m, n, fresh):
     """c [m, n] = or += packed left.T @ packed right; scratch for an incomplete register tile lies behind `right`."""
-    corner = right + (MAX_N + TILE_N) * MAX_K * 4
+    corner = right + RIGHT
     for j in range(0, n, TILE_N):
-        b = right + j * depth * 4
+        b = right + j // TILE_N * (depth * TILE_N * 4 + GAP)
         for i in range(0, m, TILE_M):
-            a, tile = left + i * depth * 4, c + i * pitch + j * 4
+            a, tile = left + i // TILE_M * (depth * TILE_M * 4 + GAP), c + i * pitch + j * 4
             rows, columns = min(TILE_M, m - i), min(TILE_N, n - j)
             if rows == TILE_M and columns == TILE_N:
                 multiply_tile(a, b, tile, pitch, depth, fresh)
@@ -100,7 +103,7 @@ def forget_overlap(packed, target):
 @jit
 def matmul(target, stationary, moving, packed, accumulate, panels, scratch):
     """PSUM target [M, N] = or += stationary [K, M].T @ moving [K, N]. packed [2, VIEW]: what the panels hold."""
-    left, right = panels, panels + (MAX_M + TILE_M) * MAX_K * 4
+    left, right = panels, panels + LEFT
     if not same_view(packed[0], stationary):
         pack(stationary, False, left, scratch)
         keep_view(packed[0], stationary)

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from trnlab import isa
-from trnlab.isa.base import Engine
+from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import BY_CODE
-from trnlab.program.access import MAX_FREE_DIMS
+from trnlab.program.access import MAX_FREE_DIMS, Buffer
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.functional import kernels as k
 from trnlab.sim.functional.forms import SLOTS, Form, Usage, form_of
 
 Array = np.ndarray[Any, Any]
+NOWHERE, SBUF, PSUM, SCRATCH = range(4)  # where a buffer is
 _MEMO = "sim.functional"
 _COUNTS = [COL[f"count{d}"] for d in range(MAX_FREE_DIMS)]
 
@@ -32,6 +33,9 @@ class Plan:
     floats: Array
     order: Array  # program order
     longest: int  # elements per partition of the longest operand
+    home: Array  # per buffer: NOWHERE (a parameter), SBUF, PSUM or SCRATCH
+    lane: Array  # its first partition
+    offset: Array  # its address there
 
 
 def plan_of(routine: Routine) -> Plan:
@@ -61,7 +65,16 @@ def _make(routine: Routine) -> Plan:
         floats=floats,
         order=np.arange(len(routine), dtype=np.int64),
         longest=int(lengths.max(initial=1)),
+        home=np.array([_home(b) for b in routine.buffers], np.int64),
+        lane=np.array([b.first_partition for b in routine.buffers], np.int64),
+        offset=np.array([b.address for b in routine.buffers], np.int64),
     )
+
+
+def _home(buffer: Buffer) -> int:
+    if buffer.memory is Memory.HBM:
+        return SCRATCH if buffer.kind == "scratch" else NOWHERE
+    return SBUF if buffer.memory is Memory.SBUF else PSUM
 
 
 def _slots(routine: Routine) -> Array:
