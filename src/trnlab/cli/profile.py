@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import argparse
 
-from trnlab.runtime import summary
+from trnlab import profile
 
 
 def main(args: argparse.Namespace) -> int:
-    """Show the summary of a run again."""
-    print(summary.text(summary.read(args.folder)))
+    """Show the summary of a run again, and where its report and trace are."""
+    print(profile.show(args.folder))
     return 0

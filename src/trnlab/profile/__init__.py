@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user sees of a run: its summary in words, a page of pictures, and a trace for Perfetto.
+
+    profile.render(folder)        # writes report.html and trace.json into the run's folder
+    print(profile.show(folder))   # the answers, and where those two are
+
+Everything is read from the run's folder; nothing is simulated here.
+"""
+
+from trnlab.profile.data import Profile, Step, load, read_summary
+from trnlab.profile.render import REPORT, TRACE, render, show
+from trnlab.profile.summary import text
+
+__all__ = ["REPORT", "TRACE", "Profile", "Step", "load", "read_summary", "render", "show", "text"]

@@ -15,12 +15,11 @@ from trnlab import isa
 from trnlab.errors import Location
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import BY_CODE
-from trnlab.program.routine import COL, ENGINE_NAMES, Program, Routine
+from trnlab.profile.data import DETAILS, DETAILS_VERSION
+from trnlab.program.routine import COL, ENGINE_NAMES, Call, Program, Routine
 from trnlab.sim.timing import critical_path
 from trnlab.timeline import Timeline
 
-SCHEMA = "trnlab.details"
-VERSION = 1
 _COUNTS = [COL[f"count{i}"] for i in range(4)]
 
 
@@ -44,19 +43,28 @@ def details(program: Program, timeline: Timeline) -> dict[str, Any]:
         routines.append(
             {"text": [texts(line) for line in lines], "source": [places[i] for i in routine.loc.tolist()]}
         )
+    calls = [[call.routine, _own_place(call, program.routines[call.routine], sources)] for call in program.calls]
     return {
-        "schema": SCHEMA,
-        "version": VERSION,
+        "schema": DETAILS,
+        "version": DETAILS_VERSION,
         "texts": list(texts.index),
-        "sources": [list(place) for place in sources.index],
+        "sources": list(sources.index),
         "routines": routines,
-        "calls": [call.routine for call in program.calls],
+        "calls": calls,
         "critical_path": critical_path(timeline).tolist(),
     }
 
 
 def _place(loc: Location | None) -> tuple[str, str]:
     return ("", "") if loc is None else (str(loc), loc.text.strip())
+
+
+def _own_place(call: Call, routine: Routine, sources: _Table) -> int:
+    """The source of a call's instructions where all come from one line, else -1: they say it themselves.
+
+    A routine is recorded once, with the lines of its first call.
+    """
+    return sources(_place(call.loc)) if call.loc is not None and len(routine.locs) == 1 else -1
 
 
 def _lines(routine: Routine) -> list[str]:

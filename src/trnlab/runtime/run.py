@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trnlab
-from trnlab import timeline
+from trnlab import profile, timeline
 from trnlab.errors import RunError
+from trnlab.profile import data
 from trnlab.runtime import performance, summary
 from trnlab.runtime.details import details
 from trnlab.runtime.files import way_out, why, write_atomic
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from trnlab.runtime.session import Session
 
 SAVE_EVERY_S = 5.0
-RENDERED = ("report.html", "trace.json")  # what `profile` makes of a finished run
 StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times executed
 
 
@@ -53,7 +53,7 @@ class Run:
         self._started = datetime.now(UTC)
         self._clock = self._step_clock = self._saved = time.perf_counter()
         self.save("running")
-        for name in RENDERED:  # of an earlier run in the same folder
+        for name in (profile.REPORT, profile.TRACE):  # of an earlier run in the same folder
             (folder / name).unlink(missing_ok=True)
 
     # -- what the run is told -----------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Run:
         record = self.record(status)
         if timed:
             record |= performance.summarise(self)
-        self._write(summary.FILE, summary.to_json(record))
+        self._write(data.FILE, summary.to_json(record))
         self._saved = time.perf_counter()
         return record
 
@@ -105,8 +105,8 @@ class Run:
         """The part of the summary that needs no simulation of time."""
         session, counters = self.session, self.session.counters
         return {
-            "schema": summary.SCHEMA,
-            "version": summary.VERSION,
+            "schema": data.SCHEMA,
+            "version": data.VERSION,
             "trnlab": trnlab.__version__,
             "name": self.folder.name,
             "status": status,

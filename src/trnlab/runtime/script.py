@@ -8,20 +8,18 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
 import trnlab
+from trnlab import profile
 from trnlab.errors import TrnlabError, UsageError
-from trnlab.runtime import summary
 from trnlab.runtime.files import why
 from trnlab.runtime.notices import say, tell
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.session import Session, activate
-
-Render = Callable[[Path], None]
 
 INTERRUPTED, TERMINATED = 130, 143
 _OURS = str(Path(trnlab.__file__).parent)
@@ -32,13 +30,11 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM arrived: the run ends as on Ctrl-C."""
 
 
-def run_script(
-    script: Path, arguments: Sequence[str], session: Session, out: Path | None, render: Render | None = None
-) -> int:
+def run_script(script: Path, arguments: Sequence[str], session: Session, out: Path | None) -> int:
     """Run `script` as `python SCRIPT ARGS` would; returns the exit status.
 
     The script's own exceptions are shown as its own traceback (status 1), ours as their message (status 2). Whatever
-    happens, the run's folder is left with a summary; `render` then adds pictures to it.
+    happens, the run's folder is left with a summary; when anything ran, with a report and a trace too.
     Raises TrnlabError for what is wrong before the script starts.
     """
     check_script(script)
@@ -47,7 +43,7 @@ def run_script(
     with activate(session), _sigterm():
         status = _execute(script, arguments)
         outcome = {0: "complete", INTERRUPTED: "interrupted", TERMINATED: "interrupted"}.get(status, "failed")
-        return max(status, _finish(run, outcome, render))
+        return max(status, _finish(run, outcome))
 
 
 def check_script(script: Path) -> None:
@@ -61,14 +57,13 @@ def check_script(script: Path) -> None:
         ) from error
 
 
-def _finish(run: Run, outcome: str, render: Render | None) -> int:
+def _finish(run: Run, outcome: str) -> int:
     """Write what the run leaves, and show it if anything happened; returns the exit status of that."""
     try:
         record = run.finish(outcome)
         if record["steps"] or record["instructions"]:
-            if render is not None:
-                render(run.folder)
-            print(f"\n{summary.text(record)}\nfolder  {run.folder}", flush=True)
+            profile.render(run.folder)
+            print(f"\n{profile.show(run.folder)}", flush=True)
     except KeyboardInterrupt:
         say(f"interrupted while the report was written; {run.folder} holds a partial summary")
         return INTERRUPTED

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of a run for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trnlab.units import PS_PER_S, format_bytes, format_count, format_time
+
+Summary = Mapping[str, Any]
+BAR = 24  # columns of a full bar
+NAMED = 3  # assumed figures that are called by name
+SMALL = 0.005  # share of the critical path below which nothing is named
+CACHE = {"hit": "from the cache", "miss": "not in the cache before", "off": "no cache"}
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def text(summary: Summary) -> str:
+    """What the run was and came to, each answer on a line or a few."""
+    s = summary
+    state = "" if s["complete"] else f", {s['status']}: what follows is partial"
+    rows = [("loss", learning(s)), *_timed(s), ("compiling", compiling(s))]
+    width = max(len(label) for label, _ in rows)
+    lines = [f"{s['name']} on {s['target']} ({s['chip']}, {s['precision']}){state}", ""]
+    return "\n".join([*lines, *(f"{label:<{width}}  {value}" for label, value in rows)])
+
+
+def learning(s: Summary) -> str:
+    """The loss at both ends, and how far the curve is from its reference."""
+    if not s["loss"]:
+        return f"none reported in {s['wall_s']:.1f} s"
+    first, last = ("NaN" if x is None else f"{x:.4f}" for x in (s["loss"][0], s["loss"][-1]))
+    gap = s["reference_loss_gap"]
+    apart = "" if gap is None else f", at most {gap:.4f} from the CPU in fp32"
+    return f"{first} -> {last} in {s['steps']} steps{apart}"
+
+
+def bound(s: Summary) -> str:
+    """What most of the critical path is spent on."""
+    shares = [f"{name} {share:.0%}" for name, share in s["critical_path"].items() if share >= SMALL]
+    return f"{', '.join(shares[:5])} of the critical path"
+
+
+def memory(s: Summary) -> str:
+    """Traffic and peak of HBM."""
+    hbm, used = s["hbm"], s["memory"]
+    traffic = f"{format_bytes(hbm['read_bytes'])} read, {format_bytes(hbm['write_bytes'])} written a step"
+    peak = f"at most {format_bytes(used['peak_bytes'])} of {format_bytes(used['capacity_bytes'])} in use"
+    return f"{traffic} ({hbm['bandwidth_used']:.0%} of its bandwidth), {peak}"
+
+
+def compiling(s: Summary) -> str:
+    """What it took to get the programs, and how much of the run they did."""
+    made = s["compile"]
+    how = CACHE.get(made["cache"], "nothing to compile")
+    host = s["host_fallback_ops"]
+    done = f"{s['instructions']:,} instructions executed, {host or 'no'} operator{'s' * (host != 1)} on the host"
+    return f"{made['seconds']:.2f} s, {how}; {done}"
+
+
+def price(s: Summary) -> str:
+    """Dollars for a million tokens, with the price they rest on and where that is from."""
+    cost = s["cost"]
+    if cost["usd_per_hour"] is None:
+        return "no price of this instance is known"
+    rate = f"${cost['usd_per_hour']:g}/h {cost['price_kind']}, {cost['price_date']}"
+    if cost["usd_per_million_tokens"] is None:
+        return f"{rate}; the script does not say how many tokens it learns from"
+    all_cores = cost["usd_per_million_tokens_all_cores"]
+    cores = f", ${all_cores:.3g} were all {cores} cores at work" if (cores := cost["cores"]) > 1 else ""
+    return f"${cost['usd_per_million_tokens']:.3g} per million tokens{cores} ({rate})"
+
+
+def leans(s: Summary) -> str:
+    """How many assumed figures the step's time depends on, and which of them the most."""
+    assumed = s["assumptions"]
+    if not assumed:
+        return "no assumed figure"
+    named = [f"{a['figure']} {leverage(a)}" for a in assumed[:NAMED]]
+    count = f"{len(assumed)} assumed figure{'s' * (len(assumed) != 1)}"
+    return f"{count}; wrong by a factor of two they move the step: {', '.join(named)}"
+
+
+def leverage(assumption: Mapping[str, Any]) -> str:
+    """The larger change of the step's time when the figure is halved or doubled."""
+    return f"{max(assumption['halved'], assumption['doubled'], key=abs):+.1%}"
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """A horizontal bar of block characters, an eighth of a column exact."""
+    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()
+
+
+def _timed(s: Summary) -> Iterable[tuple[str, str]]:
+    if "step_time_s" not in s:
+        return
+    tokens = f" for {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
+    here = sorted(s["step_wall_s"])
+    wall = f"; simulated here in {format_time(here[len(here) // 2] * PS_PER_S)}" if here else ""
+    yield "one step", f"{format_time(s['step_time_s'] * PS_PER_S)} on the chip{tokens}{wall}"
+    speed = f"{format_count(s['tokens_per_s'])} tokens/s, " if s["tokens_per_step"] else ""
+    yield "throughput", f"{speed}MFU {s['mfu']:.1%} of {format_count(s['peak_flops'])}FLOP/s"
+    yield "bound by", bound(s)
+    engines = sorted(s["engines"].items(), key=lambda item: -item[1]["active"])
+    for i, (name, use) in enumerate(engines):
+        yield "" if i else "engines active", f"{name:<7} {use['active']:>4.0%}  {bar(use['active'])}".rstrip()
+    yield "HBM", memory(s)
+    yield "cost", price(s)
+    yield "", f"price from: {s['cost']['price_source']}" if s["cost"]["price_source"] else "no source of prices"
+    yield "leans on", leans(s)
