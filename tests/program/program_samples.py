@@ -33,7 +33,7 @@ def scale() -> Routine:
 
 def everything() -> Routine:
     """All memories, formats read as others, strides both ways, all kinds of attribute values, tiles of one name."""
-    b = Builder("everything", CHIP)
+    b = Builder('rows: it\'s "everything" (x2)', CHIP)
     x, w = b.param("x", (4, 32, 64), "bfloat16"), b.param("w", (1000,), "int32")
     spill = b.scratch("spill", (3, 5), "float16")
     first = b.tile((128, 64), "bfloat16", name="tile")

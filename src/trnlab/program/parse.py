@@ -29,8 +29,8 @@ from trnlab.program.routine import Call, Program, Routine, Tensor
 
 _STRING = r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
 _NUMBERS = r"\[([\d, ]*)\]"
-_ROUTINE = re.compile(r"routine @(\S+) for (\S+), sbuf (\d+), scratch (\d+) \{")
-_PROGRAM = re.compile(r"program @(\S+) for (\S+), hbm (\d+) \{")
+_ROUTINE = re.compile(rf"routine @(?:(\w+)|{_STRING}) for (\S+), sbuf (\d+), scratch (\d+) \{{")
+_PROGRAM = re.compile(rf"program @(?:(\w+)|{_STRING}) for (\S+), hbm (\d+) \{{")
 _BUFFER = re.compile(
     rf"(param|scratch|sbuf|psum) (%[\w.]+)(?: {_STRING})?: (\w+){_NUMBERS}"
     r"(?: at (\d+))?(?: partition (\d+))? slot (\d+)"
@@ -90,7 +90,7 @@ def parse_routine(source: str, *, chip: Chip | None = None, name: str = "<text>"
 def parse_program(source: str, *, chip: Chip | None = None, name: str = "<text>") -> Program:
     """The program that `source` describes."""
     lines = _Lines(source, name)
-    title, target, hbm = lines.need(_PROGRAM, "program @name for chip, hbm bytes {").groups()
+    plain, quoted, target, hbm = lines.need(_PROGRAM, "program @name for chip, hbm bytes {").groups()
     tensors, constants = list(_tensors(lines)), dict(_constants(lines))
     inputs, outputs = (_ids(lines.need(re.compile(f"{word} ?(.*)"), word)[1]) for word in ("inputs", "outputs"))
     routines, calls = [], []
@@ -101,7 +101,15 @@ def parse_program(source: str, *, chip: Chip | None = None, name: str = "<text>"
         where = _location(*loc) if loc[0] else None
         calls.append(Call(int(routine), _ids(args), int(base or 0), _text(label), where))
     return Program(
-        title, target, tuple(routines), tuple(tensors), tuple(calls), inputs, outputs, constants, hbm_bytes=int(hbm)
+        plain or _text(quoted),
+        target,
+        tuple(routines),
+        tuple(tensors),
+        tuple(calls),
+        inputs,
+        outputs,
+        constants,
+        hbm_bytes=int(hbm),
     )
 
 
@@ -121,8 +129,8 @@ def _constants(lines: _Lines) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
 
 def _routine(lines: _Lines, chip: Chip | None) -> Routine:
     head = lines.need(_ROUTINE, "routine @name for chip, sbuf bytes, scratch bytes {")
-    name, target, sbuf, scratch = head.groups()
-    builder = Builder(name, chip or chips.get(target))
+    plain, quoted, target, sbuf, scratch = head.groups()
+    builder = Builder(plain or _text(quoted), chip or chips.get(target))
     buffers: dict[str, AP] = {}
     while found := lines.match(_BUFFER):
         buffer = _buffer(found, len(buffers))

@@ -18,6 +18,7 @@ Attributes that have their default are left out. `sync.2` is a DMA on queue 2, `
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,7 +38,7 @@ def routine_text(routine: Routine, *, indent: str = "") -> str:
     """A routine, one instruction per line."""
     names = buffer_names(routine)
     sizes = f"sbuf {routine.sbuf_bytes}, scratch {routine.scratch_bytes}"
-    lines = [f"routine @{routine.name} for {routine.target}, {sizes} {{"]
+    lines = [f"routine @{_title(routine.name)} for {routine.target}, {sizes} {{"]
     lines += [f"  {_buffer(b, names)}" for b in routine.buffers]
     lines += [f"  {instruction_text(routine, i, names)}" for i in range(len(routine))]
     lines += [f"  loc !{i} = {_location(loc)}" for i, loc in enumerate(routine.locs) if loc is not None]
@@ -101,7 +102,7 @@ def buffer_names(routine: Routine) -> dict[int, str]:
 
 def program_text(program: Program, *, constants: bool = True) -> str:
     """A program: tensors, routines, calls. `constants`: with the bytes of constants, as `parse` needs."""
-    lines = [f"program @{program.name} for {program.target}, hbm {program.hbm_bytes} {{"]
+    lines = [f"program @{_title(program.name)} for {program.target}, hbm {program.hbm_bytes} {{"]
     lines += [f"  {_tensor(t)}" for t in program.tensors]
     if constants:
         lines += [f"  constant %{i} = {_array(value)}" for i, value in program.constants.items()]
@@ -153,5 +154,9 @@ def _differs(value: Any, default: Any) -> bool:
     return bool(value != default) or type(value) is not type(default)
 
 
+def _title(name: str) -> str:
+    return name if _plain(name) else repr(name)
+
+
 def _plain(name: str) -> bool:
-    return name.replace("_", "a").isalnum() and not name[0].isdigit()
+    return re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is not None
