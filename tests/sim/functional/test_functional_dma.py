@@ -125,3 +125,13 @@ def test_spilling_to_scratch_and_back():
     b.dma_copy(dst=py, src=t)
     run(b, x, y)
     np.testing.assert_array_equal(x, y)
+
+
+def test_long_runs_are_converted_in_pieces():
+    x = np.random.default_rng(4).standard_normal(77077).astype(np.float32)
+    y = np.zeros(77077, BF16)
+    b = Builder("long", CHIP)
+    b.dma_copy(dst=b.param("y", y.shape, "bfloat16"), src=b.param("x", x.shape, "float32"))
+    routine = b.build()
+    Machine(CHIP).call(routine, [y, x])
+    np.testing.assert_array_equal(y, x.astype(BF16))

@@ -134,6 +134,13 @@ def test_the_first_instruction_that_writes_nan_is_named(op):
     assert caught.value.where.line == 12
     assert ("activation" if op == "log" else "tensor_scalar") in text
     assert "partition 0" in text
+    assert f"op='{op}'" in text or op == "sin"  # the instruction itself
+
+
+def test_a_memset_may_write_infinity():
+    b = Builder("mask", CHIP)
+    b.memset(dst=b.tile((4, 8), "float32"), value=float("-inf"))
+    Machine(CHIP, RunOptions(check_nan=True)).call(b.build(), [])
 
 
 def test_finite_programs_pass_the_check():

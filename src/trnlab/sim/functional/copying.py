@@ -95,11 +95,13 @@ def convert_view(target, source, walks, scratch, limit, key):
     start_walk(target, to)
     start_walk(source, fro)
     run = common_divisor(to[0, COUNT], fro[0, COUNT])
-    run = common_divisor(run, limit) if run > limit else run
     a, b = target[ADDR], source[ADDR]
     for i in range(target[P] * target[F] // run):
-        load_run(b, source[CODE], fro[0, STEP] // source[ITEM], run, scratch)
-        store_run(a, target[CODE], to[0, STEP] // target[ITEM], run, scratch, key, i * run)
+        for done in range(0, run, limit):
+            piece = min(limit, run - done)
+            load_run(b + done * fro[0, STEP], source[CODE], fro[0, STEP] // source[ITEM], piece, scratch)
+            where = a + done * to[0, STEP]
+            store_run(where, target[CODE], to[0, STEP] // target[ITEM], piece, scratch, key, i * run + done)
         a, b = advance(to, a, run), advance(fro, b, run)
 
 

@@ -19,6 +19,10 @@ import llvmlite.binding as llvm
 from numba import cfunc, njit, types
 from numba.core.typing import Signature
 
+from trnlab.isa import activations, alu
+from trnlab.numerics import dtypes
+from trnlab.program import access, routine
+
 Function = Callable[..., Any]
 _PREFIX = "trnlab_"
 
@@ -79,7 +83,7 @@ def entry(function: Function) -> Function:
 
 
 def versioned(function: Function) -> Function:
-    """The function with one more closure variable, a digest of this package's source.
+    """The function with one more closure variable, a digest of the source that it is made of.
 
     Numba's cache looks at the file of the function itself and at its closure; through this it sees every file.
     """
@@ -92,8 +96,10 @@ def versioned(function: Function) -> Function:
 
 
 def _digest() -> str:
+    """Of this package's files, and of those whose numbers are compiled into the loops."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    tables = [Path(str(module.__file__)) for module in (dtypes, alu, activations, access, routine)]
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), *tables]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -24,6 +24,7 @@ from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import narrow
 from trnlab.program.access import AP
 from trnlab.program.routine import Program, Routine
+from trnlab.program.text import instruction_text
 from trnlab.sim.functional import kernels as k
 from trnlab.sim.functional.formats import store_array
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
@@ -206,7 +207,8 @@ class Machine:
             )  # fmt: skip
         assert self._report[0] == NOT_FINITE
         raise NumericsError(
-            f"{label} wrote a NaN or an infinity", where=where, got=f"partition {first}, element {second}",
+            f"{label}, wrote a NaN or an infinity", where=where,
+            got=f"partition {first}, element {second}, from {instruction_text(routine, i)}",
             chip=self.chip.name, remedy="look at its inputs: everything before it was finite",
         )  # fmt: skip
 
