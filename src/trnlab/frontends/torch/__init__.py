@@ -16,6 +16,7 @@ from typing import Any
 _HOME = {
     "compile_step": "step",
     "TrainStep": "step",
+    "step_time": "estimate",
     "capture_step": "capture",
     "Captured": "capture",
     "import_fx": "import_fx",

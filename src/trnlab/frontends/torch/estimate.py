@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a step would take the chip, before deciding how to compile it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trnlab.runtime import session
+from trnlab.runtime.device import Executable
+from trnlab.units import PS_PER_S
+
+
+class _Tally:
+    """Stands where a session keeps its run: adds up the simulated time of what is executed."""
+
+    def __init__(self, script: Path | str) -> None:
+        self.script, self.ps = script, 0
+
+    def executed(self, executable: Executable) -> None:
+        self.ps += executable.timeline.total
+
+    def step(self, loss: float, tokens: int = 0) -> None:
+        """Nothing: the step is a trial."""
+
+
+def step_time(step: Callable[..., Any], *batch: Any) -> float:
+    """Seconds that `step(*batch)` takes the simulated chip, all programs that it runs added up.
+
+    The step is executed once, so let it work on copies of model and optimizer. What it compiles stays compiled; its
+    steps, instructions and host operators do not count in the run. Functions of `torch.compile` start afresh afterwards.
+    """
+    now = session.current()
+    tally = _Tally(now.run.script if now.run is not None else "")
+    trial = replace(now, run=tally, counters=session.Counters(), compiled={}, core=None)
+    with session.activate(trial):
+        step(*batch)
+    torch.compiler.reset()
+    return tally.ps / PS_PER_S

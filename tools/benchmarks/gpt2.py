@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A full training step of GPT-2 small, compiled and timed for Trainium 1 without any data.
+
+124 M parameters, 12 layers, context 1024, batch 8, bf16 matmuls, AdamW, gradients clipped. Parameters and batch are
+fake tensors: shapes without memory.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from benchmarks import lines
+from trnlab import chips, compiler
+from trnlab.frontends.torch import capture_step
+from trnlab.runtime.performance import model_flops
+from trnlab.sim.timing import time_program
+from trnlab.units import PS_PER_S
+
+VOCABULARY, CONTEXT, WIDTH, LAYERS, HEADS, BATCH = 50257, 1024, 768, 12, 12, 8
+
+
+class Block(nn.Module):
+    """One layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln1, self.ln2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.fc, self.out = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [B, T, C] to the same shape."""
+        B, T, C = x.shape
+        parts = self.qkv(self.ln1(x)).split(C, 2)
+        q, k, v = (part.view(B, T, HEADS, C // HEADS).transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, C)
+        x = x + self.proj(y)
+        return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    """The model of 124 M parameters, its head tied to its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.blocks, self.ln = nn.Sequential(*(Block() for _ in range(LAYERS))), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The loss of predicting y [B, T] from x [B, T]."""
+        stream = self.blocks(self.tokens(x) + self.places(torch.arange(CONTEXT, device=x.device)))
+        logits = F.linear(self.ln(stream), self.tokens.weight)
+        return F.cross_entropy(logits.view(-1, VOCABULARY), y.view(-1))
+
+
+def main() -> None:
+    """Measure and report."""
+    chip = chips.get("trn1")
+    with FakeTensorMode(), torch.device("neuron"):
+        model = GPT2()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4)
+        batch = [torch.zeros(BATCH, CONTEXT, dtype=torch.int64) for _ in range(2)]
+        start = time.perf_counter()
+        captured = capture_step(model, optimizer, None, batch, max_norm=1.0)
+    traced = time.perf_counter()
+    program = compiler.compile(captured.graph, chip, {"precision": "bf16"})
+    compiled = time.perf_counter()
+    timeline = time_program(program, chip)
+    end = time.perf_counter()
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    step_s = timeline.total / PS_PER_S
+    mfu = model_flops(captured.graph) / step_s / chip.peak_flops("bfloat16")
+    spent = f"capture {traced - start:.0f} s, compile {compiled - traced:.0f} s, time {end - compiled:.0f} s"
+    size = f"{program.num_instructions / 1e6:.2f} M instructions"
+    lines.report(
+        [
+            lines.at_most("GPT-2 small's step compiled and timed", end - start, 120, "s", f"{spent}; {size}"),
+            lines.at_most("  in memory", peak_gb, 8, "GB", f"its step: {step_s * 1e3:.0f} ms, MFU {mfu:.1%}"),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
