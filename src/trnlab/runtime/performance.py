@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from trnlab import chips
 from trnlab.graph.ir import Graph, Op
-from trnlab.runtime.memory import Forecast
 from trnlab.runtime.session import PRECISIONS
 from trnlab.sim import timing
 from trnlab.units import PS_PER_S
@@ -55,7 +54,7 @@ def summarise(run: Run) -> dict[str, Any]:
             "write_bytes": written,
             "bandwidth_used": (read + written) / (step_s * chip.hbm.bandwidth.value),
         },
-        "memory": _memory(max((e.forecast for e, _ in calls), key=lambda forecast: forecast.peak_bytes)),
+        "memory": _memory(max((e for e, _ in calls), key=lambda e: e.forecast.peak_bytes)),
         "cost": _cost(run.session.target, tokens_per_s),
         "assumptions": _assumptions(calls, step_s),
     }
@@ -103,13 +102,25 @@ def _critical(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[st
     return {name: time / PS_PER_S / step_s for name, time in spent.most_common()}
 
 
-def _memory(forecast: Forecast) -> dict[str, Any]:
-    """HBM at its fullest, and the largest tensors in it."""
-    largest = [
-        {"name": need.name, "shape": list(need.shape), "dtype": need.dtype, "bytes": need.nbytes}
-        for need in forecast.tensors[:LARGEST_TENSORS]
-    ]
-    return {"peak_bytes": forecast.peak_bytes, "capacity_bytes": forecast.capacity_bytes, "largest": largest}
+def _memory(executable: Executable) -> dict[str, Any]:
+    """HBM at its fullest by what fills it, and the largest of the tensors that are there all the time."""
+    program, forecast = executable.program, executable.forecast
+    updated = {program.inputs[source] for _, source in executable.metadata["aliases"]}
+    kept = sorted((t for t in program.tensors if t.kind != "temp"), key=lambda t: -t.nbytes)
+    parts = {"updated in place": 0, "inputs": 0, "outputs": 0, "constants": 0, "temporaries": program.hbm_bytes}
+    for t in kept:
+        name = "updated in place" if t.id in updated else f"{t.kind}s"
+        parts[name] += t.nbytes
+    parts["scratch"] = forecast.peak_bytes - sum(parts.values())
+    return {
+        "peak_bytes": forecast.peak_bytes,
+        "capacity_bytes": forecast.capacity_bytes,
+        "parts": parts,
+        "largest": [
+            {"name": t.name, "shape": list(t.shape), "dtype": t.dtype.name, "bytes": t.nbytes}
+            for t in kept[:LARGEST_TENSORS]
+        ],
+    }
 
 
 def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dict[str, Any]]:
