@@ -45,7 +45,7 @@ GELU, GELU_DX, GELU_TANH, GELU_TANH_DX, GELU_SIGMOID, GELU_SIGMOID_DX = (
 SILU, SILU_DX, SOFTPLUS, MISH, SQRT, ACT_RSQRT, RECIPROCAL, SIGN, ACT_ABS = (
     _CODE[n] for n in ("silu", "silu_dx", "softplus", "mish", "sqrt", "rsqrt", "reciprocal", "sign", "abs")
 )
-COPY, IDENTITY = _CODE["copy"], _CODE["identity"]
+NO_FUNCTION = _CODE["copy"]  # `identity` is given this code as well
 SLOW_FUNCTIONS = frozenset({_CODE["sin"], _CODE["arctan"]})  # no fast loop: the instruction's meaning is used
 
 
@@ -250,7 +250,7 @@ def activate_gates(op, a, out, n):
 @exported(void(i64, i64, i64, i64))
 def activate(op, a, out, n):
     """out = function(a)."""
-    if op in (COPY, IDENTITY):
+    if op == NO_FUNCTION:
         for i in range(n):
             write_f32(out, i, read_f32(a, i))
     elif op == EXP:

@@ -87,12 +87,20 @@ def _dma_copy(u: Usage) -> Form:
     return Form(k.GATHER if k.B in u.formats else k.COPY)
 
 
+def _is_int32(dtype: DType) -> bool:
+    return dtype.is_integer and dtype.itemsize == 4
+
+
 def _activation(u: Usage) -> Form:
     code = activation_op(u.attrs["op"]).code
     if code in ew.SLOW_FUNCTIONS:
         return SLOW
     scale, bias = u.value("scale", 1.0), u.value("bias")
     scaled = k.S0 in u.formats or k.S1 in u.formats or (scale, bias) != (1.0, 0.0)
+    if u.attrs["op"] in ("copy", "identity"):
+        code = ew.NO_FUNCTION
+        if not scaled and k.RES not in u.formats and not _is_int32(u.formats[k.A]):
+            return Form(k.COPY)
     ints = [0] * k.INTS
     ints[k.OP0], ints[k.HAS_SCALE] = code, int(scaled)
     return Form(k.ACTIVATION, tuple(ints), (scale, bias))
@@ -111,7 +119,7 @@ def _memset(u: Usage) -> Form:
 
 def _tensor_tensor(u: Usage) -> Form:
     op = alu_op(u.attrs["op"])
-    if op.code not in ew.BINARY or all(u.formats[s].is_integer and u.formats[s].itemsize == 4 for s in (k.A, k.B)):
+    if op.code not in ew.BINARY or all(_is_int32(u.formats[s]) for s in (k.A, k.B)):
         return SLOW  # bits, and 32-bit integers that stay exact
     return Form(k.TENSOR_TENSOR, (op.code,))
 
@@ -160,7 +168,7 @@ def _iota(u: Usage) -> Form:
 
 
 def _affine_select(u: Usage) -> Form:
-    if u.formats[k.A].is_integer and u.formats[k.A].itemsize == 4:
+    if _is_int32(u.formats[k.A]):
         return SLOW
     ints = list(_ramp(u))
     ints[k.OP0] = alu_op(u.attrs["cmp_op"]).code
@@ -172,13 +180,13 @@ def _select_reduce(u: Usage) -> Form:
 
 
 def _copy_predicated(u: Usage) -> Form:
-    if u.formats[k.DST].is_integer and u.formats[k.DST].itemsize == 4:
+    if _is_int32(u.formats[k.DST]):
         return SLOW
     return Form(k.COPY_PREDICATED, (0, 0, int(u.attrs["reverse_pred"])), (0.0, 0.0, u.value("src")))
 
 
 def _dropout(u: Usage) -> Form:
-    if u.formats[k.DST].is_integer and u.formats[k.DST].itemsize == 4:
+    if _is_int32(u.formats[k.DST]):
         return SLOW
     return Form(k.DROPOUT, (int(u.value("seed")),), (u.value("prob"),))
 

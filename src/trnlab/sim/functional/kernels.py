@@ -14,6 +14,7 @@ from numba.types import void
 from trnlab.sim.functional.elementwise import (
     ADD,
     MAX,
+    NO_FUNCTION,
     activate,
     combine,
     combine_scalar,
@@ -120,7 +121,9 @@ def stream_rows(kind, ints, x, y, s0, s1, rows, free, temporary, out):
         at = 4 * r * free
         first, second = load_f32(s0, r), load_f32(s1, r)
         if kind == ACTIVATION:
-            if ints[HAS_SCALE]:
+            if ints[HAS_SCALE] and ints[OP0] == NO_FUNCTION:
+                scale_and_shift(x + at, first, second, out + at, free)
+            elif ints[HAS_SCALE]:
                 scale_and_shift(x + at, first, second, temporary, free)
                 activate(ints[OP0], temporary, out + at, free)
             else:

@@ -72,6 +72,7 @@ class Machine:
         self._walks = np.zeros((2, 5, 3), np.int64)
         self._report = np.zeros(4, np.int64)
         self._panels = np.zeros(PANELS + _PAGE, np.uint8)
+        self._hbm = np.zeros(0, np.uint8)
         self._scratch, self._block = np.zeros(0, np.float32), 0
 
     def call(
@@ -111,6 +112,14 @@ class Machine:
         address = address_of(memory) + ap.first_partition * memory.strides[0] + ap.buffer.address + skip + ap.offset
         strides = (memory.strides[0], *(step * ap.dtype.itemsize for step, _ in ap.dims))
         return array_at(address, ap.shape, strides, ap.dtype.numpy)
+
+    def poisoned_hbm(self, nbytes: int) -> Array:
+        """Device memory full of poison; the same memory at each call, which the host need not find anew."""
+        if len(self._hbm) < nbytes:
+            self._hbm = np.empty(nbytes, np.uint8)
+        memory = self._hbm[:nbytes]
+        memory.fill(POISON)
+        return memory
 
     def _run(
         self, plan: Plan, routine: Routine, sequence: Array, at: int, end: int, base: Array, pitch: Array, check: int
@@ -223,8 +232,9 @@ def run_program(
     Raises RunError for a tensor that is neither bound nor placed, and what `Machine.call` raises.
     """
     machine = machine or Machine(chip, options)
-    arena = np.full(program.hbm_bytes, POISON, np.uint8)
-    scratch = np.full(max((r.scratch_bytes for r in program.routines), default=0), POISON, np.uint8)
+    spill = max((r.scratch_bytes for r in program.routines), default=0)
+    memory = machine.poisoned_hbm(program.hbm_bytes + spill)
+    arena, scratch = memory[: program.hbm_bytes], memory[program.hbm_bytes :]
     tensors = {**program.constants, **bindings}
     for tensor in program.tensors:
         if tensor.id in tensors:
