@@ -4,7 +4,6 @@
     reduce     over trailing dimensions, or sums over leading ones; never over everything at once when that is long
     scatter    into zeros
     gather     of rows; by 0, 1, 2, ... it is a slice
-    outputs    computed by an op (an input or a constant that is returned is copied)
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import numpy as np
 from trnlab.compiler.rewrite import rewrite
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import OPS, SHAPE
 from trnlab.numerics.dtypes import float32
 
 LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
@@ -24,8 +22,7 @@ LONG = 4096  # elements of one row beyond which a reduction of everything is spr
 
 def canonicalize(graph: Graph) -> Graph:
     """The graph in canonical forms; same meaning."""
-    rewritten = rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather})
-    return _computed_outputs(rewritten)
+    return rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather})
 
 
 # -- reduce ---------------------------------------------------------------------------------------------------------
@@ -128,15 +125,16 @@ def _is_zero(value: Value) -> bool:
 # -- outputs --------------------------------------------------------------------------------------------------------
 
 
-def _computed_outputs(graph: Graph) -> Graph:
-    """Copy outputs that no op computes, and all but the first of outputs that are the same value."""
+def compute_outputs(graph: Graph) -> Graph:
+    """Copy outputs that no op computes, and all but the first of outputs that are the same value.
+
+    An input that is returned as its own update stays as it is.
+    """
     seen: set[Value] = set()
     for index, value in enumerate(graph.outputs):
-        source = value
-        while source.op is not None and OPS[source.op.name].kind == SHAPE and source.op.name not in ("concatenate", "pad"):
-            source = source.op.operands[0]
-        given = source.op is None or source.op.name in ("constant", "iota")
-        if value in seen or (given and value is source):
+        kept = index in graph.aliases and value is graph.inputs[graph.aliases[index]]
+        given = value.op is None or value.op.name in ("constant", "iota")
+        if not kept and (given or value in seen):
             copy = Op("convert", (value,), {"dtype": value.dtype}, ())
             result = Value(value.type, copy, 0, value.name)
             copy.results = (result,)

@@ -269,7 +269,7 @@ class Emitter:
         """dst = x op y on whole tiles; exact integer arithmetic runs on GpSimd."""
         if x.memory is Memory.PSUM and y.memory is Memory.PSUM:
             y = self.sbuf(y)
-        exact = x.dtype is int32 and y.dtype is int32 and op in ("add", "subtract", "multiply")
+        exact = {x.dtype, y.dtype} <= {int32, uint32}
         engine = Engine.GPSIMD if exact or op == "power" else Engine.VECTOR
         if engine is Engine.VECTOR:
             self.charge(engine, 2 * dst.free)
@@ -507,14 +507,21 @@ class Emitter:
             chosen, rest = self._spread(on_true), self._spread(on_false)
             tile = self.dst(op.result)
             self.copy(tile, rest)
-            self.b.tensor_copy_predicated(dst=tile, src=chosen, predicate=mask)
+            self.b.tensor_copy_predicated(dst=tile, src=self._in_format_of(tile, chosen), predicate=mask)
         self.charge(Engine.VECTOR, self.frame.cols)
 
     def _narrow_select(self, op: Op) -> None:
         mask, chosen, rest = (self.ap(v) for v in op.operands)
         tile = self.dst(op.result)
         self.b.tensor_copy(dst=tile, src=rest)
-        self.b.tensor_copy_predicated(dst=tile, src=chosen, predicate=mask)
+        self.b.tensor_copy_predicated(dst=tile, src=self._in_format_of(tile, chosen), predicate=mask)
+
+    def _in_format_of(self, tile: AP, source: AP) -> AP:
+        if source.dtype is tile.dtype:
+            return source
+        cast = self.temp(self.wide if tile.free > 1 else self.narrow, tile, tile.dtype)
+        self.copy(cast, source)
+        return cast
 
     def _spread(self, value: Value) -> AP:
         """A value as [P, F]: what does not vary along the row is read F times over."""

@@ -19,7 +19,7 @@ from math import prod
 
 import numpy as np
 
-from trnlab.compiler.strided import VIEW_OPS, Strided, identity
+from trnlab.compiler.strided import VIEW_OPS, Strided, identity, split_rows
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 
@@ -182,6 +182,8 @@ class Partition:
             inner.append(cls)
             found[value] = cls
             if cls is Class.FULL:
+                if group.ops and cols is not None and not self._has_rows(value, group.size // cols, cols):
+                    return None
                 loads.add(self.root(value))
         if group.kind is Kind.DOT and len(group.loads | loads) > MAX_EPILOGUE_LOADS:
             return None
@@ -236,12 +238,19 @@ class Partition:
                     continue
                 users = {self.owner.get(r.result) for r in self._computing_readers(op.result, readers)}
                 user = users.pop() if len(users) == 1 else None
-                if user is not None and user is not group and user.kind is Kind.ROWS and self._admits(user, op):
+                if user is None or user is group or user.kind is not Kind.ROWS or not self._read_in_step(user, op.result):
+                    continue
+                if self._admits(user, op):
                     group.ops.remove(op)
                     del group.classes[op.result]
                     user.outer = {v: c for v, c in user.outer.items() if self.root(v) is not op.result}
                     self._add(user, op)
                     user.ops.sort(key=self._position.__getitem__)
+
+    def _read_in_step(self, user: Group, value: Value) -> bool:
+        """Whether a group reads the elements of a value in their order in memory."""
+        looks = [v for op in user.ops for v in op.operands if self.root(v) is value]
+        return all(self.strided(v).is_contiguous for v in looks)
 
     def _computing_readers(self, value: Value, readers: dict[Value, list[Op]]) -> list[Op]:
         """The ops that read a value, views looked through."""
@@ -378,6 +387,9 @@ class Partition:
         ) and len(dims) > _depth(dims, False):  # fmt: skip
             return cols, Class.COL
         return cols, Class.FULL
+
+    def _has_rows(self, value: Value, rows: int, cols: int) -> bool:
+        return split_rows(self.strided(value), rows, cols) is not None
 
     # -- dependencies -------------------------------------------------------------------------------------------
     def _depends(self, producer: Group | None, group: Group) -> bool:

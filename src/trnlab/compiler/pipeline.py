@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.canonical import canonicalize
+from trnlab.compiler.canonical import canonicalize, compute_outputs
 from trnlab.compiler.groups import Group, Kind, Partition
 from trnlab.compiler.lowerings.attention import lower_attention
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.lowerings.dot import lower_dot, lower_scatter
 from trnlab.compiler.lowerings.move import lower_move
-from trnlab.compiler.lowerings.rows import lower_rows
+from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.placement import Lifetime, place
 from trnlab.compiler.precision import cast_matmuls
 from trnlab.compiler.rewrite import rewrite
@@ -45,6 +45,7 @@ PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], Graph]], ...] = (
     ("mixed-precision", _mixed_precision),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
     ("simplify-again", _simplified),
+    ("compute-outputs", lambda graph, options: compute_outputs(graph)),
 )
 
 LOWERINGS: dict[Kind, Callable[[Lowering], None]] = {
@@ -152,6 +153,8 @@ class _Assembly:
             self._tensor(value, "input")
         in_place = self._in_place(units)
         for value in self.graph.outputs:
+            if value in self.tensor_of:
+                continue
             if value in in_place:
                 self.tensor_of[value] = self.tensor_of[in_place[value]]
             else:
@@ -203,7 +206,8 @@ class _Assembly:
             if writer is None or value.type != old.type:
                 continue
             before = all(position[g] < position[writer] or g is writer for g in readers.get(old, ()))
-            if before and _reads_in_step(writer, old, self.part):
+            apart = writer not in readers.get(old, ())
+            if before and (apart or _reads_in_step(writer, value, old, self.part)):
                 found[value] = old
         return found
 
@@ -244,8 +248,15 @@ def pack(groups: list[Group], part: Partition) -> list[Unit]:
     return units
 
 
-def _reads_in_step(group: Group, old: Value, part: Partition) -> bool:
-    """Whether a group that reads `old` reads each element just where it writes the new one."""
+def _reads_in_step(group: Group, new: Value, old: Value, part: Partition) -> bool:
+    """Whether a group that reads `old` has read each element before it writes the new one there, and not again after.
+
+    It has when the new value is computed from the old one, so that its store waits for the load, and when all of a row
+    is done in one sweep.
+    """
+    staged = (group.cols or 1) > CHUNKS[-1] and any(op.name == "reduce" for op in group.ops)
+    if staged or not _depends_on(new, old, group, part):
+        return False
     for op in group.ops:
         for value in op.operands:
             if part.root(value) is old:
@@ -254,6 +265,15 @@ def _reads_in_step(group: Group, old: Value, part: Partition) -> bool:
                 if not (elementwise and seen.is_contiguous and op.name not in ("gather", "reduce")):
                     return False
     return True
+
+
+def _depends_on(value: Value, old: Value, group: Group, part: Partition) -> bool:
+    """Whether the ops of a group compute `value` from `old`."""
+    reached = {old}
+    for op in group.ops:
+        if any(part.root(v) in reached for v in op.operands):
+            reached.update(op.results)
+    return value in reached
 
 
 def _memory_shape(value: Value) -> tuple[int, ...]:

@@ -69,6 +69,25 @@ def look(op: Op, source: Strided) -> Strided | None:
     return Strided(source.root, source.offset, op.result.shape, tuple(strides_out))
 
 
+def split_rows(seen: Strided, rows: int, cols: int) -> tuple[Strided, int] | None:
+    """A look as rows and columns: in a shape whose leading dimensions, as many as the number says, make the rows.
+
+    None when no dimension can be made to end where the rows do.
+    """
+    for dims in range(len(seen.shape) + 1):
+        if prod(seen.shape[:dims]) == rows and prod(seen.shape[dims:]) == cols:
+            return (Strided(seen.root, seen.offset, (1, *seen.shape), (0, *seen.strides)), 1) if dims == 0 else (seen, dims)
+    for dim, count in enumerate(seen.shape):
+        before = prod(seen.shape[:dim])
+        inner = before * count // rows if rows % before == 0 and before * count % rows == 0 else 0
+        if inner and inner < count:
+            shape = (*seen.shape[:dim], count // inner, inner, *seen.shape[dim + 1 :])
+            step = seen.strides[dim]
+            strides = (*seen.strides[:dim], step * inner, step, *seen.strides[dim + 1 :])
+            return Strided(seen.root, seen.offset, shape, strides), dim + 1
+    return None
+
+
 def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
     """Every view op's result as a look at a root, and the view results that must be copied out to memory.
 

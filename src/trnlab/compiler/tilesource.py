@@ -6,17 +6,18 @@ Shape letters: P partition (rows of the tile), F free (columns of the tile), R a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from trnlab.compiler.groups import Class, Group, Partition
-from trnlab.compiler.strided import Strided
+from trnlab.compiler.strided import Strided, split_rows
 from trnlab.compiler.tiles import TileSpace
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
 from trnlab.kernels.blocks import dma_load, dma_store
-from trnlab.kernels.view import View, rectangle
+from trnlab.kernels.view import Piece, View, rectangle
 from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program import AP, Builder, hbm_view
 
@@ -120,7 +121,7 @@ class Loader:
             return self._keep(value)[: frame.rows, frame.col : frame.col + frame.cols]
         if value not in self._of_sweep:
             tile = self.wide.take(frame.rows, frame.cols, value.dtype)
-            self._fill(tile, self._full_view(value, frame.domain, cls), frame)
+            self._fill(tile, value, cls, frame)
             self._of_sweep[value] = tile
         return self._of_sweep[value]
 
@@ -180,26 +181,41 @@ class Loader:
             self._kept[value] = tile
         return self._kept[value]
 
-    def _full_view(self, value: Value, domain: Domain, cls: Class) -> tuple[View, int]:
-        """A value as a view whose leading dimensions (their number is returned) are the rows of the domain."""
-        seen = self.part.strided(value)
-        port = self.ports[seen.root]
-        if cls is Class.COL:
-            return _columns_view(seen, port, domain.rows, domain.cols), 1
-        if domain.flat:
-            flat = seen.reshaped((seen_size(seen),))
-            assert flat is not None
-            step = flat.strides[0]
-            start = flat.offset + domain.offset * step
-            return View(port.buffer, start, (domain.rows, domain.cols), (domain.cols * step, step)), 1
-        return _split(seen, port, domain)
-
-    def _fill(self, tile: AP, view: tuple[View, int], frame: Frame) -> None:
-        for piece in rectangle(*view, frame.row, frame.rows, frame.col, frame.cols):
+    def _fill(self, tile: AP, value: Value, cls: Class, frame: Frame) -> None:
+        for piece in self._pieces(value, cls, frame):
             part = tile[
                 piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols
             ]
             self._dma_in(part, piece.ap)
+
+    def _pieces(self, value: Value, cls: Class, frame: Frame) -> Iterator[Piece]:
+        """The frame's part of a value, as access patterns."""
+        seen, domain = self.part.strided(value), frame.domain
+        port = self.ports[seen.root]
+        if cls is Class.COL:
+            view, rows = _columns_view(seen, port, domain.rows, domain.cols), 1
+        elif domain.flat:
+            flat = seen.reshaped((prod(seen.shape),))
+            assert flat is not None, "groups without columns read what is a run of elements"
+            step = flat.strides[0]
+            start = flat.offset + domain.offset * step
+            view, rows = View(port.buffer, start, (domain.rows, domain.cols), (domain.cols * step, step)), 1
+        else:
+            split = split_rows(seen, domain.rows, domain.cols)
+            if split is None:
+                yield from self._row_by_row(seen, frame)
+                return
+            seen, rows = split
+            view = View(port.buffer, seen.offset, seen.shape, seen.strides)
+        yield from rectangle(view, rows, frame.row, frame.rows, frame.col, frame.cols)
+
+    def _row_by_row(self, seen: Strided, frame: Frame) -> Iterator[Piece]:
+        """For a look whose dimensions do not end where the rows do."""
+        view = View(self.ports[seen.root].buffer, seen.offset, (1, *seen.shape), (0, *seen.strides))
+        for i in range(frame.rows):
+            start = (frame.row + i) * frame.domain.cols + frame.col
+            for piece in rectangle(view, 1, 0, 1, start, frame.cols):
+                yield replace(piece, partition=i)
 
     def _dma_in(self, dst: AP, src: AP) -> None:
         dma_load(self.b, dst, src)
@@ -254,11 +270,6 @@ class Loader:
         return self._ones[dtype]
 
 
-def seen_size(seen: Strided) -> int:
-    """Elements of a view."""
-    return prod(seen.shape)
-
-
 def _row_dims(seen: Strided, rows: int) -> int:
     """How many leading dimensions of a row value are its rows."""
     total, dims = 1, 0
@@ -280,15 +291,3 @@ def _columns_view(seen: Strided, port: AP, rows: int, cols: int) -> View:
         total *= seen.shape[dims]
     assert total == cols, (seen.shape, cols)
     return View(port.buffer, seen.offset, (rows, *seen.shape[dims:]), (0, *seen.strides[dims:]))
-
-
-def _split(seen: Strided, port: AP, domain: Domain) -> tuple[View, int]:
-    """The view and the number of its leading dimensions that make the rows."""
-    total = 1
-    for dims, count in enumerate(seen.shape, 1):
-        total *= count
-        if total == domain.rows and prod(seen.shape[dims:]) == domain.cols:
-            return View(port.buffer, seen.offset, seen.shape, seen.strides), dims
-    shaped = seen.reshaped((domain.rows, domain.cols))
-    assert shaped is not None, (seen.shape, seen.strides, domain)
-    return View(port.buffer, shaped.offset, shaped.shape, shaped.strides), 1

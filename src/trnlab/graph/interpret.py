@@ -294,7 +294,7 @@ def _dot_general(op: Op, lhs: Array, rhs: Array) -> Array:
     if lhs.dtype.kind != "f":
         left, right = left.astype(np.int64), right.astype(np.int64)
     batch = tuple(lhs.shape[a] for a in op.attrs["lhs_batching_dimensions"])
-    return np.asarray(np.matmul(left, right.swapaxes(1, 2))).reshape(*batch, *left_free, *right_free)
+    return np.asarray(np.matmul(left, right.swapaxes(1, 2))).reshape((*batch, *left_free, *right_free))
 
 
 def _as_matrices(x: Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
