@@ -3,9 +3,141 @@
 
 from __future__ import annotations
 
-from trnlab.profile.data import Profile
+from collections.abc import Iterator, Mapping
+from html import escape
+from importlib.resources import files
+from statistics import median
+from typing import Any
+
+from trnlab.profile import pictures
+from trnlab.profile import summary as words
+from trnlab.profile.charts import table
+from trnlab.profile.critical import pieces
+from trnlab.profile.data import Profile, Step
+from trnlab.profile.names import nice_time
+from trnlab.units import PS_PER_S, format_count
+
+Summary = Mapping[str, Any]
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name} · trnlab</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<script>
+{script}</script>
+</body>
+</html>
+"""
 
 
 def page(profile: Profile) -> str:
-    """The page."""
-    return "<!doctype html>"
+    """The page of a run, with as much as the run left."""
+    s, step = profile.summary, profile.step
+    drawn = () if step is None else _pictures(s, step)
+    body = "\n".join([*_top(s), *pictures.loss(s), *drawn, *_tables(s)])
+    assets = files(__package__).joinpath("assets")
+    style, script = (assets.joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    return _PAGE.format(name=escape(s["name"]), style=style, body=body, script=script)
+
+
+def _top(s: Summary) -> Iterator[str]:
+    about = ", ".join(escape(s[key]) for key in ("target", "chip", "precision"))
+    yield f'<header>\n<p class="over">trnlab run on {about}</p>\n<h1>{escape(s["name"])}</h1>'
+    if "step_time_s" in s:
+        tokens = f" on {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
+        yield (
+            f'<p class="lede">A training step{tokens} takes one NeuronCore '
+            f"<b>{_time(s['step_time_s'])}</b>. What decides that: {escape(words.bound(s))}.</p>"
+        )
+    if not s["complete"]:
+        yield f'<p class="notice">This run is <b>{escape(s["status"])}</b>; what follows is partial.</p>'
+    yield f'<dl class="figures">{"".join(_figure(*figure) for figure in _figures(s))}</dl>\n</header>'
+
+
+def _figures(s: Summary) -> Iterator[tuple[str, str, str]]:
+    if s["loss"]:
+        first, last = pictures.number(s["loss"][0]), pictures.number(s["loss"][-1])
+        yield "Loss", last, f"from {first} in {s['steps']} steps"
+    if "step_time_s" not in s:
+        return
+    here = f"{nice_time(median(s['step_wall_s']) * PS_PER_S)} to simulate" if s["step_wall_s"] else ""
+    yield "One step", _time(s["step_time_s"]), here
+    if s["tokens_per_step"]:
+        yield "Tokens per second", format_count(s["tokens_per_s"]), "on one core"
+    yield "MFU", f"{s['mfu']:.1%}", f"of {format_count(s['peak_flops'])}FLOP/s"
+    usd = s["cost"]["usd_per_million_tokens"]
+    if usd is not None:
+        yield "A million tokens", f"${usd:.3g}", f"{s['cost']['price_kind']}, {s['cost']['price_date']}"
+
+
+def _figure(name: str, value: str, more: str) -> str:
+    return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
+
+
+def _pictures(s: Summary, step: Step) -> Iterator[str]:
+    chain = pieces(step)
+    yield pictures.timeline(s, step, chain)
+    yield pictures.where(step, chain)
+    yield from pictures.roofs(step)
+    yield f'<div class="columns">{pictures.engines(s)}{pictures.hbm(s)}</div>'
+
+
+def _tables(s: Summary) -> Iterator[str]:
+    yield pictures.section("Numbers", "", table((), list(_numbers(s))))
+    if s.get("assumptions"):
+        yield _assumed(s)
+    command = " ".join([s["script"], *s["arguments"]])
+    yield (
+        f"<footer>{escape(command)} · started {escape(s['started'])} · trnlab {escape(s['trnlab'])} · "
+        "the same numbers are in summary.json, the timeline for Perfetto in trace.json</footer>"
+    )
+
+
+def _numbers(s: Summary) -> Iterator[tuple[str, str]]:
+    yield "loss", words.learning(s).replace("->", "→")
+    if "step_time_s" in s:
+        yield "step", f"{_time(s['step_time_s'])}, {s['instructions_per_step']:,} instructions"
+        if s["tokens_per_step"]:
+            yield "throughput", f"{s['tokens_per_s']:,.0f} tokens/s, {s['tokens_per_step']:,} tokens a step"
+        yield "utilisation", _utilisation(s)
+        yield "HBM", words.memory(s)
+        yield "cost", words.price(s)
+        yield "price from", s["cost"]["price_source"] or "unknown"
+    yield "compiling", words.compiling(s)
+    for name, count in s["host_fallbacks"].items():
+        yield "on the host", f"{name}, {count} times"
+    rounding = f"stochastic, seed {s['seed']}" if s["stochastic_rounding"] else "to nearest, ties to even"
+    yield "precision", f"{s['precision']} matrix products, sums in fp32, rounding {rounding}"
+    yield "here", f"{s['steps']} steps in {s['wall_s']:.1f} s"
+
+
+def _utilisation(s: Summary) -> str:
+    model = f"{format_count(s['model_flops_per_step'])}FLOP a step in the model's matrix products"
+    return f"MFU {s['mfu']:.2%}, HFU {s['hfu']:.2%} of {format_count(s['peak_flops'])}FLOP/s; {model}"
+
+
+def _assumed(s: Summary) -> str:
+    head = ("figure", "value", "half", "twice", "why")
+    rows = [
+        (a["figure"], f"{a['value']:g} {a['unit']}", f"{a['halved']:+.2%}", f"{a['doubled']:+.2%}", a["reason"])
+        for a in s["assumptions"]
+    ]
+    say = (
+        "Figures of the chip that nobody has published and that this step's time depends on, and how the time "
+        f"changes with half and twice the value. `trnlab chips {s['chip']}` shows all figures with their sources."
+    )
+    return pictures.section("Assumed figures", say, table(head, rows, (1, 2, 3)))
+
+
+def _time(seconds: float) -> str:
+    return nice_time(seconds * PS_PER_S)
