@@ -12,9 +12,10 @@ from importlib.resources import files
 from trnlab.chips.spec import Chip
 from trnlab.chips.trn1 import INF2, TRN1
 from trnlab.chips.trn2 import TRN2
+from trnlab.chips.trn3 import TRN3
 from trnlab.errors import UsageError
 
-_CHIPS = {chip.name: chip for chip in (TRN1, TRN2, INF2)}
+_CHIPS = {chip.name: chip for chip in (TRN1, TRN2, INF2, TRN3)}
 NAMES = tuple(_CHIPS)
 
 

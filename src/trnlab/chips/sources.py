@@ -12,8 +12,10 @@ from trnlab.chips.spec import Confidence, Figure, PerDtype
 
 ARCH1 = "nki/guides/architecture/trainium_inferentia2_arch.rst"
 ARCH2 = "nki/guides/architecture/trainium2_arch.rst"
+ARCH3 = "nki/guides/architecture/trainium3_arch.rst"
 CHIP1 = "about-neuron/arch/neuron-hardware/trainium.rst"
 CHIP2 = "about-neuron/arch/neuron-hardware/trainium2.rst"
+CHIP3 = "about-neuron/arch/neuron-hardware/trainium3.rst"
 CORE2 = "about-neuron/arch/neuron-hardware/neuron-core-v2.rst"
 PERF = "nki/deep-dives/nki_perf_guide.rst"
 BANDWIDTH = "nki/deep-dives/nki-dma-bandwidth-guide.rst"

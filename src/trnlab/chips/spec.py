@@ -34,23 +34,50 @@ class Figure(NamedTuple):
 FEATURES: dict[str, str] = {
     "pe_transpose": "the PE array transposes bit-exactly, 16-bit in and out",
     "fp8_double_row": "two FP8 rows of the contraction in one pass (K = 256)",
+    "pe_tiles_32": "the PE array splits into tiles of 32 rows or columns, not of 64 only",
+    "long_matmul": "one matmul writes as many columns as all of PSUM holds",
+    "bf16_psum": "the PE array writes and accumulates bfloat16 in PSUM",
+    "fp8_e4m3fn": "the PE array multiplies the OCP format float8_e4m3fn",
+    "mx_formats": "matmul and quantization of the MX formats (packed words with shared scales)",
+    "tensor_indirection": "compute engines gather and scatter columns of SBUF and PSUM by an index",
+    "background_transpose": "a transpose runs beside another matmul or transpose",
     "parallel_ports": "VectorE uses SBUF beside GpSimdE, and PSUM beside ScalarE; without it they take turns",
     "vector_fast_modes": "VectorE runs 16-bit SBUF copies and tensor-scalar ops at two or four elements a cycle",
+    "fp8_fast_modes": "the 16-bit modes of VectorE and ScalarE take FP8 too",
+    "scalar_fast_modes": "ScalarE runs 16-bit copies and tensor-scalar ops at two elements a cycle",
+    "scalar_alu": "ScalarE runs tensor_scalar with every arithmetic operator of VectorE",
+    "activate2": "activation with freely chosen operators before it and reductions behind it",
+    "vector_exponential": "VectorE computes exp(x - max) with row sums",
+    "vector_xorwow": "VectorE draws random numbers with XORWOW, and loads and stores its states",
+    "alu_square_relu": "the ALU has square and relu",
     "scalar_tensor_copy": "ScalarE copies tensors bit-exactly",
     "scalar_tensor_scalar": "ScalarE runs tensor_scalar with multiply and add",
     "scalar_bias_immediate": "activation takes a number as bias",
     "alu_abs_max_min": "the ALU has abs_max and abs_min",
     "range_select": "VectorE selects by an index range",
     "gpsimd_rng": "GpSimdE draws random bits",
+    "gpsimd_nonzero": "GpSimdE lists the indices of nonzero elements",
+    "dma_priority": "transfers have one of four classes of service",
     "hwdge": "two hardware blocks generate DMA descriptors on command of ScalarE and SyncE",
     "dma_transpose": "the DMA engines transpose 2-byte and 4-byte elements",
     "logical_cores": "two cores can act as one (LNC = 2)",
 }
 
 
+_SAME_RATE = {
+    "float8_e4m3fn": "float8_e4m3",
+    "float8_e4m3fn_x4": "float8_e4m3",
+    "float8_e5m2_x4": "float8_e5m2",
+    "float4_e2m1fn_x4": "float8_e4m3",
+}
+
+
 @dataclass(frozen=True)
 class PerDtype:
-    """One figure per floating point format of the PE array. Formats without a field cost as float32."""
+    """One figure per floating point format of the PE array. Formats without a field cost as float32.
+
+    float8_e4m3fn costs as float8_e4m3, and the packed MX formats as one FP8 word.
+    """
 
     float32: Figure
     tfloat32: Figure
@@ -61,7 +88,7 @@ class PerDtype:
 
     def of(self, dtype: str) -> Figure:
         """The figure of a format by name; integers and unknown names take float32's."""
-        found = getattr(self, dtype, self.float32)
+        found = getattr(self, _SAME_RATE.get(dtype, dtype), self.float32)
         assert isinstance(found, Figure)
         return found
 

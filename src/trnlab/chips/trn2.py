@@ -121,6 +121,7 @@ TRN2 = Chip(
     features=frozenset(
         {
             "pe_transpose",
+            "pe_tiles_32",
             "fp8_double_row",
             "parallel_ports",
             "vector_fast_modes",
@@ -129,6 +130,7 @@ TRN2 = Chip(
             "scalar_bias_immediate",
             "range_select",
             "gpsimd_rng",
+            "gpsimd_nonzero",
             "hwdge",
             "dma_transpose",
             "logical_cores",

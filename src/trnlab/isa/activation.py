@@ -53,6 +53,7 @@ class Activation(Instruction):
         "reciprocal takes no bias",
         "reduce_op is add",
     )
+    cost_kinds = ("scalar.activation", "scalar.activation_reduce")
     source = "nki.isa.activation; trainium_inferentia2_arch.rst:421-502"
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:

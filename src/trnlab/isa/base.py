@@ -18,7 +18,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError
-from trnlab.numerics.dtypes import ALL, DType
+from trnlab.numerics.dtypes import ALL, PACKED, DType
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -48,6 +48,8 @@ PSUM_ONLY = frozenset({Memory.PSUM})
 DMA_MEMORIES = frozenset({Memory.HBM, Memory.SBUF})
 
 ANY_DTYPE = frozenset(d.name for d in ALL)
+PACKED_DTYPES = frozenset(d.name for d in PACKED)
+MOVABLE = ANY_DTYPE | PACKED_DTYPES  # where bits move as they are
 MATMUL_DTYPES = frozenset({"float32", "tfloat32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2"})
 HALF_FLOATS = frozenset({"bfloat16", "float16"})
 INT32 = frozenset({"int32", "uint32"})
@@ -71,6 +73,7 @@ CODES: Mapping[str, str] = {
     "TRN413": "two operands that may not both lie in PSUM",
     "TRN414": "this generation of the chip lacks the feature",
     "TRN415": "a result of the PE array crosses from one PSUM bank into the next",
+    "TRN416": "a size that is too small, or not the multiple that the instruction needs",
 }
 
 
@@ -122,7 +125,10 @@ class OperandSpec:
     """One operand slot. `immediate`: a Python number may stand in its place. `rw`: read as well as written (a dst).
 
     shape: what its partition count and its elements per partition are called. Operands that use one letter must agree
-    on it; "1" is one; "" is not compared. dtypes: names of the formats it takes.
+    on it; a number is itself; "" is not compared. dtypes: names of the formats it takes.
+    state: registers of the engine itself (accumulators, random states), which whoever records the program keeps in a
+    tile of their own, one row per lane. The engine's order alone orders their use, so they take no part in timing.
+    starts: where in a quadrant of 32 partitions it may start, in place of the rule by height.
     """
 
     name: str
@@ -133,6 +139,8 @@ class OperandSpec:
     rw: bool = False
     shape: tuple[str, str] = ("P", "F")
     dtypes: frozenset[str] = ANY_DTYPE
+    state: bool = False
+    starts: tuple[int, ...] = ()
 
     @property
     def is_scalar(self) -> bool:
@@ -185,15 +193,32 @@ class Instruction:
     source: ClassVar[str] = ""
     engine_features: ClassVar[Mapping[Engine, str]] = {}  # engine -> what `chip.has` must say yes to
     sizes: ClassVar[Mapping[str, int]] = {}  # letter of a shape -> largest value
+    least: ClassVar[Mapping[str, int]] = {}  # letter of a shape -> smallest value
+    multiples: ClassVar[Mapping[str, int]] = {}  # letter of a shape -> what divides it
     same_dtype: ClassVar[tuple[str, ...]] = ()  # operands that share one format
     not_both_psum: ClassVar[tuple[str, ...]] = ()  # operands of which at most one lies in PSUM
     limits: ClassVar[tuple[str, ...]] = ()  # rules beyond these, for people
     is_dma: ClassVar[bool] = False
+    feature: ClassVar[str] = ""  # what `chip.has` must say yes to; "" for an instruction of every generation
+    indirect: ClassVar[tuple[str, ...]] = ()  # operands that tensor indirection may gather or scatter
+    cost_kinds: ClassVar[tuple[str, ...]] = ()  # the cost classes of its work, where names do not tell
+
+    def exists_on(self, chip: Chip) -> bool:
+        """Whether this generation has the instruction."""
+        return not self.feature or chip.has(self.feature)
 
     def engines_on(self, chip: Chip) -> tuple[Engine, ...]:
         """The engines that execute this instruction on `chip`, the default first."""
         needs = self.engine_features
         return tuple(e for e in self.engines if e not in needs or chip.has(needs[e]))
+
+    def size_of(self, spec: OperandSpec, op: Operand, attrs: Mapping[str, Any]) -> tuple[int, int]:
+        """What an operand counts for under the letters of its shape: partitions, elements per partition."""
+        return op.partitions, op.free
+
+    def largest(self, letter: str, ops: Mapping[str, Operand], chip: Chip) -> int | None:
+        """The largest value of a letter of the shapes; None where nothing limits it."""
+        return self.sizes.get(letter)
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the former contents of an `rw` destination matter."""
@@ -220,7 +245,7 @@ class Instruction:
         self, ops: Mapping[str, Operand], engine: Engine, *, m: int = 0, flops: int = 0, kind: str | None = None
     ) -> Work:
         """Work of an instruction that streams its operands through one engine; `flops` are per element."""
-        streamed = [ops[s.name] for s in self.operands if s.name in ops and not s.is_scalar]
+        streamed = [ops[s.name] for s in self.operands if s.name in ops and not s.is_scalar and not s.state]
         largest = max(streamed, key=lambda op: op.partitions * op.free)
         steps = [(inner_step(op), op.dtype.itemsize) for op in streamed]
         return Work(

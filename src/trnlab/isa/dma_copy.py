@@ -43,6 +43,7 @@ class DmaCopy(Instruction):
         OperandSpec("index", "src", SBUF_ONLY, optional=True, shape=("I", "1"), dtypes=INT32),
     )
     is_dma = True
+    cost_kinds = ("dma.copy", "dma.gather")
     limits = (
         "dst and src have the same number of elements",
         "a gather is triggered by gpsimd, from HBM to SBUF, one index (I) and one row of src per partition of dst",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from inspect import cleandoc
 
-from trnlab.isa.base import ANY_DTYPE, Instruction, OperandSpec
+from trnlab.isa.base import ANY_DTYPE, MOVABLE, Instruction, OperandSpec
 from trnlab.isa.costs import COST_CLASSES
 
 
@@ -35,24 +35,31 @@ def signature(instr: Instruction) -> str:
 
 def rule_lines(instr: Instruction) -> list[str]:
     """Every rule beyond those of all instructions, in words."""
-    lines = [f"{letter} is at most {limit}" for letter, limit in instr.sizes.items()]
+    lines = [f"on chips with {instr.feature}"] if instr.feature else []
+    lines += [f"{letter} is at most {limit}" for letter, limit in instr.sizes.items()]
+    lines += [f"{letter} is at least {limit}" for letter, limit in instr.least.items()]
+    lines += [f"{letter} is a multiple of {step}" for letter, step in instr.multiples.items()]
     if instr.same_dtype:
         lines.append(f"{' and '.join(instr.same_dtype)} have one format")
     if instr.not_both_psum:
         lines.append(f"{' and '.join(instr.not_both_psum)} are not both in PSUM")
+    if instr.indirect:
+        lines.append(f"on chips with tensor_indirection an index may pick columns of {', '.join(instr.indirect)}")
     return [*lines, *instr.limits]
 
 
 def _operand(spec: OperandSpec) -> str:
     shape = f" [{', '.join(spec.shape)}]" if any(spec.shape) else ""
     memories = " or ".join(m.name for m in sorted(spec.memories, reverse=True))
-    formats = "any format" if spec.dtypes == ANY_DTYPE else ", ".join(sorted(spec.dtypes))
+    named = {ANY_DTYPE: "any format", MOVABLE: "any format, packed ones too"}
+    formats = named.get(spec.dtypes) or ", ".join(sorted(spec.dtypes))
     notes = [
         text
         for text, holds in (
             ("optional", spec.optional),
             ("or a number", spec.immediate),
             ("read and written", spec.rw),
+            ("registers of the engine", spec.state),
         )
         if holds
     ]
@@ -71,11 +78,9 @@ def cost_classes(instr: Instruction) -> dict[str, str]:
     """The cost classes that the instruction's work can have."""
     stem = instr.name.removeprefix("nc_")
     kinds = {f"pe.{stem}", *(f"{e.name.lower()}.{instr.name}" for e in instr.engines)}
-    if instr.is_dma:
-        kinds = {"dma.copy", "dma.gather"}
-    return {
-        kind: rule for kind, rule in COST_CLASSES.items() if kind in kinds or kind.startswith(f"scalar.{instr.name}_")
-    }
+    if instr.cost_kinds:
+        return {kind: COST_CLASSES[kind] for kind in instr.cost_kinds}
+    return {kind: rule for kind, rule in COST_CLASSES.items() if kind in kinds}
 
 
 def _list(title: str, lines: list[str]) -> str:

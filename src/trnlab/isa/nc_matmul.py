@@ -48,6 +48,7 @@ class NcMatmul(Instruction):
     attrs: ClassVar[Mapping[str, Any]] = {"accumulate": False, "stop": True}
     sizes: ClassVar[Mapping[str, int]] = {"M": 128, "N": 512}
     limits = ("float32 and tfloat32 multiply only with each other",)
+    cost_kinds = ("pe.matmul",)
     source = "nki.isa.nc_matmul; trainium_inferentia2_arch.rst:134-298 (LoadStationary, MultiplyMoving)"
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:

@@ -23,6 +23,7 @@ def check_shared(
     instr: Instruction, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip
 ) -> None:
     """Raise ConstraintError for the first rule broken."""
+    _generation_rule(instr, chip)
     _engine_rule(instr, engine, chip)
     _attribute_rule(instr, attrs, chip)
     for spec in instr.operands:
@@ -33,12 +34,21 @@ def check_shared(
         _memory_rule(instr, spec, op, engine, chip)
         _dtype_rule(instr, spec, op, chip)
         if op.memory is not Memory.HBM:
-            _partition_rule(instr, spec.name, op, chip)
+            _partition_rule(instr, spec, op, chip)
             _pattern_rule(instr, spec.name, op, chip)
-    _shape_rule(instr, ops, chip)
+    _shape_rule(instr, ops, attrs, chip)
     _pair_rules(instr, ops, chip)
-    if engine is Engine.TENSOR and not instr.is_dma:
+    if engine is Engine.TENSOR and not instr.is_dma and not chip.has("long_matmul"):
         _bank_rule(instr, ops, chip)
+
+
+def _generation_rule(instr: Instruction, chip: Chip) -> None:
+    if not instr.exists_on(chip):
+        instr.refuse(
+            "this generation does not have the instruction", limit=instr.feature,
+            got=f"NeuronCore-v{chip.generation}", chip=chip,
+            remedy="choose a later chip, or compose it from other instructions", code="TRN414",
+        )  # fmt: skip
 
 
 def _engine_rule(instr: Instruction, engine: Engine, chip: Chip) -> None:
@@ -128,7 +138,8 @@ def _dtype_rule(instr: Instruction, spec: OperandSpec, op: Operand, chip: Chip) 
         )  # fmt: skip
 
 
-def _partition_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> None:
+def _partition_rule(instr: Instruction, spec: OperandSpec, op: Operand, chip: Chip) -> None:
+    name = spec.name
     if op.partitions > chip.num_partitions:
         instr.refuse(
             f"operand {name!r} has too many partitions", limit=chip.num_partitions, got=op.partitions, chip=chip,
@@ -136,7 +147,7 @@ def _partition_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> N
         )  # fmt: skip
     if instr.is_dma:
         return  # DMA reaches every partition
-    starts = allowed_starts(op.partitions)
+    starts = tuple(q + s for q in (0, 32, 64, 96) for s in spec.starts) or allowed_starts(op.partitions)
     if op.first_partition not in starts:
         instr.refuse(
             f"operand {name!r} starts on partition {op.first_partition}",
@@ -172,29 +183,41 @@ def _pattern_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> Non
             )  # fmt: skip
 
 
-def _shape_rule(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
-    """Operands that use one letter agree on it, and no letter passes its limit."""
-    seen: dict[str, tuple[int, str]] = {"1": (1, "one element")}
+def _shape_rule(instr: Instruction, ops: Mapping[str, Operand], attrs: Mapping[str, Any], chip: Chip) -> None:
+    """Operands that use one letter agree on it, and every letter keeps its limits."""
+    seen: dict[str, tuple[int, str]] = {}
     for spec in instr.operands:
         op = ops.get(spec.name)
         if op is None:
             continue
-        for letter, size in zip(spec.shape, (op.partitions, op.free)):
+        for letter, size in zip(spec.shape, instr.size_of(spec, op, attrs)):
             if not letter:
                 continue
-            expected, owner = seen.setdefault(letter, (size, f"{spec.name!r}"))
+            known = (int(letter), "the instruction") if letter.isdigit() else (size, f"{spec.name!r}")
+            expected, owner = seen.setdefault(letter, known)
             if size != expected:
                 instr.refuse(
                     f"operand {spec.name!r} does not match {owner} in {letter}", limit=f"{letter} = {expected}",
                     got=f"{spec.name} [{op.partitions}, {op.free}] as [{', '.join(spec.shape)}]", chip=chip,
                     remedy="slice or reshape the operands to agree", code="TRN409",
                 )  # fmt: skip
-            limit = instr.sizes.get(letter)
-            if limit is not None and size > limit:
-                instr.refuse(
-                    f"{letter} of operand {spec.name!r} is too large", limit=limit, got=size, chip=chip,
-                    remedy=f"tile {letter} in pieces of at most {limit}", code="TRN406",
-                )  # fmt: skip
+            _size_rule(instr, spec.name, letter, size, ops, chip)
+
+
+def _size_rule(instr: Instruction, name: str, letter: str, size: int, ops: Mapping[str, Operand], chip: Chip) -> None:
+    limit = instr.largest(letter, ops, chip)
+    if limit is not None and size > limit:
+        instr.refuse(
+            f"{letter} of operand {name!r} is too large", limit=limit, got=size, chip=chip,
+            remedy=f"tile {letter} in pieces of at most {limit}", code="TRN406",
+        )  # fmt: skip
+    least, step = instr.least.get(letter, 0), instr.multiples.get(letter, 1)
+    if size < least or size % step:
+        wanted = f"at least {least}" if size < least else f"a multiple of {step}"
+        instr.refuse(
+            f"{letter} of operand {name!r} is not {wanted}", limit=wanted, got=size, chip=chip,
+            remedy=f"pad {letter}", code="TRN416",
+        )  # fmt: skip
 
 
 def _pair_rules(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:

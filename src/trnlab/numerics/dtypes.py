@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The number formats of the chip, by name and by the small code that simulators switch on.
 
-Source: Neuron data types, about-neuron/arch/neuron-features/data-types.rst in aws-neuron/aws-neuron-sdk.
+Sources: Neuron data types, about-neuron/arch/neuron-features/data-types.rst, and the table of formats in
+nki/api/nki.api.shared.rst, of aws-neuron/aws-neuron-sdk; OCP Microscaling Formats (MX) 1.0.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One number format. `code` indexes the load and store tables of the simulators; `itemsize` is in bytes."""
+    """One number format. `code` indexes the load and store tables of the simulators; `itemsize` is in bytes.
+
+    lane: of a packed format, the format of each of the four values that one word holds, the first in its lowest bits.
+    Nothing computes on packed words but the instructions of the MX formats: elsewhere they move whole, as the
+    unsigned integers that contain them.
+    """
 
     name: str
     code: int
     itemsize: int
-    kind: str  # "f" float, "i" signed integer, "u" unsigned integer, "b" truth value
+    kind: str  # "f" float, "i" signed integer, "u" unsigned integer or packed word, "b" truth value
     numpy: np.dtype[Any]
+    lane: str = ""
 
     @property
     def is_float(self) -> bool:
@@ -30,8 +37,13 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it holds whole numbers or truth values."""
+        """Whether it holds whole numbers, truth values or packed words: bits that are read as they are."""
         return self.kind in "iub"
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a word of it holds several values."""
+        return bool(self.lane)
 
     def __repr__(self) -> str:
         return self.name
@@ -53,6 +65,11 @@ int8 = DType("int8", 9, 1, "i", np.dtype(np.int8))
 uint8 = DType("uint8", 10, 1, "u", np.dtype(np.uint8))
 bool_ = DType("bool", 11, 1, "b", np.dtype(np.uint8))
 tfloat32 = DType("tfloat32", 12, 4, "f", np.dtype(np.float32))
+float8_e4m3fn = DType("float8_e4m3fn", 13, 1, "f", np.dtype(ml_dtypes.float8_e4m3fn))
+float8_e8m0fnu = DType("float8_e8m0fnu", 14, 1, "f", np.dtype(ml_dtypes.float8_e8m0fnu))
+float8_e5m2_x4 = DType("float8_e5m2_x4", 15, 4, "u", np.dtype(np.uint32), "float8_e5m2")
+float8_e4m3fn_x4 = DType("float8_e4m3fn_x4", 16, 4, "u", np.dtype(np.uint32), "float8_e4m3fn")
+float4_e2m1fn_x4 = DType("float4_e2m1fn_x4", 17, 2, "u", np.dtype(np.uint16), "float4_e2m1fn")
 
 ALL = (
     float32,
@@ -68,9 +85,12 @@ ALL = (
     uint8,
     bool_,
     tfloat32,
-)
-_BY_NAME = {d.name: d for d in ALL}
-BY_CODE = {d.code: d for d in ALL}
+    float8_e4m3fn,
+    float8_e8m0fnu,
+)  # one value per element
+PACKED = (float8_e5m2_x4, float8_e4m3fn_x4, float4_e2m1fn_x4)
+_BY_NAME = {d.name: d for d in (*ALL, *PACKED)}
+BY_CODE = {d.code: d for d in (*ALL, *PACKED)}
 
 
 def dtype(name: str | DType) -> DType:

@@ -15,10 +15,11 @@ from trnlab.isa.alu import ALU
 from trnlab.isa.base import Engine
 from trnlab.numerics import dtypes
 from trnlab.sim.functional import elementwise as ew
+from trnlab.sim.functional.formats import COMPILED
 
 SHAPES = [(1, 1), (1, 300), (128, 1), (128, 7), (5, 513), (32, 2, 3, 2, 5), (3, 2500)]
 FLOATS = ["float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2", "tfloat32"]
-EVERY = [d.name for d in dtypes.ALL]
+EVERY = [d.name for d in dtypes.ALL if d.code in COMPILED]
 OPERATORS = [op.name for op in ALU.values() if op.code in ew.BINARY]
 
 

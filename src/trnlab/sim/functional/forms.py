@@ -11,9 +11,10 @@ from typing import Any
 from trnlab.isa.activations import activation_op
 from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine
-from trnlab.numerics.dtypes import DType
+from trnlab.numerics.dtypes import DType, float32
 from trnlab.sim.functional import elementwise as ew
 from trnlab.sim.functional import kernels as k
+from trnlab.sim.functional.formats import COMPILED
 
 _EXACT_INTEGERS = 1 << 24  # float32 holds every whole number up to here
 
@@ -40,12 +41,16 @@ SLOTS: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Usage:
-    """What the choice of a kernel may depend on. formats: of the operands, by slot; counts: free dims of slot A."""
+    """What the choice of a kernel may depend on.
+
+    formats: of the operands, by slot; counts: free dims of slot A; complete: whether every operand has a slot.
+    """
 
     attrs: Mapping[str, Any]
     formats: Mapping[int, DType]
     counts: tuple[int, ...]
     engine: Engine
+    complete: bool = True
 
     def value(self, name: str, default: float = 0.0) -> float:
         """A number among the attributes; where an operand took its place, `default`."""
@@ -66,12 +71,16 @@ SLOW = Form(k.MEANING)
 
 
 def form_of(name: str, usage: Usage) -> Form:
-    """The form of an instruction in one usage."""
+    """The form of an instruction in one usage: by definition where an operand or a format is unknown to the loops."""
     translate = _FORMS.get(name)
-    return translate(usage) if translate else SLOW
+    known = usage.complete and all(dtype.code in COMPILED for dtype in usage.formats.values())
+    return translate(usage) if translate and known else SLOW
 
 
 def _matmul(u: Usage) -> Form:
+    plain = u.attrs.get("perf_mode", "none") == "none" and not u.attrs.get("is_transpose")
+    if not plain or u.formats[k.DST] is not float32:
+        return SLOW
     return Form(k.MATMUL, (int(u.attrs["accumulate"]),))
 
 
@@ -84,7 +93,10 @@ def _copy(u: Usage) -> Form:
 
 
 def _dma_copy(u: Usage) -> Form:
-    return Form(k.GATHER if k.B in u.formats else k.COPY)
+    if k.B not in u.formats:
+        return Form(k.COPY)
+    rows_of_src = u.attrs.get("indirect", "src") == "src" and u.attrs.get("per_row", True)
+    return Form(k.GATHER) if rows_of_src and u.attrs.get("oob_mode", "error") == "error" else SLOW
 
 
 def _is_int32(dtype: DType) -> bool:

@@ -102,7 +102,8 @@ def _usages(routine: Routine, slots: Array) -> Array:
         formats = np.where(slots >= 0, routine.operands[slots, COL["dtype"]], -1)
         reduces = (routine.opcode == isa.REGISTRY["tensor_reduce"].opcode) & (slots[:, k.A] >= 0)
         counts[reduces] = routine.operands[slots[reduces, k.A]][:, _COUNTS]
-    head = np.stack([routine.opcode, routine.attr, routine.engine], axis=1).astype(np.int64)
+    unplaced = np.diff(routine.first_operand) - (slots >= 0).sum(axis=1)
+    head = np.stack([routine.opcode, routine.attr, routine.engine, unplaced], axis=1).astype(np.int64)
     return np.concatenate([head, formats, counts], axis=1)
 
 
@@ -126,5 +127,7 @@ def _form(routine: Routine, slots: Array, i: int) -> Form:
     counts: tuple[int, ...] = ()
     if k.A in formats:
         counts = tuple(int(n) for n in routine.operands[slots[i, k.A], _COUNTS])
-    usage = Usage(dict(routine.attr_table[int(routine.attr[i])]), formats, counts, Engine(int(routine.engine[i])))
+    complete = len(formats) == int(routine.first_operand[i + 1] - routine.first_operand[i])
+    attrs, engine = dict(routine.attr_table[int(routine.attr[i])]), Engine(int(routine.engine[i]))
+    usage = Usage(attrs, formats, counts, engine, complete)
     return form_of(instr.name, usage)

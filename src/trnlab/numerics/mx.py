@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Microscaling (MX) formats: packed words of four values, and the power-of-two scales that groups of 32 share.
+
+A group is 8 partitions by 4 values of one word. Its scale is one byte, the biased exponent of a power of two
+(float8_e8m0fnu: value 2**(code - 127), code 255 is NaN).
+
+Sources: OCP Microscaling Formats (MX) 1.0; nki.isa.quantize_mx (the scale is one power of two larger than in the
+standard's sample algorithm); nki/deep-dives/mxfp-matmul.rst:99-129, 228 (layout), in aws-neuron/aws-neuron-sdk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from trnlab.numerics.dtypes import DType
+
+Array = np.ndarray[Any, Any]
+
+LANES = 4  # values of a packed word
+GROUP_PARTITIONS = 8  # partitions that share a scale
+SCALE_BIAS, SCALE_NAN, SMALLEST_EXPONENT = 127, 255, -127
+_QUADRANT = 32  # partitions; the scales of a quadrant lie in four of its own
+
+
+def unpack(words: Array, dtype: DType) -> Array:
+    """float32 [..., 4] from packed words [...], the value in the lowest bits first."""
+    lane = np.dtype(getattr(ml_dtypes, dtype.lane))
+    values: Array = _split(words, dtype).view(lane).astype(np.float32)
+    return values
+
+
+def pack(values: Array, dtype: DType) -> Array:
+    """Packed words [...] from float32 values [..., 4], rounded to nearest even; the reverse of `unpack`."""
+    lane = np.dtype(getattr(ml_dtypes, dtype.lane))
+    with np.errstate(all="ignore"):
+        codes = values.astype(np.float32).astype(lane).view(np.uint8).astype(np.uint32)
+    bits = 8 * dtype.itemsize // LANES
+    shifts = np.arange(LANES, dtype=np.uint32) * np.uint32(bits)
+    words: Array = (codes << shifts).sum(axis=-1, dtype=np.uint32).astype(dtype.numpy)
+    return words
+
+
+def _split(words: Array, dtype: DType) -> Array:
+    """uint8 codes [..., 4], in the low bits."""
+    bits = 8 * dtype.itemsize // LANES
+    shifts = np.arange(LANES, dtype=np.uint32) * np.uint32(bits)
+    codes = words.astype(np.uint32)[..., None] >> shifts
+    return np.asarray(codes & np.uint32((1 << bits) - 1), np.uint8)
+
+
+def scale_values(codes: Array) -> Array:
+    """float32 powers of two from scale codes (uint8); 255 is NaN."""
+    values = np.ldexp(np.float32(1), np.minimum(codes, SCALE_NAN - 1).astype(np.int32) - SCALE_BIAS)
+    return np.where(codes == SCALE_NAN, np.float32(np.nan), values)
+
+
+def scale_codes(values: Array) -> Array:
+    """uint8 codes from float32 powers of two, the reverse of `scale_values`."""
+    codes: Array = values.astype(ml_dtypes.float8_e8m0fnu).view(np.uint8)
+    return codes
+
+
+def scale_rows(partitions: int) -> Array:
+    """Where the scales of a tile's groups lie: row p // 8 of the tile is on partition ... of the scale tile.
+
+    Four scales per quadrant of 32 partitions, on the first four partitions of that quadrant.
+    """
+    group = np.arange(partitions // GROUP_PARTITIONS)
+    per_quadrant = _QUADRANT // GROUP_PARTITIONS
+    return np.asarray(group // per_quadrant * _QUADRANT + group % per_quadrant)
+
+
+def block_scales(values: Array, dtype: DType) -> Array:
+    """Scale codes (uint8) [P / 8, N] of float32 values [P, N, 4] to be packed as `dtype`.
+
+    2**(floor(log2(largest magnitude)) - (Emax - 1)), with Emax the largest exponent of the lane's format; 2**-127 for
+    a group of zeros, and at least that. NaN (assumed) for a group that holds an infinity or a NaN.
+    """
+    partitions, count, _ = values.shape
+    groups = np.abs(values).reshape(partitions // GROUP_PARTITIONS, GROUP_PARTITIONS, count, LANES)
+    largest = groups.max(axis=(1, 3))
+    top = _LARGEST_EXPONENT[dtype.lane] - 1
+    exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1] - 1 - top
+    exponent = np.where(largest == 0, SMALLEST_EXPONENT, np.maximum(exponent, SMALLEST_EXPONENT))
+    codes = np.where(np.isfinite(largest), exponent + SCALE_BIAS, SCALE_NAN)
+    return np.asarray(codes, np.uint8)
+
+
+def quantize(values: Array, codes: Array, dtype: DType) -> Array:
+    """Packed words [P, N] of float32 values [P, N, 4] divided by the scales [P / 8, N] of their groups."""
+    exponents = np.repeat(codes.astype(np.int32) - SCALE_BIAS, GROUP_PARTITIONS, axis=0)[:, :, None]
+    with np.errstate(all="ignore"):
+        scaled = np.ldexp(values, -exponents)
+    bad = np.repeat(codes == SCALE_NAN, GROUP_PARTITIONS, axis=0)[:, :, None]
+    return pack(np.where(bad, np.float32(np.nan), scaled), dtype)
+
+
+def dequantize(words: Array, codes: Array, dtype: DType) -> Array:
+    """float64 values [P, N, 4] of packed words [P, N] times the scales [P / 8, N] of their groups: exact."""
+    scales = np.repeat(scale_values(codes).astype(np.float64), GROUP_PARTITIONS, axis=0)
+    return np.asarray(unpack(words, dtype).astype(np.float64) * scales[:, :, None])
+
+
+_LARGEST_EXPONENT = {"float8_e4m3fn": 8, "float8_e5m2": 15, "float4_e2m1fn": 2}
