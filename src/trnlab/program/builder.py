@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one way to make a routine: kernels, lowerings and the text parser all call this builder.
 
-    b = Builder("scale", chip)
-    x, y = b.param("x", (256, 512), float32), b.param("y", (256, 512), float32)
-    tiles = b.pool((128, 512), float32, bufs=2, name="t")
-    for r in range(0, 256, 128):
-        t = tiles.next()
-        b.dma_copy(dst=t, src=x[r : r + 128])
-        b.tensor_scalar(dst=t, data=t, operand0=2.0, op0="multiply")
-        b.dma_copy(dst=y[r : r + 128], src=t)
-    routine = b.build()
+b = Builder("scale", chip)
+x, y = b.param("x", (256, 512), float32), b.param("y", (256, 512), float32)
+tiles = b.pool((128, 512), float32, bufs=2, name="t")
+for r in range(0, 256, 128):
+    t = tiles.next()
+    b.dma_copy(dst=t, src=x[r : r + 128])
+    b.tensor_scalar(dst=t, data=t, operand0=2.0, op0="multiply")
+    b.dma_copy(dst=y[r : r + 128], src=t)
+routine = b.build()
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -29,7 +30,7 @@ from trnlab.errors import CapacityError, Location
 from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, RECORD, Buffer, whole
-from trnlab.program.routine import Attrs, Routine
+from trnlab.program.routine import COL, Attrs, Routine
 from trnlab.program.slots import assign_slots
 
 HBM_ROWS_PER_SLOT = 128
@@ -81,7 +82,13 @@ class Builder:
         return whole(self._hbm(name, shape, dtype(dt), "scratch", None))
 
     def tile(
-        self, shape: tuple[int, ...], dt: DType | str, *, name: str = "tile", memory: Memory = Memory.SBUF, slots: int = 1
+        self,
+        shape: tuple[int, ...],
+        dt: DType | str,
+        *,
+        name: str = "tile",
+        memory: Memory = Memory.SBUF,
+        slots: int = 1,
     ) -> AP:
         """A tile [P, F...] that lives until the enclosing `scope` ends. Raises CapacityError when SBUF is full.
 
@@ -126,6 +133,32 @@ class Builder:
         if buffer.kind == "param":
             self._params.append(buffer.id)
         return whole(self._add(buffer))
+
+    def unplaced(
+        self, shape: tuple[int, ...], dt: DType | str, memory: Memory, *, name: str = "tile", first_partition: int = 0
+    ) -> AP:
+        """A tile whose address in its partitions is decided with `settle`, once all of its uses are recorded."""
+        nbytes = max(prod(shape[1:]), 1) * dtype(dt).itemsize
+        buffer = Buffer(
+            len(self._buffers), name, memory, shape, dtype(dt), nbytes, first_partition=first_partition,
+            partitions=shape[0], slot_bytes=nbytes,
+        )  # fmt: skip
+        return whole(self._add(buffer))
+
+    def uses(self) -> tuple[dict[int, tuple[int, int]], int]:
+        """First and last instruction that names each buffer (by id), and the number of instructions so far."""
+        ids = np.array(self._operands, np.int64).reshape(-1, RECORD)[:, COL["buffer"]]
+        owner = np.repeat(np.arange(len(self._opcode)), np.diff(self._first))
+        last = dict(zip(ids.tolist(), owner.tolist()))
+        first = dict(zip(ids[::-1].tolist(), owner[::-1].tolist()))
+        return {buffer: (first[buffer], last[buffer]) for buffer in first}, len(self._opcode)
+
+    def settle(self, addresses: Mapping[int, int]) -> None:
+        """Give unplaced tiles (by buffer id) their byte address within a partition, before `build`."""
+        for number, address in addresses.items():
+            buffer = self._buffers[number] = replace(self._buffers[number], address=address)
+            if buffer.memory is Memory.SBUF:
+                self._sbuf_peak = max(self._sbuf_peak, address + buffer.nbytes)
 
     def _hbm(self, name: str, shape: tuple[int, ...], dt: DType, kind: str, slot_rows: int | None) -> Buffer:
         nbytes = max(prod(shape), 1) * dt.itemsize

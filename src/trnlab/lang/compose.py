@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of the kernel language that are one or a few instructions: elementwise maths, reductions, matmul.
+
+All take tensors on chip and return a new tile in SBUF unless told where; `dtype` defaults to the input's. Two-input
+operations repeat dimensions of one element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from trnlab.isa.activations import ACTIVATIONS
+from trnlab.isa.alu import ALU, alu_op
+from trnlab.isa.base import Engine, Memory
+from trnlab.lang import instructions as ins
+from trnlab.lang.formats import FORMATS, Format, format_of
+from trnlab.lang.recorder import current
+from trnlab.lang.tensor import Region, Tensor, refuse
+
+FLOAT32 = FORMATS["float32"]
+
+
+def new(
+    like: Tensor, shape: tuple[int, ...] | None = None, dtype: Any = None, region: Region = Region.sbuf
+) -> Tensor:
+    """A tile like another one."""
+    return current().tensor(shape or like.shape, dtype or like.format, region)
+
+
+def filled(shape: Any, value: float, dtype: Any, region: Region = Region.sbuf) -> Tensor:
+    """A tile that holds one value everywhere; in HBM, a constant array."""
+    if region.memory is Memory.HBM:
+        fmt = format_of(dtype)
+        tensor = current().tensor(shape, fmt, region)
+        current().arrays[len(current().hbm) - 1] = np.full(tensor.shape, value, fmt.dtype)
+        return tensor
+    tensor = current().tensor(shape, dtype, region)
+    fill(tensor, value)
+    return tensor
+
+
+def fill(dst: Tensor, value: Any) -> None:
+    """One value everywhere; whole numbers stay whole in integer formats."""
+    whole = format_of(dst.format).dtype.kind in "iu"
+    ins.emit("memset", dst=dst, value=int(value) if whole else float(value))
+
+
+def load(src: Tensor, dtype: Any = None) -> Tensor:
+    """A tile in SBUF with the elements of an HBM tensor; a vector becomes one row."""
+    shape = src.shape if src.ndim > 1 else (1, *src.shape)
+    tile = new(src, shape, dtype)
+    ins.dma_copy(tile, src)
+    return tile
+
+
+def store(dst: Tensor, value: Tensor) -> None:
+    """Write a tile to HBM; PSUM goes by way of SBUF, which is all that DMA reads."""
+    if value.storage.region.memory is Memory.PSUM:
+        value = copy(value)
+    ins.dma_copy(dst, value)
+
+
+def copy(x: Tensor, dtype: Any = None, dst: Tensor | None = None) -> Tensor:
+    """A copy, cast to `dtype`."""
+    out = dst if dst is not None else new(x, dtype=dtype)
+    ins.emit("tensor_copy", dst=out, src=x)
+    return out
+
+
+def in_sbuf(x: Tensor) -> Tensor:
+    """The tile itself when it lies in SBUF, else a copy there."""
+    return x if x.storage.region.memory is Memory.SBUF else copy(x)
+
+
+# -- elementwise ------------------------------------------------------------------------------------------------
+def function(name: str, x: Tensor, dtype: Any = None, dst: Tensor | None = None, **options: Any) -> Tensor:
+    """An activation function of each element."""
+    out = dst if dst is not None else new(x, dtype=dtype)
+    ins.emit("activation", dst=out, data=x, op=name, **options)
+    return out
+
+
+def is_function(name: str) -> bool:
+    """Whether ScalarE knows the function."""
+    return name in ACTIVATIONS
+
+
+def binary(op: str, x: Any, y: Any, dtype: Any = None, dst: Tensor | None = None) -> Any:
+    """x op y, where either may be a number, or a tile that repeats along dimensions of one element."""
+    if not isinstance(x, Tensor) and not isinstance(y, Tensor):
+        return ALU[alu_op(op).name].function(np.float32(x), np.float32(y))
+    tile = x if isinstance(x, Tensor) else y
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        out = dst if dst is not None else new(tile, dtype=dtype)
+        reverse = not isinstance(x, Tensor)
+        ins.tensor_scalar(out, tile, op, y if isinstance(x, Tensor) else x, reverse0=reverse)
+        return out
+    shape = broadcast_shape(x.shape, y.shape)
+    out = dst if dst is not None else new(tile, shape, dtype or promoted(x.format, y.format))
+    for data, operand, reverse in ((x, y, False), (y, x, True)):
+        if data.shape == shape and _is_column(operand, shape):
+            column = operand if operand.format == FLOAT32 else copy(operand, FLOAT32)
+            ins.tensor_scalar(out, data, op, column, reverse0=reverse)
+            return out
+    x, y = broadcast_to(x, shape), broadcast_to(y, shape)
+    if x.storage.region.memory is Memory.PSUM and y.storage.region.memory is Memory.PSUM:
+        y = copy(y)
+    if Engine.VECTOR not in alu_op(op).engines:
+        x, y = in_sbuf(x), in_sbuf(y)
+    ins.tensor_tensor(out, x, y, op)
+    return out
+
+
+def _is_column(operand: Tensor, shape: tuple[int, ...]) -> bool:
+    return operand.shape[0] == shape[0] and prod(operand.shape[1:]) == 1 and prod(shape[1:]) > 1
+
+
+_RANK = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float8_e5m2", "float8_e4m3", "float16",
+         "bfloat16", "tfloat32", "float32")  # fmt: skip
+
+
+def promoted(x: Format, y: Format) -> Format:
+    """The format of x op y where the kernel names none: floats beat integers, wider beats narrower."""
+    if x == y:
+        return x
+    if {str(x), str(y)} == {"float16", "bfloat16"}:
+        return FLOAT32
+    return max(x, y, key=lambda f: _RANK.index(str(f)) if str(f) in _RANK else -1)
+
+
+def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape. Raises ConstraintError when a dimension is neither equal nor one."""
+    if len(a) != len(b) or any(m != n and 1 not in (m, n) for m, n in zip(a, b)):
+        refuse("the shapes of the two inputs do not match", limit="equal, or one element, in every dimension",
+               got=f"{list(a)} and {list(b)}", remedy="slice, expand_dim or reshape one of them")  # fmt: skip
+    return tuple(max(m, n) for m, n in zip(a, b))
+
+
+def broadcast_to(x: Tensor, shape: tuple[int, ...], dtype: Any = None) -> Tensor:
+    """x repeated to `shape`: free dimensions by stride zero, a single partition by a matmul with ones."""
+    shape = tuple(shape)
+    if dtype is not None and format_of(dtype) != x.format:
+        x = copy(x, dtype)
+    if x.shape == shape:
+        return x
+    if len(shape) != x.ndim or any(m not in (1, n) for m, n in zip(x.shape, shape)):
+        refuse("a dimension can only be repeated from one element", limit=list(x.shape), got=list(shape),
+               remedy="expand or reshape first")  # fmt: skip
+    if x.shape[0] != shape[0]:
+        x = _to_partitions(x, shape[0])
+    strides = tuple(0 if m != n else s for m, n, s in zip(x.shape, shape, x.strides))
+    return x._like(shape, strides)
+
+
+def _to_partitions(x: Tensor, partitions: int) -> Tensor:
+    """One row copied to many partitions: ones.T @ row, exact for floats; integers pass as float32."""
+    row = in_sbuf(x)
+    if format_of(row.format) not in ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2"):
+        row = copy(row, FLOAT32)
+    ones = current().once(("ones", partitions, row.format), lambda: filled((1, partitions), 1.0, row.format))
+    out = current().tensor((partitions, *x.shape[1:]), x.format, Region.sbuf)
+    flat, target = row.reshape(1, -1), out.reshape(partitions, -1)
+    step = current().chip.psum.bank_bytes_per_partition // 4
+    for start in range(0, flat.shape[1], step):
+        stop = min(start + step, flat.shape[1])
+        psum = current().tensor((partitions, stop - start), FLOAT32, Region.psum)
+        ins.nc_matmul(psum, ones, flat[:, start:stop], accumulate=False)
+        ins.emit("tensor_copy", dst=target[:, start:stop], src=psum)
+    return out
+
+
+def where(condition: Tensor, x: Any, y: Any, dtype: Any = None) -> Tensor:
+    """x where the condition is not zero, y elsewhere."""
+    tile = next((t for t in (x, y) if isinstance(t, Tensor)), condition)
+    shape = condition.shape
+    out = new(tile, shape, dtype)
+    if isinstance(y, Tensor):
+        ins.emit("tensor_copy", dst=out, src=broadcast_to(y, shape))
+    else:
+        fill(out, y)
+    if str(condition.format) not in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "bool"):
+        condition = binary("not_equal", condition, 0.0, dtype="uint8")
+    source = broadcast_to(x, shape) if isinstance(x, Tensor) else float(x)
+    if isinstance(source, Tensor) and source.format != out.format:
+        source = copy(source, out.format)
+    ins.emit("tensor_copy_predicated", dst=out, src=source, predicate=condition)
+    return out
+
+
+# -- reductions -------------------------------------------------------------------------------------------------
+def reduced(x: Tensor, axis: Any) -> tuple[Tensor, int, tuple[int, ...]]:
+    """x with the reduced dimensions last, how many they are, and which. Raises ConstraintError for the partition."""
+    axes = tuple(sorted(a % x.ndim for a in ([axis] if isinstance(axis, int) else axis)))
+    if not axes or axes[0] == 0:
+        refuse("the partition dimension cannot be reduced along", limit="free dimensions", got=axis,
+               remedy="multiply with ones on the tensor engine, or transpose first")  # fmt: skip
+    order = tuple(d for d in range(x.ndim) if d not in axes) + axes
+    return x.permute(order), len(axes), axes
+
+
+def kept(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    """Shape of the result; it keeps a free dimension."""
+    if keepdims:
+        return tuple(1 if d in axes else n for d, n in enumerate(x.shape))
+    shape = tuple(n for d, n in enumerate(x.shape) if d not in axes)
+    return shape if len(shape) > 1 else (*shape, 1)
+
+
+def reduction(
+    op: str, x: Tensor, axis: Any, dtype: Any = None, keepdims: bool = False, negate: bool = False,
+    dst: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Fold free dimensions with an ALU operator."""
+    view, count, axes = reduced(x, axis)
+    out = dst if dst is not None else new(x, kept(x, axes, keepdims), dtype)
+    ins.tensor_reduce(out, op, view, count, negate)
+    return out
+
+
+def mean(x: Tensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """Arithmetic mean, summed in float32."""
+    total = reduction("add", x, axis, FLOAT32, keepdims)
+    return binary("multiply", total, 1.0 / (x.size / total.size), dtype or x.format)  # type: ignore[no-any-return]
+
+
+def var(x: Tensor, axis: Any, dtype: Any = None) -> Tensor:
+    """Variance (divided by n); the reduced dimensions stay with one element."""
+    centred = binary("subtract", x, mean(x, axis, FLOAT32, True), FLOAT32)
+    return mean(function("square", centred), axis, dtype or x.format, True)
+
+
+def softmax(x: Tensor, axis: Any = -1, dtype: Any = None) -> Tensor:
+    """exp(x - max) / sum along free dimensions."""
+    shifted = binary("subtract", x, reduction("max", x, axis, FLOAT32, True), FLOAT32)
+    exp = function("exp", shifted)
+    inverse = reciprocal(reduction("add", exp, axis, FLOAT32, True))
+    return binary("multiply", exp, inverse, dtype or x.format)  # type: ignore[no-any-return]
+
+
+def rms_norm(x: Tensor, w: Tensor, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None) -> Tensor:
+    """x / sqrt(sum(x^2) / n + epsilon) * w."""
+    total = reduction("add", function("square", x, FLOAT32), axis, FLOAT32, True)
+    shifted = new(total)
+    ins.tensor_scalar(shifted, total, "multiply", 1.0 / n, op1="add", operand1=epsilon)
+    scaled = binary("multiply", x, function("rsqrt", shifted), FLOAT32)
+    return binary("multiply", scaled, broadcast_to(w, scaled.shape), dtype or x.format)  # type: ignore[no-any-return]
+
+
+def reciprocal(x: Tensor, dtype: Any = None) -> Tensor:
+    """1 / x on VectorE."""
+    out = new(x, dtype=dtype)
+    ins.emit("reciprocal", dst=out, data=x)
+    return out
+
+
+def divide(x: Any, y: Any, dtype: Any = None) -> Any:
+    """x / y: by a number as a product; by a tile with its reciprocal, in float32."""
+    if not isinstance(y, Tensor):
+        return binary("multiply", x, 1.0 / y, dtype)
+    fmt = dtype or (promoted(x.format, y.format) if isinstance(x, Tensor) else y.format)
+    return binary("multiply", x, reciprocal(y, FLOAT32), fmt)
+
+
+def rounded(x: Tensor, how: Callable[[float], int], dtype: Any = None) -> Tensor:
+    """floor, ceil or trunc: round to the nearest integer, then correct by one where that went the wrong way."""
+    near = copy(copy(x, "int32"), FLOAT32)
+    down = binary("subtract", near, binary("is_gt", near, x, FLOAT32), FLOAT32)
+    if how is math.floor:
+        return copy(down, dtype or x.format)
+    up = binary("add", near, binary("is_lt", near, x, FLOAT32), FLOAT32)
+    if how is math.ceil:
+        return copy(up, dtype or x.format)
+    return where(binary("is_lt", x, 0.0, "uint8"), up, down, dtype or x.format)
+
+
+# -- the PE array -----------------------------------------------------------------------------------------------
+def matmul(x: Tensor, y: Tensor, transpose_x: bool = False) -> Tensor:
+    """x @ y, or x.T @ y when x is already transposed; the result is in PSUM."""
+    if not transpose_x:
+        x = in_sbuf(transpose(x))
+    x, y = in_sbuf(x), in_sbuf(y)
+    if (x.format.itemsize == 4) != (y.format.itemsize == 4):
+        x, y = (t if t.format.itemsize == 4 else copy(t, FLOAT32) for t in (x, y))
+    out = current().tensor((prod(x.shape[1:]), prod(y.shape[1:])), FLOAT32, Region.psum)
+    ins.nc_matmul(out, x, y, accumulate=False)
+    return out
+
+
+def transpose(x: Tensor, dtype: Any = None, engine: Engine | None = None) -> Tensor:
+    """Partition and free dimension swapped: through the PE array into PSUM, small tiles as `engine` says."""
+    shape = (prod(x.shape[1:]), x.shape[0])
+    if engine is Engine.VECTOR:
+        out = current().tensor(shape, x.format, Region.sbuf)
+    else:
+        x = in_sbuf(x)
+        if x.format.itemsize == 1 or x.format.dtype.kind not in "fV":
+            x = copy(x, "bfloat16" if x.format.itemsize == 1 else FLOAT32)
+        out = current().tensor(shape, x.format, Region.psum)
+    ins.emit("nc_transpose", dst=out, data=x, engine=engine)
+    return copy(out, dtype) if dtype is not None and format_of(dtype) != out.format else out
+
+
+def load_transpose2d(src: Tensor, dtype: Any = None) -> Tensor:
+    """A tile in SBUF with the transpose of a two-dimensional HBM tensor, moved element by element."""
+    tile = new(src, (src.shape[1], src.shape[0]), dtype)
+    ins.dma_copy(tile, src.permute((1, 0)))
+    return tile
+
+
+def identity(n: int, dtype: Any) -> Tensor:
+    """The n by n identity in SBUF, made once per kernel and format."""
+    fmt = format_of(dtype)
+
+    def make() -> Tensor:
+        tile = current().tensor((n, n), fmt, Region.sbuf)
+        ones = filled((n, n), 1, fmt)
+        ins.emit("affine_select", dst=tile, on_true=ones, pattern=((-1, n),), offset=0, channel_multiplier=1,
+                 cmp_op="is_equal", on_false=0.0)  # fmt: skip
+        return tile
+
+    tile = current().once(("identity", n, fmt), make)
+    assert isinstance(tile, Tensor)
+    return tile

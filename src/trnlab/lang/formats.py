@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Number formats as kernels name them: strings that NumPy also understands.
+
+Source: nki/api/nki.api.shared.rst and nki.language of aws-neuron/aws-neuron-sdk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from trnlab.errors import ConstraintError
+from trnlab.numerics import dtypes
+from trnlab.numerics.dtypes import DType
+
+_PACKED = {"float8_e5m2_x4": 4, "float8_e4m3fn_x4": 4, "float4_e2m1fn_x4": 2}  # bytes of one element
+
+
+class Format(str):
+    """The name of a number format. Equal to its name, to the NumPy dtype and to the NumPy scalar type."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What NumPy calls it."""
+        return numpy_dtype(str(self))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return _PACKED.get(str(self)) or self.dtype.itemsize
+
+    @property
+    def name(self) -> str:
+        """The bare name."""
+        return str(self)
+
+    @property
+    def type(self) -> type[np.generic]:
+        """The NumPy scalar type."""
+        return self.dtype.type
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return str.__eq__(self, other)
+        try:
+            return str.__eq__(self, format_of(other))
+        except (TypeError, KeyError):
+            return NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    __hash__ = str.__hash__
+
+    def __call__(self, value: Any) -> Any:
+        """A number or an array in this format, as with a NumPy scalar type."""
+        return self.dtype.type(value)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_NUMPY = {"bool": np.dtype(np.uint8), "tfloat32": np.dtype(np.float32)}
+NAMES = (
+    "bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "bfloat16", "tfloat32",
+    "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", *_PACKED,
+)  # fmt: skip
+FORMATS = {name: Format(name) for name in NAMES}
+_NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "bool_": "bool"}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a format by name."""
+    if name in _NUMPY:
+        return _NUMPY[name]
+    if name in _PACKED:
+        return np.dtype(f"u{_PACKED[name]}")
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name, name))
+    return found
+
+
+def format_of(kind: Any) -> Format:
+    """The format that a name, a NumPy dtype or type, or a torch dtype stands for; 64 bits narrow to 32.
+
+    Raises TypeError or KeyError for what is not a format.
+    """
+    if isinstance(kind, Format):
+        return kind
+    text = kind if isinstance(kind, str) else str(kind)
+    if text.startswith("torch."):
+        name = text.removeprefix("torch.").replace("float8_e4m3fnuz", "float8_e4m3")
+    elif text in FORMATS:
+        name = text
+    else:
+        name = np.dtype(kind).name
+    return FORMATS[_NARROWED.get(name, name)]
+
+
+def chip_format(kind: Any) -> DType:
+    """The chip's format of that name. Raises ConstraintError for one that the simulated chip does not have."""
+    try:
+        return dtypes.dtype(str(format_of(kind)))
+    except (KeyError, TypeError):
+        known = ", ".join(d.name for d in dtypes.ALL)
+        raise ConstraintError(
+            f"number format {kind!s} is not simulated", code="TRN408", limit=known, got=str(kind),
+            remedy="use one of these formats",
+        ) from None  # fmt: skip

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions on tensors: what the recorder adds to the bare instruction, the same for both dialects.
+
+Engines that the kernel left open are chosen here, transfers are cut to what a descriptor can say, and matmuls that
+do not say whether they accumulate learn it from what their place in PSUM already holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trnlab import isa
+from trnlab.isa.alu import alu_op
+from trnlab.isa.base import Engine, Memory
+from trnlab.lang.recorder import current
+from trnlab.lang.strides import merged
+from trnlab.lang.tensor import Tensor, refuse
+from trnlab.program.access import AP, MAX_FREE_DIMS
+
+_WHOLE = frozenset({"int32", "uint32"})
+
+
+def dma_copy(dst: Tensor, src: Tensor, *, engine: Engine | None = None) -> None:
+    """Move src to dst, element by element in row-major order; at least one side keeps its rows.
+
+    An indirect source is gathered: row p of dst is the row of the table that the index names.
+    """
+    if src.size != dst.size:
+        refuse("a transfer moves as many elements as it writes", limit=f"dst {list(dst.shape)}",
+               got=f"src {list(src.shape)}", remedy="slice both sides to the same size")  # fmt: skip
+    if dst.is_indirect():
+        refuse("a transfer to rows chosen at run time (scatter) is not simulated yet", limit="a direct dst", got=dst,
+               remedy="gather on the other side instead", code="TRN414")  # fmt: skip
+    if src.indirect_rows is not None:
+        index = src.indirect_rows.index
+        current().emit("dma_copy", dst=dst, src=src, index=index, engine=Engine.GPSIMD)
+        return
+    for one, other in transfers(dst, src):
+        current().emit("dma_copy", dst=one, src=other, engine=engine)
+
+
+def transfers(dst: Tensor, src: Tensor) -> list[tuple[AP, AP]]:
+    """Pairs of access patterns, each small enough for one transfer, that together move src to dst."""
+    pairs = [(dst, src)]
+    while any(_too_deep(t) for pair in pairs for t in pair):
+        pairs = [half for pair in pairs for half in _halves(*pair)]
+    if any(not t.on_chip for t in (dst, src)) or dst.shape[0] == src.shape[0]:
+        return [(one.access(), other.access()) for one, other in pairs]
+    refuse("a transfer within the chip keeps the partitions", limit=list(dst.shape), got=list(src.shape),
+           remedy="go through HBM, or use dma_transpose or nc_transpose")  # fmt: skip
+
+
+def _too_deep(tensor: Tensor) -> bool:
+    return len(merged(tuple(zip(tensor.strides[1:], tensor.shape[1:])))) > MAX_FREE_DIMS
+
+
+def _halves(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """One transfer per index of the first dimension that both have in common."""
+    axis = next((i for i, (a, b) in enumerate(zip(dst.shape, src.shape)) if a == b and a > 1 and i), None)
+    axis = 0 if axis is None and dst.shape[0] == src.shape[0] else axis
+    if axis is None:
+        refuse("a transfer with too many dimensions", limit=f"{MAX_FREE_DIMS} free dimensions",
+               got=f"{list(dst.shape)} from {list(src.shape)}", remedy="copy one outer index at a time",
+               code="TRN407")  # fmt: skip
+    return [(dst.slice(axis, i, i + 1), src.slice(axis, i, i + 1)) for i in range(dst.shape[axis])]
+
+
+def nc_matmul(
+    dst: Tensor, stationary: Tensor, moving: Tensor, accumulate: bool | None = None, **options: Any
+) -> None:
+    """dst = stationary.T @ moving, or dst += it; accumulate=None adds where a matmul has written before."""
+    sums = dst.storage.sums
+    region = (dst.offset, dst.shape, dst.strides)
+    if accumulate is None:
+        accumulate = region in sums
+    if not accumulate:
+        _forget(dst)
+        sums.add(region)
+    current().emit(
+        "nc_matmul", dst=dst, stationary=stationary, moving=moving, accumulate=bool(accumulate), **options
+    )  # fmt: skip
+
+
+def _forget(dst: Tensor) -> None:
+    """A new accumulation group ends those it overlaps."""
+    low, high = _span(dst.offset, dst.shape[1:], dst.strides[1:])
+    row = dst.storage.row
+    for region in list(dst.storage.sums):
+        first, last = _span(region[0], region[1][1:], region[2][1:])
+        if low % row <= last % row and first % row <= high % row:
+            rows = range(region[0] // row, region[0] // row + region[1][0])
+            if dst.offset // row < rows.stop and rows.start < dst.offset // row + dst.shape[0]:
+                dst.storage.sums.discard(region)
+
+
+def _span(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    return offset, offset + sum((n - 1) * s for n, s in zip(shape, strides))
+
+
+def written(dst: Tensor) -> None:
+    """Another engine wrote a PSUM tile: matmuls that leave `accumulate` open add to that."""
+    if dst.storage.region.memory is Memory.PSUM:
+        dst.storage.sums.add((dst.offset, dst.shape, dst.strides))
+
+
+def tensor_tensor(dst: Tensor, data1: Tensor, data2: Tensor, op: str, engine: Engine | None = None) -> None:
+    """dst = data1 op data2. Left open, the engine is the one whose arithmetic is exact for the formats."""
+    if engine is None:
+        whole = all(str(t.format) in _WHOLE for t in (dst, data1, data2))
+        in_sbuf = all(t.storage.region.memory is Memory.SBUF for t in (dst, data1, data2))
+        on_gpsimd = (whole and in_sbuf and not alu_op(op).bitvec) or Engine.VECTOR not in alu_op(op).engines
+        engine = Engine.GPSIMD if on_gpsimd else Engine.VECTOR
+    current().emit("tensor_tensor", dst=dst, data1=data1, data2=data2, op=op, engine=engine)
+    written(dst)
+
+
+def tensor_scalar(
+    dst: Tensor, data: Tensor, op0: str, operand0: Any, reverse0: bool = False, op1: str | None = None,
+    operand1: Any = None, reverse1: bool = False, engine: Engine | None = None,
+) -> None:  # fmt: skip
+    """dst = (data op0 operand0) op1 operand1."""
+    if engine is None and any(o is not None and Engine.VECTOR not in alu_op(o).engines for o in (op0, op1)):
+        engine = Engine.GPSIMD
+    current().emit(
+        "tensor_scalar", dst=dst, data=data, op0=op0, operand0=_scalar(operand0), reverse0=reverse0, op1=op1,
+        operand1=_scalar(operand1), reverse1=reverse1, engine=engine,
+    )  # fmt: skip
+    written(dst)
+
+
+def _scalar(operand: Any) -> Any:
+    return operand if operand is None or isinstance(operand, (Tensor, int)) else float(operand)
+
+
+def tensor_reduce(dst: Tensor, op: str, data: Tensor, axes: int, negate: bool = False) -> None:
+    """Reduce the last `axes` dimensions of data."""
+    dims = tuple(zip(data.strides, data.shape))
+    outer, inner = merged(dims[1 : data.ndim - axes]), merged(dims[data.ndim - axes :])
+    outer = () if outer == ((1, 1),) else outer
+    if len(outer) + len(inner) > MAX_FREE_DIMS:
+        refuse("a reduction over too many dimensions", limit=f"{MAX_FREE_DIMS} free dimensions that do not merge",
+               got=list(data.shape), remedy="reduce one outer index at a time", code="TRN407")  # fmt: skip
+    source = data.access().with_dims(*outer, *inner)
+    current().emit("tensor_reduce", dst=dst, data=source, op=op, axes=len(inner), negate=negate)
+    written(dst)
+
+
+def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
+    """Any instruction as it is."""
+    current().emit(name, engine=engine, **arguments)
+    dst = arguments.get("dst")
+    if isinstance(dst, Tensor):
+        written(dst)
+
+
+def accepts(name: str, attribute: str) -> bool:
+    """Whether an instruction has an attribute or operand of that name."""
+    instr = isa.REGISTRY.get(name)
+    return instr is not None and (attribute in instr.attrs or any(s.name == attribute for s in instr.operands))

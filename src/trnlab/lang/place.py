@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where tiles lie: addresses in SBUF and PSUM, decided when the whole kernel is recorded.
+
+A tile occupies its bytes from the first instruction that names it to the last. Tiles first spread over all of the
+memory, so that neighbours in time do not wait for each other's bytes; where that fragments it, they are packed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """`size` bytes per partition during instructions first..last; `address` when the kernel says where."""
+
+    id: int
+    name: str
+    size: int
+    first: int
+    last: int
+    address: int | None = None
+
+
+class DoesNotFitError(Exception):
+    """The tile that found no room, and the tiles alive at that moment."""
+
+    def __init__(self, demand: Demand, alive: list[Demand]) -> None:
+        super().__init__(demand.name)
+        self.demand, self.alive = demand, alive
+
+
+def place(demands: Sequence[Demand], limit: int, align: int = ALIGN) -> dict[int, int]:
+    """An address for each demand. Raises DoesNotFitError when even packed tiles do not fit."""
+    try:
+        return _Placer(limit, align, spread=True).run(demands)
+    except DoesNotFitError:
+        return _Placer(limit, align, spread=False).run(demands)
+
+
+class _Placer:
+    """One sweep over time. Live tiles are kept sorted by address."""
+
+    def __init__(self, limit: int, align: int, *, spread: bool) -> None:
+        self.limit, self.align, self.spread = limit, align, spread
+        self.live: list[tuple[int, int, Demand]] = []  # address, end
+        self.ending: list[tuple[int, int, int, Demand]] = []  # last, address, end
+        self.freed: dict[int, deque[int]] = {}  # by size, longest ago first
+        self.top = 0  # nothing above has been used
+
+    def run(self, demands: Sequence[Demand]) -> dict[int, int]:
+        fixed = [d for d in demands if d.address is not None]
+        out = {d.id: d.address for d in fixed if d.address is not None}
+        for demand in sorted(demands, key=lambda d: (d.first, d.id)):
+            self._retire(demand.first)
+            if demand.address is not None:
+                continue
+            size = -(-demand.size // self.align) * self.align
+            blocked = [
+                (d.address, d.address + d.size, d) for d in fixed
+                if d.address is not None and d.first <= demand.last and demand.first <= d.last
+            ]  # fmt: skip
+            address = self._find(size, blocked)
+            if address is None:
+                raise DoesNotFitError(demand, [d for _, _, d in [*self.live, *blocked]])
+            out[demand.id] = address
+            insort(self.live, (address, address + size, demand), key=lambda item: item[0])
+            insort(self.ending, (demand.last, address, address + size, demand), key=lambda item: item[0])
+            self.top = max(self.top, address + size)
+        return out
+
+    def _retire(self, now: int) -> None:
+        while self.ending and self.ending[0][0] < now:
+            _, address, end, demand = self.ending.pop(0)
+            at = bisect_left(self.live, address, key=lambda item: item[0])
+            assert self.live[at][2] is demand
+            del self.live[at]
+            self.freed.setdefault(end - address, deque()).append(address)
+
+    def _find(self, size: int, blocked: list[tuple[int, int, Demand]]) -> int | None:
+        if self.spread:
+            if self.top + size <= self.limit and self._is_free(self.top, size, blocked):
+                return self.top
+            queue = self.freed.get(size, deque())
+            for _ in range(len(queue)):
+                address = queue.popleft()
+                if self._is_free(address, size, blocked):
+                    return address
+        return self._first_gap(size, blocked)
+
+    def _is_free(self, address: int, size: int, blocked: list[tuple[int, int, Demand]]) -> bool:
+        at = bisect_left(self.live, address, key=lambda item: item[0])
+        if at and self.live[at - 1][1] > address:
+            return False
+        if at < len(self.live) and self.live[at][0] < address + size:
+            return False
+        return all(end <= address or start >= address + size for start, end, _ in blocked)
+
+    def _first_gap(self, size: int, blocked: list[tuple[int, int, Demand]]) -> int | None:
+        address = 0
+        for start, end, _ in sorted([*self.live, *blocked], key=lambda item: item[0]):
+            if start - address >= size:
+                return address
+            address = max(address, -(-end // self.align) * self.align)
+        return address if address + size <= self.limit else None

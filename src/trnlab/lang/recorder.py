@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder: what a running kernel writes into. It holds the builder of one routine; it runs nothing.
+
+recorder = Recorder("add", chip)
+with recorder.active():
+    kernel(recorder.argument("x", (128, 512), "float32"))
+routine = recorder.finish()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.chips.spec import Chip
+from trnlab.errors import CapacityError, Location, TrnlabError, UsageError
+from trnlab.isa.base import Engine, Memory
+from trnlab.lang.formats import Format, chip_format, format_of
+from trnlab.lang.place import Demand, DoesNotFitError, place
+from trnlab.lang.source import user_line
+from trnlab.lang.strides import row_major
+from trnlab.lang.tensor import Region, Storage, Tensor, refuse
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder
+from trnlab.program.routine import Routine
+
+_active: list[Recorder] = []
+_QUEUES = {Engine.SYNC: 8, Engine.SCALAR: 2, Engine.GPSIMD: 4}  # rings that an engine's transfers take turns on
+
+
+def current() -> Recorder:
+    """The recorder of the kernel that is being recorded. Raises UsageError outside of a kernel."""
+    if not _active:
+        raise UsageError(
+            "kernel operations work only inside a kernel", code="TRN110", where=user_line(),
+            remedy="call it from a function decorated with @nki.jit",
+        )  # fmt: skip
+    return _active[-1]
+
+
+def recording() -> bool:
+    """Whether a kernel is being recorded."""
+    return bool(_active)
+
+
+@dataclass
+class Recorder:
+    """Records one program (one point of the launch grid) of a kernel.
+
+    grid, program: the launch grid and this program's place in it. arrays: initial contents of HBM tensors that the
+    kernel brings along (constants), by position in the routine's parameters.
+    """
+
+    name: str
+    chip: Chip
+    grid: tuple[int, ...] = ()
+    program: tuple[int, ...] = ()
+    tensor_type: type[Tensor] = Tensor
+    builder: Builder = field(init=False)
+    hbm: list[Tensor] = field(default_factory=list)  # in the order of the routine's parameters
+    arrays: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+    _shared: list[Tensor] = field(default_factory=list)
+    _shared_turn: int = 0
+    _tiles: list[tuple[Storage, int | None, Location | None]] = field(default_factory=list)
+    _turn: dict[Engine, int] = field(default_factory=dict)
+    _memo: dict[Any, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.builder = Builder(self.name, self.chip)
+
+    @contextmanager
+    def active(self) -> Iterator[Recorder]:
+        """Operations of the kernel language go to this recorder."""
+        _active.append(self)
+        try:
+            yield self
+        finally:
+            _active.pop()
+
+    def enter(self, program: tuple[int, ...]) -> None:
+        """Record the next program of the grid; its shared_hbm tensors are those of the first, in order."""
+        self.program, self._shared_turn = program, 0
+        self._memo.clear()
+
+    # -- memory -------------------------------------------------------------------------------------------------
+    def argument(self, name: str, shape: tuple[int, ...], kind: Any) -> Tensor:
+        """An HBM tensor that the caller passes in."""
+        return self._hbm(name, tuple(shape), format_of(kind), Region.shared_hbm)
+
+    def tensor(
+        self, shape: Any, kind: Any, region: Region, *, name: str = "", address: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Fresh memory, not initialised. address: (partition, byte within the partition), on chip only.
+
+        Raises ConstraintError for a shape that no tile can have.
+        """
+        fmt = format_of(kind)
+        sizes = tuple(int(s) for s in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
+        name = name or f"{region.value}{len(self._tiles) + len(self.hbm)}"
+        if region is Region.shared_hbm:
+            return self._shared_tensor(name, sizes, fmt)
+        if region is Region.private_hbm:
+            return self._hbm(name, sizes, fmt, region)
+        self._check_tile(sizes, region)
+        partition, start = address if address is not None else (0, None)
+        whole = self.builder.unplaced(sizes, chip_format(fmt), region.memory, name=name, first_partition=partition)
+        storage = Storage(self, whole, region, sizes, fmt)
+        self._tiles.append((storage, start, user_line()))
+        return self.tensor_type(storage, sizes, row_major(sizes), name=name)
+
+    def constant(self, array: np.ndarray[Any, Any], kind: Any, name: str = "constant") -> Tensor:
+        """An HBM tensor with known contents."""
+        tensor = self._hbm(name, array.shape, format_of(kind), Region.shared_hbm)
+        self.arrays[len(self.hbm) - 1] = np.ascontiguousarray(array)
+        return tensor
+
+    def once(self, key: Any, make: Any) -> Any:
+        """make() the first time, the same object later: constants that many operations share."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def _shared_tensor(self, name: str, shape: tuple[int, ...], fmt: Format) -> Tensor:
+        turn, self._shared_turn = self._shared_turn, self._shared_turn + 1
+        if turn == len(self._shared):
+            self._shared.append(self._hbm(name, shape, fmt, Region.shared_hbm))
+        tensor = self._shared[turn]
+        if (tensor.shape, tensor.format) != (shape, fmt):
+            refuse("programs of one grid must make the same shared_hbm tensors in the same order",
+                   limit=f"{tensor.format} {list(tensor.shape)}", got=f"{fmt} {list(shape)}",
+                   remedy="make shared tensors outside of conditions on nl.program_id")  # fmt: skip
+        return tensor
+
+    def _hbm(self, name: str, shape: tuple[int, ...], fmt: Format, region: Region) -> Tensor:
+        whole = self.builder.param(name, shape, chip_format(fmt))
+        tensor = self.tensor_type(Storage(self, whole, region, shape, fmt), shape, row_major(shape), name=name)
+        self.hbm.append(tensor)
+        return tensor
+
+    def _check_tile(self, shape: tuple[int, ...], region: Region) -> None:
+        if len(shape) < 2:
+            refuse("a tile has a partition and at least one free dimension", limit="2 dimensions", got=list(shape),
+                   remedy="use shape (1, n) or (n, 1)")  # fmt: skip
+        if shape[0] > self.chip.num_partitions:
+            refuse(
+                f"a tile in {region.value.upper()} has too many partitions", limit=self.chip.num_partitions,
+                got=list(shape), remedy="put at most nl.tile_size.pmax rows in a tile and loop over the rest",
+                code="TRN404",
+            )  # fmt: skip
+
+    # -- instructions -------------------------------------------------------------------------------------------
+    def emit(self, name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
+        """Append an instruction; tensors among the arguments become access patterns. None arguments are left out.
+
+        Raises what `Builder.emit` raises, at the user's line.
+        """
+        instr = isa.REGISTRY.get(name)
+        where = user_line()
+        if instr is None:
+            refuse(f"instruction {name!r} is not simulated yet", limit=", ".join(isa.REGISTRY), got=name,
+                   remedy="compose it from these", code="TRN414")  # fmt: skip
+        self.builder.location = where
+        queue = self._queue(engine or instr.engines[0]) if instr.is_dma else None
+        given = {k: v.access() if isinstance(v, Tensor) else v for k, v in arguments.items() if v is not None}
+        try:
+            self.builder.emit(instr, engine=engine, queue=queue, **given)
+        except TrnlabError as error:
+            error.where = error.where or where
+            error.chip = error.chip or self.chip.name
+            raise
+
+    def _queue(self, engine: Engine) -> int:
+        turn = self._turn[engine] = self._turn.get(engine, -1) + 1
+        return turn % _QUEUES.get(engine, 1)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+    def finish(self) -> Routine:
+        """Place the tiles and build the routine. Raises CapacityError for what does not fit in SBUF or PSUM."""
+        uses, _ = self.builder.uses()
+        addresses: dict[int, int] = {}
+        for memory in (Memory.SBUF, Memory.PSUM):
+            demands = [self._demand(s, at, uses) for s, at, _ in self._tiles if s.region.memory is memory]
+            alive = [d for d in demands if d is not None]
+            sbuf = memory is Memory.SBUF
+            psum = self.chip.psum
+            limit = self.builder.sbuf_limit if sbuf else psum.num_banks * psum.bank_bytes_per_partition
+            try:
+                addresses |= place(alive, limit, 64 if sbuf else psum.bank_bytes_per_partition)
+            except DoesNotFitError as error:
+                raise self._too_much(memory, error, limit) from None
+        self.builder.settle(addresses)
+        return self.builder.build()
+
+    def _demand(self, storage: Storage, address: int | None, uses: dict[int, tuple[int, int]]) -> Demand | None:
+        buffer = storage.whole.buffer
+        if buffer.id not in uses:
+            return None
+        first, last = uses[buffer.id]
+        return Demand(buffer.id, buffer.name, buffer.nbytes, first, last, address)
+
+    def _too_much(self, memory: Memory, error: DoesNotFitError, limit: int) -> CapacityError:
+        wanted, alive = error.demand, sorted(error.alive, key=lambda d: -d.size)
+        where = next(loc for s, _, loc in self._tiles if s.whole.buffer.id == wanted.id)
+        listed = ", ".join(f"{d.name} {d.size} B" for d in alive[:6])
+        more = f" and {len(alive) - 6} more" if len(alive) > 6 else ""
+        name = memory.name
+        return CapacityError(
+            f"tile {wanted.name!r} {list(self._shape(wanted.id))} does not fit in {name}",
+            code="TRN501" if memory is Memory.SBUF else "TRN502", where=where, limit=f"{limit} bytes per partition",
+            got=f"{wanted.size} bytes while {sum(d.size for d in alive)} are in use: {listed}{more}",
+            chip=self.chip.name,
+            remedy="make tiles smaller, use each soon after it is filled, or copy results out of PSUM earlier",
+        )  # fmt: skip
+
+    def _shape(self, number: int) -> tuple[int, ...]:
+        return next(s.shape for s, _, _ in self._tiles if s.whole.buffer.id == number)
+
+
+def elements(ap: AP) -> int:
+    """Number of elements of an access pattern."""
+    return prod(ap.shape)

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of the kernel language: strided views of tiles in SBUF and PSUM and of arrays in HBM.
+
+A view costs nothing: it is worked out while recording and ends as the access pattern of an instruction. On chip the
+first dimension is the partition; it stays first and is never dropped. Strides and offsets count elements.
+
+Source: class NkiTensor of nki.language and get-started/nki-language-guide.rst in aws-neuron/aws-neuron-sdk.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from trnlab.errors import ConstraintError
+from trnlab.isa.base import Memory
+from trnlab.lang.formats import Format, chip_format, format_of
+from trnlab.lang.source import user_line
+from trnlab.lang.strides import inferred, merged, restride, row_major
+from trnlab.program.access import AP, MAX_FREE_DIMS, hbm_view
+
+if TYPE_CHECKING:
+    from trnlab.lang.recorder import Recorder
+
+Pattern = list[list[int]]
+
+
+class Region(enum.Enum):
+    """Where a tensor lives. shared_hbm outlives the kernel and can be returned; private_hbm is scratch."""
+
+    sbuf = "sbuf"
+    psum = "psum"
+    private_hbm = "private_hbm"
+    shared_hbm = "shared_hbm"
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of the chip."""
+        return {"sbuf": Memory.SBUF, "psum": Memory.PSUM}.get(self.value, Memory.HBM)
+
+
+@dataclass(eq=False)
+class Storage:
+    """The memory that views share. row: elements of `format` per partition (on chip; 0 in HBM).
+
+    sums: regions of a PSUM tile that a matmul has written, see `lang.instructions.nc_matmul`.
+    """
+
+    recorder: Recorder
+    whole: AP
+    region: Region
+    shape: tuple[int, ...]
+    format: Format
+    sums: set[tuple[Any, ...]] = field(default_factory=set)
+
+    @property
+    def row(self) -> int:
+        """Elements per partition."""
+        return prod(self.shape[1:]) if self.region.memory is not Memory.HBM else 0
+
+
+@dataclass(frozen=True)
+class Window:
+    """`size` elements from `start` on, in the place of a slice."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Indirect:
+    """Rows chosen at run time: result row p is row index[p] of a table of `rows` rows, `step` elements apart."""
+
+    index: Tensor
+    rows: int
+    step: int
+
+
+def refuse(what: str, *, limit: object, got: object, remedy: str, code: str = "TRN409") -> NoReturn:
+    """Raise ConstraintError at the user's line."""
+    raise ConstraintError(what, code=code, where=user_line(), limit=limit, got=got, remedy=remedy)
+
+
+class Tensor:
+    """A view: `shape` elements, `strides` elements apart, from element `offset` of its storage."""
+
+    __slots__ = ("_indirect", "format", "name", "offset", "shape", "storage", "strides")
+
+    def __init__(
+        self, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0,
+        fmt: Format | None = None, indirect: Indirect | None = None, name: str = "",
+    ) -> None:  # fmt: skip
+        self.storage, self.shape, self.strides, self.offset = storage, tuple(shape), tuple(strides), offset
+        self.format, self._indirect, self.name = fmt or storage.format, indirect, name
+
+    # -- what it is ---------------------------------------------------------------------------------------------
+    @property
+    def dtype(self) -> Format:
+        """Its number format."""
+        return self.format
+
+    @property
+    def buffer(self) -> Region:
+        """Where it lives."""
+        return self.storage.region
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def on_chip(self) -> bool:
+        """Whether it lies in SBUF or PSUM."""
+        return self.storage.region.memory is not Memory.HBM
+
+    @property
+    def indirect_rows(self) -> Indirect | None:
+        """How its rows are chosen at run time, if they are."""
+        return self._indirect
+
+    def is_indirect(self) -> bool:
+        """Whether its address is known only at run time."""
+        return self._indirect is not None
+
+    def is_contiguous(self) -> bool:
+        """Whether it walks its storage densely in row-major order (on chip: within each partition)."""
+        skip = 1 if self.on_chip else 0
+        dense = row_major(self.shape)
+        return all(n == 1 or s == d for n, s, d in list(zip(self.shape, self.strides, dense))[skip:])
+
+    def get_pattern(self) -> Pattern:
+        """[[stride, count], ...] per dimension, as `ap` takes it."""
+        return [[step, count] for step, count in zip(self.strides, self.shape)]
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"<{type(self).__name__}{name} {self.format} {list(self.shape)} in {self.storage.region.value}>"
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    # -- views --------------------------------------------------------------------------------------------------
+    def _like(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int | None = None, fmt: Format | None = None
+    ) -> Self:
+        offset = self.offset if offset is None else offset
+        return type(self)(self.storage, shape, strides, offset, fmt or self.format, self._indirect, self.name)
+
+    def __getitem__(self, key: Any) -> Self:
+        """Index with integers, slices, `...` and windows, as NumPy would; nothing is clamped."""
+        keys = self._expand(key if isinstance(key, tuple) else (key,))
+        shape: list[int] = []
+        strides: list[int] = []
+        offset = self.offset
+        for axis, (one, count, step) in enumerate(zip(keys, self.shape, self.strides)):
+            start, length, stride, keep = self._bounds(one, axis, count)
+            offset += start * step
+            if keep:
+                shape.append(length)
+                strides.append(step * stride)
+        least = 2 if self.on_chip else 1
+        while len(shape) < min(least, self.ndim):
+            shape.append(1)
+            strides.append(1)
+        view = self._like(tuple(shape), tuple(strides), offset)
+        return view
+
+    def _expand(self, keys: tuple[Any, ...]) -> list[Any]:
+        full = slice(None)
+        if any(k is Ellipsis for k in keys):
+            at = next(i for i, k in enumerate(keys) if k is Ellipsis)
+            keys = (*keys[:at], *[full] * (self.ndim - len(keys) + 1), *keys[at + 1 :])
+        if len(keys) > self.ndim:
+            refuse("too many indices", limit=f"{self.ndim} dimensions {list(self.shape)}", got=len(keys),
+                   remedy="index at most one per dimension", code="TRN410")  # fmt: skip
+        return [*keys, *[full] * (self.ndim - len(keys))]
+
+    def _bounds(self, key: Any, axis: int, count: int) -> tuple[int, int, int, bool]:
+        """First element, number, step, and whether the dimension stays."""
+        if isinstance(key, Window):
+            key = slice(key.start, key.start + key.size)
+        if isinstance(key, slice):
+            step = 1 if key.step is None else int(key.step)
+            start = 0 if key.start is None else int(key.start)
+            stop = count if key.stop is None else int(key.stop)
+            start, stop = start + count * (start < 0), stop + count * (stop < 0)
+            if not (0 <= start < stop <= count and step >= 1):
+                self._outside(axis, f"{key.start}:{key.stop}:{key.step}".replace("None", ""))
+            return start, -(-(stop - start) // step), step, True
+        if hasattr(key, "__index__"):
+            index = int(key)
+            index += count * (index < 0)
+            if not 0 <= index < count:
+                self._outside(axis, int(key))
+            return index, 1, 1, axis == 0 and self.on_chip
+        refuse(f"cannot index dimension {axis} with {type(key).__name__}", limit="integers, slices, ..., nl.ds",
+               got=key, remedy="use a slice, or .ap() for other patterns", code="TRN410")  # fmt: skip
+
+    def _outside(self, axis: int, got: object) -> NoReturn:
+        name = self.name or self.storage.whole.buffer.name
+        refuse(
+            f"index outside of {name!r}, dimension {axis}", limit=f"0..{self.shape[axis]} of {list(self.shape)}",
+            got=got, remedy="slice within the shape, e.g. with min(stop, size)", code="TRN410",
+        )  # fmt: skip
+
+    def slice(self, dim: int, start: int, end: int, step: int = 1) -> Self:
+        """Elements start, start + step, ... before `end` of one dimension."""
+        keys: list[Any] = [slice(None)] * self.ndim
+        keys[dim] = slice(start, end, step)
+        return self[tuple(keys)]
+
+    def select(self, dim: int, index: Any) -> Self:
+        """One element of a dimension, which goes away. A tensor as index is not simulated yet."""
+        if isinstance(index, Tensor):
+            refuse("select with an index that is known only at run time", limit="an integer", got=index,
+                   remedy="use vector_select on HBM with one index per partition", code="TRN411")  # fmt: skip
+        keys: list[Any] = [slice(None)] * self.ndim
+        keys[dim] = index
+        return self[tuple(keys)]
+
+    def vector_select(self, dim: int, vector_offset: Tensor) -> Self:
+        """Row p of the result is row vector_offset[p] of this HBM tensor (dim 0 only)."""
+        if dim != 0 or self.on_chip or self._indirect is not None:
+            refuse("vector_select works once, on dimension 0 of a tensor in HBM", limit="dim=0, HBM", got=(dim, self),
+                   remedy="move the dimension to the front, or load the rows first", code="TRN410")  # fmt: skip
+        rows = Indirect(vector_offset, self.shape[0], self.strides[0])
+        shape = (vector_offset.shape[0], *self.shape[1:])
+        return type(self)(self.storage, shape, self.strides, self.offset, self.format, rows, self.name)
+
+    def permute(self, dims: tuple[int, ...]) -> Self:
+        """Dimensions in another order; on chip dimension 0 stays first."""
+        if sorted(dims) != list(range(self.ndim)) or (self.on_chip and dims[0] != 0):
+            refuse("not an order of the dimensions that keeps the partition first", limit=list(range(self.ndim)),
+                   got=list(dims), remedy="use nc_transpose or dma_transpose to swap with the partition")  # fmt: skip
+        return self._like(tuple(self.shape[d] for d in dims), tuple(self.strides[d] for d in dims))
+
+    def broadcast(self, dim: int, size: int) -> Self:
+        """Repeat a dimension of one element `size` times."""
+        if self.shape[dim] != 1 or (self.on_chip and dim == 0):
+            refuse("only a free dimension of one element can be broadcast", limit="size 1, not the partition",
+                   got=f"dimension {dim} of {list(self.shape)}", remedy="expand_dim first")  # fmt: skip
+        dim %= self.ndim
+        shape, strides = list(self.shape), list(self.strides)
+        shape[dim], strides[dim] = size, 0
+        return self._like(tuple(shape), tuple(strides))
+
+    def expand_dim(self, dim: int) -> Self:
+        """A new dimension of one element at `dim`."""
+        self._not_partition(dim, "expand_dim")
+        return self._like((*self.shape[:dim], 1, *self.shape[dim:]), (*self.strides[:dim], 1, *self.strides[dim:]))
+
+    def squeeze_dim(self, dim: int) -> Self:
+        """Without dimension `dim`, which has one element."""
+        self._not_partition(dim, "squeeze_dim")
+        if self.shape[dim] != 1:
+            refuse("only a dimension of one element can go", limit=1, got=self.shape[dim], remedy="use reshape")
+        return self._like(
+            (*self.shape[:dim], *self.shape[dim + 1 :]), (*self.strides[:dim], *self.strides[dim + 1 :])
+        )
+
+    def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> Self:
+        """Split one dimension; one of the new sizes may be -1."""
+        shape = inferred(tuple(shape), self.shape[dim])
+        if len(shape) > 1:
+            self._not_partition(dim, "reshape_dim")
+        return self._reshaped((*self.shape[:dim], *shape, *self.shape[dim + 1 :]))
+
+    def flatten_dims(self, start_dim: int, end_dim: int) -> Self:
+        """Merge dimensions start_dim..end_dim, both included."""
+        self._not_partition(start_dim, "flatten_dims")
+        middle = prod(self.shape[start_dim : end_dim + 1])
+        return self._reshaped((*self.shape[:start_dim], middle, *self.shape[end_dim + 1 :]))
+
+    def reshape(self, *shape: Any) -> Self:
+        """The same elements in another shape; on chip the partition keeps its size."""
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        wanted = inferred(tuple(int(s) for s in sizes), self.size)
+        if self.on_chip and wanted[0] != self.shape[0]:
+            refuse("reshape keeps the partition dimension", limit=self.shape[0], got=list(wanted),
+                   remedy="move data between partitions with a copy or a transpose")  # fmt: skip
+        return self._reshaped(wanted)
+
+    def _reshaped(self, wanted: tuple[int, ...]) -> Self:
+        keep = 1 if self.on_chip or self._indirect is not None else 0
+        strides = None
+        if prod(wanted) == self.size and wanted[:keep] == self.shape[:keep]:
+            strides = restride(self.shape[keep:], self.strides[keep:], wanted[keep:])
+        if strides is None:
+            refuse("no such view of this tensor", limit=f"{list(self.shape)} with strides {list(self.strides)}",
+                   got=list(wanted), remedy="copy it into a contiguous tile first")  # fmt: skip
+        return self._like(wanted, (*self.strides[:keep], *strides))
+
+    def rearrange(
+        self, src_pattern: tuple[Any, ...], dst_pattern: tuple[Any, ...], fixed_sizes: dict[str, int] | None = None
+    ) -> Self:
+        """Split, reorder and merge named dimensions, e.g. ("p", ("h", "w")) to ("p", "w", "h")."""
+        known = dict(fixed_sizes or {})
+        split: list[int] = []
+        names: list[str] = []
+        for size, group in zip(self.shape, src_pattern):
+            group = (group,) if isinstance(group, str) else tuple(group)
+            sizes = inferred(tuple(known.get(n, -1) for n in group), size)
+            known.update(zip(group, sizes))
+            split.extend(sizes)
+            names.extend(group)
+        groups = [(g,) if isinstance(g, str) else tuple(g) for g in dst_pattern]
+        order = [names.index(n) for g in groups for n in g]
+        view = self._reshaped(tuple(split))
+        view = view._like(tuple(view.shape[i] for i in order), tuple(view.strides[i] for i in order))
+        return view._reshaped(tuple(prod(known[n] for n in g) for g in groups))
+
+    def ap(
+        self, pattern: Any, offset: int | None = None, scalar_offset: Any = None, vector_offset: Tensor | None = None,
+        indirect_dim: int = 0, dtype: Any = None,
+    ) -> Self:  # fmt: skip
+        """Any pattern [[stride, count], ...] over the storage; `offset` counts elements from this view's own."""
+        fmt = self.format if dtype is None else format_of(dtype)
+        base = self.offset * self.format.itemsize // fmt.itemsize
+        if scalar_offset is not None:
+            refuse("an access pattern with a run-time scalar offset", limit="vector_offset, or a known offset",
+                   got=scalar_offset, remedy="use vector_offset=", code="TRN411")  # fmt: skip
+        rows = self._indirect
+        if vector_offset is not None:
+            rows = Indirect(vector_offset, self.shape[indirect_dim], prod(self.shape[indirect_dim + 1 :]))
+        shape, strides = tuple(int(c) for _, c in pattern), tuple(int(s) for s, _ in pattern)
+        return type(self)(self.storage, shape, strides, base + (offset or 0), fmt, rows, self.name)
+
+    def view(self, dtype: Any) -> Self:
+        """The same bytes read as another format; the last dimension grows or shrinks with the element size."""
+        fmt = format_of(dtype)
+        old, new = self.format.itemsize, fmt.itemsize
+        if self.strides[-1] != 1 and self.shape[-1] != 1 and old != new:
+            refuse("only a contiguous last dimension can change its format", limit="stride 1", got=self.strides[-1],
+                   remedy="take the view before slicing or permuting")  # fmt: skip
+        if self.shape[-1] * old % new or any(s * old % new for s in (*self.strides[:-1], self.offset)):
+            refuse("the new format does not divide the rows", limit=f"multiples of {new} bytes", got=list(self.shape),
+                   remedy="choose a row length that is a multiple of the element size")  # fmt: skip
+        shape = (*self.shape[:-1], self.shape[-1] * old // new)
+        strides = (*(s * old // new for s in self.strides[:-1]), 1)
+        return self._like(shape, strides, self.offset * old // new, fmt)
+
+    reinterpret_cast = view
+
+    def _not_partition(self, dim: int, what: str) -> None:
+        if dim == 0 and (self.on_chip or self._indirect is not None):
+            refuse(f"{what} cannot touch the partition dimension", limit="dim > 0", got=dim,
+                   remedy="only data movement changes partitions")  # fmt: skip
+
+    # -- what instructions see ----------------------------------------------------------------------------------
+    def access(self, keep_dims: bool = False) -> AP:
+        """The access pattern. `keep_dims`: free dimensions as they are, for instructions that tell them apart.
+
+        Raises ConstraintError for a pattern that no instruction can carry.
+        """
+        fmt = chip_format(self.format)
+        free = tuple(zip(self.strides[1:], self.shape[1:]))
+        dims = free if keep_dims and len(free) <= MAX_FREE_DIMS else merged(free)
+        buffer = self.storage.whole.buffer
+        if not self.on_chip:
+            step = self.strides[0] if self.shape else 1
+            count = self.shape[0] if self.shape else 1
+            if self._indirect is not None:
+                step, count = self._indirect.step, self._indirect.rows
+            if not free and count > 1 and self._indirect is None:  # a vector is one row
+                step, count, dims = 0, 1, ((step, count),)
+            if fmt is buffer.dtype:
+                return hbm_view(buffer, self.offset, ((step, count), *dims))
+            return AP(buffer, fmt, 0, count, step * fmt.itemsize, self.offset * fmt.itemsize, dims)
+        row = buffer.nbytes // fmt.itemsize
+        if self.shape[0] > 1 and self.strides[0] != row:
+            refuse("the partition step must be the tile's own", limit=f"{row} elements per partition",
+                   got=self.strides[0], remedy="start the pattern with [elements per partition, partitions]",
+                   code="TRN407")  # fmt: skip
+        partition, start = divmod(self.offset, row) if row else (0, 0)
+        return AP(buffer, fmt, partition, self.shape[0], 0, start * fmt.itemsize, dims)

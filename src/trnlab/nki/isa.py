@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nki.isa: one function per instruction of the NeuronCore, each a thin call into the recorder.
+
+`dst` comes first; `engine` chooses where the instruction runs, `name` labels it. Arguments that only steer the
+vendor's compiler (dge_mode, priority) are taken and change nothing here.
+
+Source: nki/api/nki/isa/__init__.py of aws-neuron/aws-neuron-sdk (NKI 0.6.0).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trnlab.lang import compose
+from trnlab.lang import instructions as ins
+from trnlab.lang.recorder import current
+from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.nki.enums import (
+    chip_engine,
+    dge_mode,
+    dma_engine,
+    engine,
+    matmul_perf_mode,
+    nc_version,
+    oob_mode,
+    reduce_cmd,
+)
+from trnlab.nki.operators import alu_name, function_name, optional_alu_name
+from trnlab.nki.target import default_chip
+
+__all__ = ["dge_mode", "dma_engine", "engine", "matmul_perf_mode", "nc_version", "oob_mode", "reduce_cmd"]
+
+
+class NkiInstruction:
+    """A recorded instruction. Program order already orders what this simulator runs."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+
+    def depends_on(self, *others: NkiInstruction) -> NkiInstruction:
+        """Start after `others`; they were recorded earlier, and engines issue in order."""
+        return self
+
+
+class NkiValidationError(Exception):
+    """Kept for kernels that catch it."""
+
+
+def get_nc_version() -> nc_version:
+    """The generation that the kernel is recorded for."""
+    from trnlab.lang.recorder import recording
+
+    chip = current().chip if recording() else default_chip()
+    return nc_version(chip.generation)
+
+
+def get_nc_sub_version() -> int:
+    """Silicon revision."""
+    return 0
+
+
+def _issue(instruction: str, label: str | None, *, on: engine | None = None, **arguments: Any) -> NkiInstruction:
+    ins.emit(instruction, engine=chip_engine(on), **arguments)
+    return NkiInstruction(label)
+
+
+def _no_tile(**options: Any) -> None:
+    for name, value in options.items():
+        if value:
+            refuse(f"{name} is not simulated yet", limit="left out", got=value, remedy="leave it out", code="TRN414")
+
+
+def dma_copy(
+    dst: Tensor, src: Tensor, priority: int | None = None, oob_mode: Any = oob_mode.error,
+    dge_mode: Any = dge_mode.unknown, engine: engine = engine.unknown, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """Move elements between HBM and SBUF, with a cast where the formats differ."""
+    ins.dma_copy(dst, src, engine=chip_engine(engine))
+    return NkiInstruction(name)
+
+
+def dma_transpose(
+    dst: Tensor, src: Tensor, axes: Any = None, priority: int | None = None, dge_mode: Any = dge_mode.unknown,
+    oob_mode: Any = oob_mode.error, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """Move elements with their dimensions reversed as the rank says."""
+    order = tuple(axes) if axes else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}[src.ndim]
+    if ins.accepts("dma_transpose", "axes"):
+        return _issue("dma_transpose", name, dst=dst, src=src, axes=order)
+    swapped = Tensor(
+        src.storage, tuple(src.shape[a] for a in order), tuple(src.strides[a] for a in order), src.offset, src.format
+    )
+    if src.on_chip:
+        refuse("dma_transpose from SBUF is not simulated yet", limit="a source in HBM", got=src,
+               remedy="use nc_transpose", code="TRN414")  # fmt: skip
+    ins.dma_copy(dst, swapped)
+    return NkiInstruction(name)
+
+
+def tensor_copy(
+    dst: Tensor, src: Tensor, engine: engine = engine.unknown, name: str | None = None, dtype: Any = None
+) -> NkiInstruction:
+    """dst = src, cast to dst's format. `dtype` is the older way to say dst.dtype."""
+    return _issue("tensor_copy", name, on=engine, dst=dst, src=src)
+
+
+def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> NkiInstruction:
+    """dst = value."""
+    return _issue("memset", name, on=engine, dst=dst, value=value)
+
+
+def tensor_copy_predicated(
+    dst: Tensor, src: Any, predicate: Tensor, reverse_pred: bool = False, name: str | None = None
+) -> NkiInstruction:
+    """dst = src where the predicate is not zero."""
+    return _issue("tensor_copy_predicated", name, dst=dst, src=src, predicate=predicate, reverse_pred=reverse_pred)
+
+
+def nc_matmul(
+    dst: Tensor, stationary: Tensor, moving: Tensor, is_stationary_onezero: bool = False,
+    is_moving_onezero: bool = False, is_transpose: bool = False, accumulate: bool | None = None,
+    tile_position: Any = (), tile_size: Any = (), perf_mode: Any = matmul_perf_mode.none, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """dst = stationary.T @ moving, or dst += it."""
+    options: dict[str, Any] = {}
+    if perf_mode not in (matmul_perf_mode.none, "none", None):
+        options["perf_mode"] = getattr(perf_mode, "value", perf_mode)
+    if tile_position or tile_size:
+        options |= {"tile_position": tuple(tile_position), "tile_size": tuple(tile_size)}
+    if is_transpose and ins.accepts("nc_matmul", "is_transpose"):
+        options["is_transpose"] = True
+    ins.nc_matmul(dst, stationary, moving, accumulate, **options)
+    return NkiInstruction(name)
+
+
+def nc_matmul_mx(
+    dst: Tensor, stationary: Tensor, moving: Tensor, stationary_scale: Tensor, moving_scale: Tensor,
+    tile_position: Any = None, tile_size: Any = None, accumulate: bool | None = None, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """The product of MX operands, four packed values per element."""
+    return _issue(
+        "nc_matmul_mx", name, dst=dst, stationary=stationary, moving=moving, stationary_scale=stationary_scale,
+        moving_scale=moving_scale, accumulate=bool(accumulate),
+    )  # fmt: skip
+
+
+def nc_transpose(
+    dst: Tensor, data: Tensor, engine: engine = engine.unknown, name: str | None = None
+) -> NkiInstruction:
+    """dst[f, p] = data[p, f]; left open, VectorE takes what is in or goes to SBUF and fits, TensorE the rest."""
+    chosen = engine
+    if engine is _UNKNOWN and dst.buffer is Region.sbuf:
+        chosen = _VECTOR
+    return _issue("nc_transpose", name, on=chosen, dst=dst, data=data)
+
+
+_UNKNOWN, _VECTOR = engine.unknown, engine.vector
+
+
+def tensor_tensor(
+    dst: Tensor, data1: Tensor, data2: Tensor, op: Any, engine: engine = engine.unknown, name: str | None = None
+) -> NkiInstruction:
+    """dst = data1 op data2."""
+    ins.tensor_tensor(dst, data1, data2, alu_name(op), chip_engine(engine))
+    return NkiInstruction(name)
+
+
+def tensor_scalar(
+    dst: Tensor, data: Tensor, op0: Any, operand0: Any, reverse0: bool = False, op1: Any = None, operand1: Any = None,
+    reverse1: bool = False, engine: engine = engine.unknown, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """dst = (data op0 operand0) op1 operand1."""
+    ins.tensor_scalar(
+        dst, data, alu_name(op0), operand0, reverse0, optional_alu_name(op1), operand1, reverse1, chip_engine(engine)
+    )
+    return NkiInstruction(name)
+
+
+def tensor_reduce(
+    dst: Tensor, op: Any, data: Tensor, axis: Any, negate: bool = False, keepdims: bool = False,
+    name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """Fold trailing free dimensions of data."""
+    view, count, _ = compose.reduced(data, axis)
+    ins.tensor_reduce(dst, alu_name(op), view, count, negate)
+    return NkiInstruction(name)
+
+
+def tensor_partition_reduce(dst: Tensor, op: Any, data: Tensor, name: str | None = None) -> NkiInstruction:
+    """Fold the partitions."""
+    return _issue("tensor_partition_reduce", name, dst=dst, op=_partition_op(op), data=data)
+
+
+def _partition_op(op: Any) -> str:
+    return "average" if getattr(op, "__name__", op) == "average" else alu_name(op)
+
+
+def tensor_scalar_cumulative(
+    dst: Tensor, src: Tensor, op0: Any, op1: Any, imm0: Any, imm1: Any = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """A running fold with op1 over (src op0 imm0)."""
+    return _issue(
+        "tensor_scalar_cumulative", name, dst=dst, src=src, op0=alu_name(op0), op1=alu_name(op1), imm0=imm0,
+        imm1=imm1, reduce_cmd=reduce_cmd.name,
+    )  # fmt: skip
+
+
+def activation(
+    dst: Tensor, op: Any, data: Tensor, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None,
+    reduce_res: Tensor | None = None, reduce_cmd: reduce_cmd = reduce_cmd.idle, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """dst = op(data * scale + bias), optionally with the sum of each row."""
+    options: dict[str, Any] = {"reduce_op": "add"} if reduce_op is None else {"reduce_op": alu_name(reduce_op)}
+    if ins.accepts("activation", "reduce_cmd"):
+        options["reduce_cmd"] = reduce_cmd.name
+    return _issue(
+        "activation", name, dst=dst, op=function_name(op), data=data, bias=_bias(bias), scale=_number(scale),
+        reduce_res=reduce_res, **options,
+    )  # fmt: skip
+
+
+def _bias(bias: Any) -> Any:
+    """A number as bias is a tile on chips whose ScalarE takes none."""
+    if bias is None or isinstance(bias, Tensor) or not bias:
+        return bias if isinstance(bias, Tensor) else None
+    if current().chip.has("scalar_bias_immediate"):
+        return float(bias)
+    return current().once(("bias", float(bias)), lambda: compose.filled((128, 1), float(bias), "float32"))
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, Tensor) else float(value)
+
+
+def activation_reduce(
+    dst: Tensor, op: Any, data: Tensor, reduce_op: Any, reduce_res: Tensor, bias: Any = None, scale: Any = 1.0,
+    name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """An activation that also sums each row."""
+    return activation(dst, op, data, bias, scale, reduce_op, reduce_res, reduce_cmd.reset_reduce, name)
+
+
+def activate2(
+    dst: Tensor, op: Any, data: Tensor, imm0: Any, imm1: Any, op0: Any, op1: Any, relu_param: Any = 0.0,
+    reverse0: bool = False, reverse1: bool = False, reduce_op: Any = None, reduce_res: Tensor | None = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.idle, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """op((data op0 imm0) op1 imm1), optionally reduced."""
+    return _issue(
+        "activate2", name, dst=dst, op=function_name(op), data=data, imm0=imm0, imm1=imm1, op0=alu_name(op0),
+        op1=alu_name(op1), relu_param=relu_param, reverse0=reverse0, reverse1=reverse1,
+        reduce_op=optional_alu_name(reduce_op), reduce_res=reduce_res, reduce_cmd=reduce_cmd.name,
+    )  # fmt: skip
+
+
+def iota(
+    dst: Tensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: str | None = None
+) -> NkiInstruction:
+    """An affine ramp."""
+    return _issue(
+        "iota", name, dst=dst, pattern=_pattern(pattern), offset=int(offset), channel_multiplier=channel_multiplier
+    )
+
+
+def affine_select(
+    dst: Tensor, pattern: Any, channel_multiplier: int, on_true_tile: Tensor, on_false_value: Any,
+    cmp_op: Any = "is_equal", offset: int = 0, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """on_true where the affine ramp compares with zero as asked."""
+    return _issue(
+        "affine_select", name, dst=dst, on_true=on_true_tile, pattern=_pattern(pattern), offset=int(offset),
+        channel_multiplier=channel_multiplier, cmp_op=alu_name(cmp_op), on_false=on_false_value,
+    )  # fmt: skip
+
+
+def _pattern(pattern: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(step), int(count)) for step, count in pattern)
+
+
+def local_gather(
+    dst: Tensor, src_buffer: Tensor, index: Tensor, num_elem_per_idx: int = 1, num_valid_indices: int | None = None,
+    name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """Each GpSimd core gathers along the free dimension for its 16 partitions."""
+    return _issue(
+        "local_gather", name, dst=dst, src_buffer=src_buffer, index=index, num_elem_per_idx=num_elem_per_idx,
+        num_valid_indices=num_valid_indices,
+    )  # fmt: skip
+
+
+def nc_n_gather(dst: Tensor, data: Tensor, indices: Tensor, name: str | None = None) -> NkiInstruction:
+    """Per partition, elements of the flattened free dimensions by index."""
+    return _issue("nc_n_gather", name, dst=dst, data=data, indices=indices)
+
+
+def bn_stats(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
+    """Count, mean and variance * count of the even and the odd elements."""
+    return _issue("bn_stats", name, dst=dst, data=data)
+
+
+def bn_aggr(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
+    """Mean and variance from several `bn_stats`."""
+    return _issue("bn_aggr", name, dst=dst, data=data)
+
+
+def tensor_tensor_scan(
+    dst: Tensor, data0: Tensor, data1: Tensor, initial: Any, op0: Any, op1: Any, reverse0: bool = False,
+    reverse1: bool = False, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """r[i] = (data0[i] op0 r[i - 1]) op1 data1[i]."""
+    return _issue(
+        "tensor_tensor_scan", name, dst=dst, data0=data0, data1=data1, initial=_number(initial), op0=alu_name(op0),
+        op1=alu_name(op1), reverse0=reverse0, reverse1=reverse1,
+    )  # fmt: skip
+
+
+def nc_stream_shuffle(dst: Tensor, src: Tensor, shuffle_mask: Any, name: str | None = None) -> NkiInstruction:
+    """Shuffle partitions within each 32."""
+    return _issue("nc_stream_shuffle", name, dst=dst, src=src, shuffle_mask=tuple(shuffle_mask))
+
+
+def rng(dst: Tensor, engine: engine = engine.vector, name: str | None = None) -> NkiInstruction:
+    """Random bits."""
+    return _issue("rng", name, on=engine, dst=dst)
+
+
+def dropout(dst: Tensor, data: Tensor, prob: Any, name: str | None = None) -> NkiInstruction:
+    """Zero each element with probability `prob`."""
+    return _issue("dropout", name, dst=dst, data=data, prob=prob)
+
+
+def set_rng_seed(src_seeds: Tensor, name: str | None = None) -> NkiInstruction:
+    """Seed VectorE's generator."""
+    return _issue("set_rng_seed", name, src_seeds=src_seeds)
+
+
+def rand_set_state(src_seeds: Tensor, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
+    """Load the generator's state."""
+    return _issue("rand_set_state", name, on=engine, src_seeds=src_seeds)
+
+
+def rand_get_state(dst: Tensor, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
+    """Save the generator's state."""
+    return _issue("rand_get_state", name, on=engine, dst=dst)
+
+
+def rand2(dst: Tensor, min: Any, max: Any, name: str | None = None) -> NkiInstruction:
+    """Uniform numbers in [min, max]."""
+    return _issue("rand2", name, dst=dst, min=min, max=max)
+
+
+def exponential(
+    dst: Tensor, src: Tensor, max_value: Any = 0.0, reduce_res: Tensor | None = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.idle, reduce_init: Any = 0.0, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """exp(src - max_value) on VectorE."""
+    return _issue(
+        "exponential", name, dst=dst, src=src, max_value=max_value, reduce_res=reduce_res, reduce_cmd=reduce_cmd.name,
+        reduce_init=reduce_init,
+    )  # fmt: skip
+
+
+def reciprocal(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
+    """dst = 1 / data on VectorE."""
+    return _issue("reciprocal", name, dst=dst, data=data)
+
+
+def max8(dst: Tensor, src: Tensor, name: str | None = None) -> NkiInstruction:
+    """The eight largest of each partition, descending."""
+    return _issue("max8", name, dst=dst, src=src)
+
+
+def sequence_bounds(dst: Tensor, segment_ids: Tensor, name: str | None = None) -> NkiInstruction:
+    """Start and end of each element's segment."""
+    return _issue("sequence_bounds", name, dst=dst, segment_ids=segment_ids)
+
+
+def scalar_tensor_tensor(
+    dst: Tensor, data: Tensor, op0: Any, operand0: Any, op1: Any, operand1: Tensor, reverse0: bool = False,
+    reverse1: bool = False, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """dst = (data op0 operand0) op1 operand1, operand1 a tile."""
+    return _issue(
+        "scalar_tensor_tensor", name, dst=dst, data=data, op0=alu_name(op0), operand0=_number(operand0),
+        op1=alu_name(op1), operand1=operand1, reverse0=reverse0, reverse1=reverse1,
+    )  # fmt: skip
+
+
+def tensor_scalar_reduce(
+    dst: Tensor, data: Tensor, op0: Any, operand0: Any, reduce_op: Any, reduce_res: Tensor | None = None,
+    reverse0: bool = False, reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce, reduce_init: Any = None,
+    reduce_res_negate: bool = False, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """data op0 operand0, and the fold of each row."""
+    return _issue(
+        "tensor_scalar_reduce", name, dst=dst, data=data, op0=alu_name(op0), operand0=_number(operand0),
+        reduce_op=alu_name(reduce_op), reduce_res=reduce_res,
+    )  # fmt: skip
+
+
+def quantize_mx(dst: Tensor, src: Tensor, dst_scale: Tensor, name: str | None = None) -> NkiInstruction:
+    """Quantise to an MX format with one scale per 32 values."""
+    return _issue("quantize_mx", name, dst=dst, src=src, dst_scale=dst_scale)
+
+
+def range_select(
+    dst: Tensor, on_true_tile: Tensor, comp_op0: Any, comp_op1: Any, bound0: Tensor, bound1: Tensor,
+    reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce, reduce_res: Tensor | None = None, reduce_op: Any = "max",
+    range_start: float = 0, on_false_value: Any = -3.4028234663852886e38, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """Keep the elements whose index lies between two bounds."""
+    return _issue(
+        "range_select", name, dst=dst, on_true=on_true_tile, comp_op0=alu_name(comp_op0), comp_op1=alu_name(comp_op1),
+        bound0=bound0, bound1=bound1, reduce_res=reduce_res, reduce_op=alu_name(reduce_op), range_start=range_start,
+    )  # fmt: skip
+
+
+def select_reduce(
+    dst: Tensor, predicate: Tensor, on_true: Tensor, on_false: Any, reduce_res: Tensor | None = None,
+    reduce_cmd: reduce_cmd = reduce_cmd.idle, reduce_op: Any = "max", reverse_pred: bool = False,
+    name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """on_true where the predicate is not zero, and the maximum of each row."""
+    return _issue(
+        "select_reduce", name, dst=dst, predicate=predicate, on_true=on_true, on_false=_number(on_false),
+        reduce_res=reduce_res, reduce_op=alu_name(reduce_op), reverse_pred=reverse_pred,
+    )  # fmt: skip
+
+
+def dma_compute(
+    dst: Tensor, srcs: list[Tensor], reduce_op: Any, scales: Any = None, unique_indices: bool = True,
+    oob_mode: Any = oob_mode.error, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """dst = the sum of the sources, added while they move."""
+    arguments: dict[str, Any] = {f"src{i}": src for i, src in enumerate(srcs)}
+    return _issue("dma_compute", name, dst=dst, reduce_op=alu_name(reduce_op), **arguments)
+
+
+def core_barrier(data: Tensor, cores: Any, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
+    """Wait for the other core of the pair."""
+    return _issue("core_barrier", name, on=engine, data=data, cores=tuple(cores))
+
+
+def sendrecv(
+    src: Tensor, dst: Tensor, send_to_rank: int, recv_from_rank: int, pipe_id: int,
+    dma_engine: dma_engine = dma_engine.dma, name: str | None = None,
+) -> NkiInstruction:  # fmt: skip
+    """Exchange tiles with the other core of the pair."""
+    return _issue(
+        "sendrecv", name, dst=dst, src=src, send_to_rank=send_to_rank, recv_from_rank=recv_from_rank, pipe_id=pipe_id
+    )
+
+
+def nc_find_index8(dst: Tensor, data: Tensor, vals: Tensor, name: str | None = None) -> NkiInstruction:
+    """Where eight values occur first."""
+    return _issue("nc_find_index8", name, dst=dst, data=data, vals=vals)
+
+
+def nc_match_replace8(
+    dst: Tensor, data: Tensor, vals: Tensor, imm: float, dst_idx: Tensor | None = None, name: str | None = None
+) -> NkiInstruction:
+    """Replace the first occurrence of each of eight values."""
+    return _issue("nc_match_replace8", name, dst=dst, data=data, vals=vals, imm=imm, dst_idx=dst_idx)
+
+
+def nonzero_with_count(
+    dst: Tensor, src: Tensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None
+) -> NkiInstruction:
+    """Indices of the elements that are not zero, and their number."""
+    return _issue("nonzero_with_count", name, dst=dst, src=src, index_offset=index_offset, padding_val=padding_val)
+
+
+def topk(val_dst: Tensor, idx_dst: Tensor, src: Tensor, n: int, name: str | None = None) -> NkiInstruction:
+    """The largest values and where they were."""
+    return _issue("topk", name, val_dst=val_dst, idx_dst=idx_dst, src=src, n=n)

@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nki.language: tensors, loops and maths of the new dialect.
+
+Loops run while recording, so every kind of range is a range. Maths is one or a few instructions, see `lang.compose`.
+
+Source: nki/api/nki/language/__init__.py of aws-neuron/aws-neuron-sdk (NKI 0.6.0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.lang import compose
+from trnlab.lang import instructions as ins
+from trnlab.lang.formats import FORMATS, format_of
+from trnlab.lang.recorder import current, recording
+from trnlab.lang.tensor import Region as MemoryRegion
+from trnlab.lang.tensor import Tensor as NkiTensor
+from trnlab.lang.tensor import Window, refuse
+from trnlab.nki.target import default_chip
+
+DType = str
+bool_ = FORMATS["bool"]
+int8, int16, int32 = FORMATS["int8"], FORMATS["int16"], FORMATS["int32"]
+uint8, uint16, uint32 = FORMATS["uint8"], FORMATS["uint16"], FORMATS["uint32"]
+float16, float32, bfloat16, tfloat32 = (FORMATS[n] for n in ("float16", "float32", "bfloat16", "tfloat32"))
+float8_e4m3, float8_e4m3fn, float8_e5m2 = (FORMATS[n] for n in ("float8_e4m3", "float8_e4m3fn", "float8_e5m2"))
+float8_e8m0fnu = FORMATS["float8_e8m0fnu"]
+float8_e5m2_x4, float8_e4m3fn_x4 = FORMATS["float8_e5m2_x4"], FORMATS["float8_e4m3fn_x4"]
+float4_e2m1fn_x4 = FORMATS["float4_e2m1fn_x4"]
+
+sbuf, psum = MemoryRegion.sbuf, MemoryRegion.psum
+hbm = private_hbm = MemoryRegion.private_hbm
+shared_hbm = MemoryRegion.shared_hbm
+
+average = "average"
+prelu = "prelu"
+bypass = "bypass"
+fp32 = np.finfo(np.float32)
+
+
+class NKIObject:
+    """Base of kernels' own configuration objects."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+
+class _TileSize(NKIObject):
+    """Sizes of tiles that the hardware takes, for the chip at hand."""
+
+    pmax = 128
+    psum_fmax = psum_bank_fmax = 512
+    psum_bank_fmax_bytes = 2048
+    gemm_stationary_fmax = 128
+    gemm_moving_fmax = 512
+    bn_stats_fmax = 512
+    psum_min_align = sbuf_min_align = 4
+
+    @property
+    def psum_num_banks(self) -> int:
+        """PSUM banks of a partition."""
+        return _chip().psum.num_banks
+
+    @property
+    def sbuf_size_bytes(self) -> int:
+        """SBUF of all partitions."""
+        return int(_chip().sbuf.bytes_per_partition.value) * self.pmax
+
+    @property
+    def sbuf_fmax_bytes(self) -> int:
+        """SBUF that kernels may use in one partition."""
+        return _chip().sbuf.usable_bytes_per_partition
+
+    total_available_sbuf_size = sbuf_fmax_bytes
+
+    @property
+    def sbuf_fmax(self) -> int:
+        """The same in float32 elements."""
+        return self.sbuf_fmax_bytes // 4
+
+
+tile_size = _TileSize()
+
+
+def _chip() -> Chip:
+    return current().chip if recording() else default_chip()
+
+
+def is_hbm(buffer: Any) -> bool:
+    """Whether a region is HBM."""
+    return buffer in (hbm, shared_hbm)
+
+
+def is_on_chip(buffer: Any) -> bool:
+    """Whether a region is SBUF or PSUM."""
+    return not is_hbm(buffer)
+
+
+def is_psum(buffer: Any) -> bool:
+    """Whether a region is PSUM."""
+    return buffer is psum
+
+
+def is_sbuf(buffer: Any) -> bool:
+    """Whether a region is SBUF."""
+    return buffer is sbuf
+
+
+# -- tensors ----------------------------------------------------------------------------------------------------
+def ndarray(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "", address: Any = None) -> NkiTensor:
+    """Fresh memory, not initialised. address: (partition, byte within it)."""
+    return current().tensor(shape, dtype, _region(buffer), name=name, address=address)
+
+
+def _region(buffer: Any) -> MemoryRegion:
+    if not isinstance(buffer, MemoryRegion):
+        refuse("not a memory region", limit="nl.sbuf, nl.psum, nl.private_hbm, nl.shared_hbm", got=buffer,
+               remedy="pass the object, not its name", code="TRN411")  # fmt: skip
+    return buffer
+
+
+def zeros(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTensor:
+    """A tensor of zeros."""
+    return full(shape, 0, dtype, buffer, name)
+
+
+def ones(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTensor:
+    """A tensor of ones."""
+    return full(shape, 1, dtype, buffer, name)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTensor:
+    """A tensor of one value."""
+    return compose.filled(shape, fill_value, dtype, _region(buffer))
+
+
+def zeros_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
+    """Zeros in the shape of x."""
+    return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)
+
+
+def empty_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
+    """Fresh memory in the shape of x."""
+    return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
+
+
+def shared_constant(constant: Any) -> NkiTensor:
+    """An HBM tensor with the contents of a NumPy array or of a .npy file."""
+    array = np.load(constant, allow_pickle=False) if isinstance(constant, str) else np.asarray(constant)
+    fmt = format_of(array.dtype)
+    return current().constant(array.astype(fmt.dtype), fmt)
+
+
+def shared_identity_matrix(n: int, dtype: Any = uint8, dst: NkiTensor | None = None) -> NkiTensor:
+    """The n by n identity in SBUF."""
+    tile = compose.identity(n, dtype)
+    return tile if dst is None else compose.copy(tile, dst=dst)
+
+
+def ds(start: int, size: int) -> Window:
+    """`size` elements from `start` on, as an index."""
+    return Window(int(start), int(size))
+
+
+def load(src: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """A tile in SBUF with the contents of an HBM tensor."""
+    return compose.load(src, dtype)
+
+
+def store(dst: NkiTensor, value: NkiTensor) -> None:
+    """Write a tile to HBM."""
+    compose.store(dst, value)
+
+
+def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """A tile in SBUF with the transpose of an HBM tensor."""
+    return compose.load_transpose2d(src, dtype)
+
+
+def expand_dims(x: NkiTensor, axis: int) -> NkiTensor:
+    """A new free dimension of one element."""
+    return x.expand_dim(axis)
+
+
+def broadcast_to(x: NkiTensor, shape: Any, dtype: Any = None) -> NkiTensor:
+    """x repeated to `shape`."""
+    return compose.broadcast_to(x, tuple(shape), dtype)
+
+
+# -- loops ------------------------------------------------------------------------------------------------------
+def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
+    """range()."""
+    return range(int(start)) if stop is None else range(int(start), int(stop), int(step))
+
+
+sequential_range = static_range = affine_range
+
+
+def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> range:
+    """range(): bounds must be known, a loop over a register is not simulated yet."""
+    for bound in (start, stop):
+        if bound is not None and not hasattr(bound, "__index__"):
+            refuse("a loop bound that is known only at run time is not simulated yet", limit="integers", got=bound,
+                   remedy="use a Python range over the largest count", code="TRN414")  # fmt: skip
+    return affine_range(start, stop, step)
+
+
+def fori_loop(lower: int, upper: int, body_fun: Any, step: int = 1) -> None:
+    """body_fun(i) for each i."""
+    for i in dynamic_range(lower, upper, step):
+        body_fun(i)
+
+
+@contextmanager
+def no_reorder() -> Iterator[None]:
+    """Program order, which is the only order here."""
+    yield
+
+
+def program_id(axis: int = 0) -> int:
+    """This program's place in the launch grid."""
+    return current().program[axis] if axis < len(current().program) else 0
+
+
+def num_programs(axes: Any = 0) -> int:
+    """Size of the launch grid along some axes."""
+    grid = current().grid
+    wanted = range(len(grid)) if axes is None else (axes,) if isinstance(axes, int) else axes
+    return math.prod(grid[a] for a in wanted if a < len(grid))
+
+
+def program_ndim() -> int:
+    """Dimensions of the launch grid."""
+    return len(current().grid)
+
+
+def device_print(print_prefix: str, tensor: NkiTensor) -> None:
+    """Taken and not shown: contents are known only when the kernel runs."""
+
+
+# -- maths ------------------------------------------------------------------------------------------------------
+def _binary(name: str, op: str) -> Any:
+    def function(x: Any, y: Any, dtype: Any = None) -> Any:
+        return compose.binary(op, x, y, dtype)
+
+    function.__name__, function.__doc__ = name, f"{name}, element by element; either input may be a number."
+    return function
+
+
+def _unary(name: str) -> Any:
+    def function(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+        return compose.function(name, x, dtype)
+
+    function.__name__, function.__doc__ = name, f"{name} of each element."
+    return function
+
+
+add, subtract, multiply = _binary("add", "add"), _binary("subtract", "subtract"), _binary("multiply", "multiply")
+maximum, minimum, power = _binary("maximum", "max"), _binary("minimum", "min"), _binary("power", "power")
+abs_max, abs_min = _binary("abs_max", "abs_max"), _binary("abs_min", "abs_min")
+equal, not_equal = _binary("equal", "is_equal"), _binary("not_equal", "not_equal")
+less, less_equal = _binary("less", "is_lt"), _binary("less_equal", "is_le")
+greater, greater_equal = _binary("greater", "is_gt"), _binary("greater_equal", "is_ge")
+bitwise_and, bitwise_or = _binary("bitwise_and", "bitwise_and"), _binary("bitwise_or", "bitwise_or")
+bitwise_xor = _binary("bitwise_xor", "bitwise_xor")
+left_shift, right_shift = _binary("left_shift", "left_shift"), _binary("right_shift", "right_shift")
+logical_and, logical_or = _binary("logical_and", "logical_and"), _binary("logical_or", "logical_or")
+logical_xor = _binary("logical_xor", "logical_xor")
+fmod, mod = _binary("fmod", "mod"), _binary("mod", "mod")
+
+abs, square, exp, log, sqrt = (_unary(n) for n in ("abs", "square", "exp", "log", "sqrt"))
+tanh, sigmoid, relu, softplus, mish = (_unary(n) for n in ("tanh", "sigmoid", "relu", "softplus", "mish"))
+gelu, gelu_dx, gelu_apprx_tanh = (_unary(n) for n in ("gelu", "gelu_dx", "gelu_apprx_tanh"))
+gelu_apprx_sigmoid, gelu_apprx_sigmoid_dx = _unary("gelu_apprx_sigmoid"), _unary("gelu_apprx_sigmoid_dx")
+silu, silu_dx, erf, erf_dx = (_unary(n) for n in ("silu", "silu_dx", "erf", "erf_dx"))
+arctan, sign, rsqrt = (_unary(n) for n in ("arctan", "sign", "rsqrt"))
+
+
+def divide(x: Any, y: Any, dtype: Any = None) -> Any:
+    """x / y."""
+    return compose.divide(x, y, dtype)
+
+
+def reciprocal(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """1 / x."""
+    return compose.reciprocal(x, dtype)
+
+
+def negative(x: NkiTensor, dtype: Any = None) -> Any:
+    """-x."""
+    return compose.binary("multiply", x, -1.0, dtype)
+
+
+def invert(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The bits of x, flipped."""
+    out = compose.new(x, dtype=dtype)
+    ins.tensor_scalar(out, x, "invert", None)
+    return out
+
+
+def logical_not(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """1 where x is zero."""
+    out = compose.new(x, dtype=dtype)
+    ins.tensor_scalar(out, x, "logical_not", None)
+    return out
+
+
+def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """A copy in SBUF."""
+    return compose.copy(x, dtype)
+
+
+def sin(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The sine, of any angle: the angle is first brought to -pi..pi, which is all that ScalarE takes."""
+    return _wave(x, 0.0, dtype)
+
+
+def cos(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The cosine."""
+    return _wave(x, math.pi / 2, dtype)
+
+
+def _wave(x: NkiTensor, phase: float, dtype: Any) -> NkiTensor:
+    turns = compose.new(x, dtype=float32)
+    ins.tensor_scalar(turns, x, "multiply", 1 / (2 * math.pi), op1="add", operand1=phase / (2 * math.pi))
+    whole = compose.copy(compose.copy(turns, int32), float32)
+    rest = compose.binary("subtract", turns, whole, float32)
+    return compose.function("sin", rest, dtype or x.dtype, scale=2 * math.pi)
+
+
+def tan(x: NkiTensor, dtype: Any = None) -> Any:
+    """The tangent."""
+    return divide(sin(x, float32), cos(x, float32), dtype or x.dtype)
+
+
+def floor(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The largest integer that is not larger."""
+    return compose.rounded(x, math.floor, dtype)
+
+
+def ceil(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The smallest integer that is not smaller."""
+    return compose.rounded(x, math.ceil, dtype)
+
+
+def trunc(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """The integer part."""
+    return compose.rounded(x, math.trunc, dtype)
+
+
+def sum(x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> NkiTensor:
+    """Sum along free dimensions."""
+    return compose.reduction("add", x, axis, dtype, keepdims)
+
+
+def max(x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> NkiTensor:
+    """Maximum along free dimensions."""
+    return compose.reduction("max", x, axis, dtype, keepdims)
+
+
+def min(x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> NkiTensor:
+    """Minimum along free dimensions."""
+    return compose.reduction("min", x, axis, dtype, keepdims)
+
+
+def prod(x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> NkiTensor:
+    """Product along free dimensions."""
+    return compose.reduction("multiply", x, axis, dtype, keepdims)
+
+
+def all(x: NkiTensor, axis: Any, dtype: Any = None) -> NkiTensor:
+    """Whether no element along free dimensions is zero."""
+    return compose.reduction("logical_and", x, axis, dtype)
+
+
+def mean(x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> NkiTensor:
+    """Mean along free dimensions, in float32."""
+    return compose.mean(x, axis, dtype, keepdims)
+
+
+def var(x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> NkiTensor:
+    """Variance along free dimensions, which stay with one element."""
+    return compose.var(x, axis, dtype)
+
+
+def softmax(x: NkiTensor, axis: Any = -1, dtype: Any = None) -> NkiTensor:
+    """Softmax along free dimensions."""
+    return compose.softmax(x, axis, dtype)
+
+
+def rms_norm(
+    x: NkiTensor, w: NkiTensor, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None, compute_dtype: Any = None
+) -> NkiTensor:
+    """x / sqrt(mean(x^2) + epsilon) * w."""
+    return compose.rms_norm(x, w, axis, n, epsilon, dtype)
+
+
+def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
+    """x where the condition is not zero, y elsewhere."""
+    return compose.where(condition, x, y, dtype)
+
+
+def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
+    """Zero each element with probability `rate`."""
+    out = compose.new(x, dtype=dtype)
+    ins.emit("dropout", dst=out, data=x, prob=rate)
+    return out
+
+
+def rand(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTensor:
+    """Uniform numbers in [0, 1)."""
+    bits = ndarray(shape, uint32)
+    ins.emit("rng", dst=bits)
+    high = ndarray(shape, uint32)
+    ins.tensor_scalar(high, bits, "right_shift", 8)
+    out = ndarray(shape, dtype, buffer, name)
+    ins.tensor_scalar(out, compose.copy(high, float32), "multiply", 2.0**-24)
+    return out
+
+
+def random_seed(seed: NkiTensor) -> None:
+    """Seed the generator."""
+    ins.emit("set_rng_seed", src_seeds=seed)
+
+
+def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
+    """x @ y, in PSUM."""
+    return compose.matmul(x, y, transpose_x)
+
+
+def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """Partition and free dimension swapped."""
+    return compose.transpose(x, dtype)
+
+
+def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None) -> NkiTensor:
+    """Per partition, elements of data by flat index."""
+    out = compose.new(data, indices.shape, dtype)
+    ins.emit("nc_n_gather", dst=out, data=data, indices=indices)
+    return out
