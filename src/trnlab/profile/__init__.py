@@ -8,7 +8,8 @@ Everything is read from the run's folder; nothing is simulated here.
 """
 
 from trnlab.profile.data import Profile, Step, load, read_summary
+from trnlab.profile.picture import picture
 from trnlab.profile.render import REPORT, TRACE, render, show
 from trnlab.profile.summary import text
 
-__all__ = ["REPORT", "TRACE", "Profile", "Step", "load", "read_summary", "render", "show", "text"]
+__all__ = ["REPORT", "TRACE", "Profile", "Step", "load", "picture", "read_summary", "render", "show", "text"]

@@ -173,7 +173,7 @@
     context.font = "12px system-ui, sans-serif";
     context.fillStyle = colours.ink;
     context.textAlign = "left";
-    const name = { dma: "DMA queues", critical: width < 600 ? "critical" : "critical path" }[row.lane] || row.name;
+    const name = { dma: gutter < 90 ? "DMA" : "DMA queues", critical: gutter < 90 ? "critical" : "critical path" }[row.lane] || row.name;
     if (!again) context.fillText(name, 8, row.y + Math.max(row.height, 14) / 2, gutter - 12);
     context.fillStyle = colours.faint;
     context.fillRect(gutter, row.y + 1, width - gutter - 8, row.height - 2);
