@@ -269,7 +269,7 @@ class Emitter:
         """dst = x op y on whole tiles; exact integer arithmetic runs on GpSimd."""
         if x.memory is Memory.PSUM and y.memory is Memory.PSUM:
             y = self.sbuf(y)
-        exact = {x.dtype, y.dtype} <= {int32, uint32}
+        exact = {x.dtype, y.dtype} <= {int32, uint32} and op not in BITWISE.values()
         engine = Engine.GPSIMD if exact or op == "power" else Engine.VECTOR
         if engine is Engine.VECTOR:
             self.charge(engine, 2 * dst.free)
@@ -534,6 +534,11 @@ class Emitter:
     def clamp(self, op: Op) -> None:
         low, value, high = op.operands
         data = self.ap(value)
+        if self.is_wide(low) or self.is_wide(high):
+            raised = self.temp(self.wide, data)
+            self.tensor_op(raised, data, self._spread(low), "max")
+            self.tensor_op(self.dst(op.result), raised, self._spread(high), "min")
+            return
         bounds = self.narrow_form(low), self.narrow_form(high)
         self.charge(Engine.VECTOR, self.frame.cols)
         self.b.tensor_scalar(

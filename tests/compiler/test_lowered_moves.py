@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows by index, and everything that moves elements: against PyTorch on the CPU, bit for bit where nothing is added."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import build, check, execute, integers, random
+
+from trnlab.errors import UnsupportedOpError
+
+
+@pytest.mark.parametrize("shape", [(1,), (5,), (2, 65), (300,)])
+@pytest.mark.parametrize("table", [(1, 1), (70, 33), (300, 600)])
+def test_take_rows(shape, table):
+    ids = integers(*shape, high=table[0])
+    check(lambda b, w, i: b.take_rows(w, i), lambda w, i: w[i], random(*table), ids, tolerance=0.0)
+
+
+def test_take_rows_and_compute():
+    """Token and position embeddings: two tables, one of them in order, and their sum."""
+    check(
+        lambda b, w, p, i: b.add(b.take_rows(w, i), b.take_rows(p, b.iota((50,), "int32"))),
+        lambda w, p, i: w[i] + p[:50], random(70, 33), random(60, 33, seed=1), integers(4, 50, high=70),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (130, 33), (2, 65, 600)])
+def test_take_along(shape):
+    ids = integers(*shape[:-1], high=shape[-1])
+    check(
+        lambda b, x, i: b.take_along(x, i), lambda x, i: x.gather(-1, i.long()[..., None])[..., 0], random(*shape), ids,
+        tolerance=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 70, 300, 5000])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 65, 33), (300, 600)])
+def test_scatter_add_rows(rows, shape):
+    """Many updates of one row, and rows without any."""
+    ids = integers(*shape[:-1], high=max(rows // 3, 1))
+
+    def reference(i, u):
+        return torch.zeros(rows, shape[-1]).index_add(0, i.flatten(), u.flatten(0, -2))
+
+    check(lambda b, i, u: b.scatter_add_rows(i, u, rows), reference, ids, random(*shape))
+
+
+def test_scatter_into_a_tensor_and_in_order():
+    ids, x, u = integers(50, high=60), random(60, 33), random(50, 33, seed=1)
+    check(lambda b, i, u, x: b.scatter_add_rows(i, u, 60, x), lambda i, u, x: x.index_add(0, i, u), ids, u, x)
+    check(lambda b, u: b.scatter_add_rows(b.iota((50,), "int32"), u, 60), lambda u: F.pad(u, (0, 0, 0, 10)), u)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0), (0, 2, 1), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (130, 3, 140), (2, 300, 129)])
+def test_transpose(order, shape):
+    check(lambda b, x: b.transpose(x, order), lambda x: x.permute(order), random(*shape), tolerance=0.0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int32"])
+def test_transpose_of_other_formats(dtype):
+    check(
+        lambda b, x: b.convert(b.transpose(b.convert(x, dtype), (1, 0)), "float32"),
+        lambda x: x.T.to(getattr(torch, dtype)).float(), np.round(100 * random(130, 70)), tolerance=0.0,
+    )  # fmt: skip
+
+
+def test_transpose_then_compute():
+    check(
+        lambda b, x, y: b.add(b.transpose(x, (1, 0)), y), lambda x, y: x.T + y, random(130, 70), random(70, 130, seed=1)
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_concatenate(axis):
+    shapes = [tuple(n if d == axis else size for d, size in enumerate((3, 65, 70))) for n in (1, 4, 130)]
+    check(
+        lambda b, *xs: b.concatenate(xs, axis), lambda *xs: torch.cat(xs, axis),
+        *(random(*shape, seed=i) for i, shape in enumerate(shapes)), tolerance=0.0,
+    )  # fmt: skip
+
+
+def test_concatenate_what_was_computed():
+    """Rotary embedding's halves."""
+    check(
+        lambda b, x: b.concatenate([b.negate(b.slice_dim(x, 1, 20, 40)), b.slice_dim(x, 1, 0, 20)], 1),
+        lambda x: torch.cat((-x[:, 20:], x[:, :20]), 1), random(130, 40), tolerance=0.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sides", [((0, 0), (0, 0)), ((1, 2), (0, 0)), ((0, 0), (3, 1)), ((5, 0), (0, 7))])
+@pytest.mark.parametrize("shape", [(1, 1), (130, 33), (3, 700)])
+def test_pad(sides, shape):
+    low, high = zip(*sides)
+    flat = [n for pair in reversed(sides) for n in pair]
+    check(lambda b, x: b.pad(x, low, high, value=0.5), lambda x: F.pad(x, flat, value=0.5), random(*shape), tolerance=0.0)
+
+
+def test_pad_inside_is_refused():
+    x = random(5, 7)
+    graph = build(lambda b, x: b.pad(x, (0, 0), (0, 0), (1, 1)), x)
+    with pytest.raises(UnsupportedOpError):
+        execute(graph, [x])
+
+
+@pytest.mark.parametrize("bounds", [(0, 5, 1), (3, 130, 1), (0, 130, 2), (1, 129, 7), (129, 130, 1)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_slice(bounds, axis):
+    start, stop, step = bounds
+    index = tuple(slice(start, stop, step) if d == axis else slice(None) for d in range(2))
+    x = random(130, 140)
+    check(lambda b, x: b.slice_dim(x, axis, *bounds), lambda x: x[index], x, tolerance=0.0)
+    check(lambda b, x: b.tanh(b.slice_dim(x, axis, *bounds)), lambda x: torch.tanh(x[index]), x)
+
+
+@pytest.mark.parametrize("new", [(390, 70), (3, 9100), (27300,), (10, 39, 70), (3, 130, 70, 1)])
+def test_reshape_of_a_transposed_tensor(new):
+    x = random(130, 3, 70)
+    check(lambda b, x: b.reshape(b.transpose(x, (1, 0, 2)), new), lambda x: x.transpose(0, 1).reshape(new), x, tolerance=0.0)
+
+
+@pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_broadcast(dims):
+    shape = (3, 65, 70)
+    x = random(*(shape[d] for d in dims))
+
+    def reference(x):
+        return x.reshape(tuple(n if d in dims else 1 for d, n in enumerate(shape))).expand(shape)
+
+    check(lambda b, x: b.broadcast_in_dim(x, shape, dims), reference, x, tolerance=0.0)
+
+
+def test_counters_go_out():
+    graph = build(lambda b, x: (b.iota((5, 7), "int32", 0), b.iota((5, 7), "int32", 1)), random(1))
+    for axis, got in enumerate(execute(graph, [random(1)])):
+        assert np.array_equal(got, np.indices((5, 7))[axis])

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dot_general in every form, and what its epilogue does to finished tiles, against PyTorch on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import build, check, error, execute, random
+
+BF16_PRODUCT = 2.0**-7
+"""Each operand is rounded to bfloat16, half a step of 2^-8 relative: a term is off by at most 2 * 2^-9 plus a little, and
+so is a sum of terms relative to the sum of their magnitudes. Sums of terms of random signs are smaller than that by about
+the square root of their number, and so is the sum of their independent errors: 2^-8 of the result's largest magnitude,
+and as much again for the tail."""
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 7, 3), (130, 65, 33), (200, 300, 600), (129, 513, 129)])
+def test_transposed_operands(left, right, sizes):
+    m, k, n = sizes
+    x, y = random(*((k, m) if left else (m, k))), random(*((n, k) if right else (k, n)), seed=1)
+    contract = ((0 if left else 1,), (1 if right else 0,))
+    check(
+        lambda b, x, y: b.dot_general(x, y, contract),
+        lambda x, y: (x.T if left else x) @ (y.T if right else y), x, y,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (5, 7), (130, 300), (600, 129)])
+def test_vectors(sizes):
+    """Matrix times vector, vector times matrix, inner and outer product."""
+    m, n = sizes
+    check(
+        lambda b, a, x, y: (
+            b.dot_general(a, y, ((1,), (0,))), b.dot_general(x, a, ((0,), (0,))), b.dot_general(y, y, ((0,), (0,))),
+            b.dot_general(x, y, ((), ())),
+        ),
+        lambda a, x, y: (a @ y, x @ a, y @ y, torch.outer(x, y)), random(m, n), random(m), random(n),
+    )  # fmt: skip
+
+
+def test_batches():
+    """One and two batch dimensions, in the middle too, and several contracted dimensions."""
+    x, y = random(2, 3, 65, 40), random(2, 3, 40, 77, seed=1)
+    check(lambda b, x, y: b.matmul(x, y), torch.matmul, x, y)
+    check(
+        lambda b, x, y: b.dot_general(x, y, ((3,), (2,)), ((1,), (1,))),
+        lambda x, y: torch.einsum("abmk,cbkn->bamcn", x, y), x, y,
+    )  # fmt: skip
+    check(
+        lambda b, x, y: b.dot_general(x, y, ((0, 3), (0, 2)), ((1,), (1,))),
+        lambda x, y: torch.einsum("abmk,abkn->bmn", x, y), x, y,
+    )  # fmt: skip
+
+
+def test_operands_that_are_views():
+    """Heads split off a projection: slices, reshapes and transposes that no copy is made for, or one."""
+
+    def function(b, x):
+        q, k = (b.transpose(b.reshape(b.slice_dim(x, 2, i, i + 48), (2, 65, 3, 16)), (0, 2, 1, 3)) for i in (0, 48))
+        scores = b.matmul(q, b.transpose(k, (0, 1, 3, 2)))
+        return scores, b.reshape(b.transpose(b.matmul(scores, k), (0, 2, 1, 3)), (130, 48))
+
+    def reference(x):
+        q, k = (t.reshape(2, 65, 3, 16).transpose(1, 2) for t in x.split(48, 2))
+        scores = q @ k.transpose(-1, -2)
+        return scores, (scores @ k).transpose(1, 2).reshape(130, 48)
+
+    check(function, reference, random(2, 65, 96))
+
+
+@pytest.mark.parametrize("sizes", [(5, 7, 3), (130, 65, 33), (300, 200, 600)])
+def test_epilogues(sizes):
+    """Bias, gelu, residual, a factor per row, and several results of one product."""
+    m, k, n = sizes
+
+    def function(b, x, w, c, r, s):
+        y = b.add(b.dot_general(x, w, ((1,), (1,))), c)
+        return b.gelu(y), b.gelu_dx(y), b.add(y, r), b.multiply(y, s), b.maximum(b.multiply(y, 0.5), 0.0)
+
+    def reference(x, w, c, r, s):
+        y = F.linear(x, w, c).requires_grad_()
+        slope = torch.autograd.grad(F.gelu(y).sum(), y)[0]
+        y = y.detach()
+        return F.gelu(y), slope, y + r, y * s, F.relu(0.5 * y)
+
+    shapes = (m, k), (n, k), (n,), (m, n), (m, 1)
+    check(function, reference, *(random(*shape, seed=i) for i, shape in enumerate(shapes)))
+
+
+def test_an_epilogue_over_a_batch():
+    x, y, c = random(3, 65, 40), random(3, 40, 33, seed=1), random(33)
+    check(lambda b, x, y, c: b.tanh(b.add(b.matmul(x, y), c)), lambda x, y, c: torch.tanh(x @ y + c), x, y, c)
+
+
+def test_a_product_and_its_reductions():
+    """Row and column sums of a result, as loops over what the product stores."""
+    x, y = random(130, 65), random(65, 33, seed=1)
+    check(
+        lambda b, x, y: [b.reduce(b.tanh(b.matmul(x, y)), (d,)) for d in (0, 1)],
+        lambda x, y: [torch.tanh(x @ y).sum(d) for d in (0, 1)], x, y,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(5, 7, 3), (130, 65, 33), (300, 512, 600)])
+def test_bfloat16(sizes):
+    m, k, n = sizes
+    x, w = random(m, k), random(k, n, seed=1)
+    graph = build(lambda b, x, w: b.matmul(x, w), x, w)
+    (exact,) = execute(graph, [x, w])
+    (got,) = execute(graph, [x, w], precision="bf16")
+    assert 0 < error(got, exact) <= BF16_PRODUCT
+    rounded = [torch.from_numpy(t).bfloat16().float() for t in (x, w)]
+    assert error(got, (rounded[0] @ rounded[1]).numpy()) <= 1e-5  # nothing else is rounded: sums are fp32
+
+
+def test_chains_share_the_cast_operand():
+    """x W1 W2 with the middle result used twice, in bfloat16 and in fp32."""
+    x, w, v = random(130, 65), random(65, 40, seed=1), random(40, 33, seed=2)
+    graph = build(lambda b, x, w, v: (lambda h: (b.matmul(h, v), b.add(h, 1.0)))(b.matmul(x, w)), x, w, v)
+    exact, got = execute(graph, [x, w, v]), execute(graph, [x, w, v], precision="bf16")
+    for a, e in zip(got, exact):
+        assert error(a, e) <= 2 * BF16_PRODUCT
+
+
+def test_second_generation():
+    x, y, c = random(130, 65), random(65, 600, seed=1), random(600)
+    check(
+        lambda b, x, y, c: b.gelu(b.add(b.matmul(x, y), c)), lambda x, y, c: F.gelu(x @ y + c), x, y, c, chip="trn2"
+    )

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions, broadcasts and what is made of them: softmax, layer norm, cross entropy; rows longer than SBUF too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import FP32, check, integers, random, row_softmax
+
+REDUCERS = {"add": torch.sum, "maximum": torch.amax, "minimum": torch.amin}
+LONG = (3, 60_000)  # 240 kB a row in fp32: more than a partition of SBUF holds
+
+
+def scale_of(x, dims):
+    return np.prod([x.shape[d] for d in dims]) ** -0.5
+
+
+@pytest.mark.parametrize("kind", REDUCERS)
+@pytest.mark.parametrize("dims", [(2,), (1, 2), (0,), (0, 1), (1,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("shape", [(5, 33, 130), (130, 3, 5), (1, 7, 1)])
+def test_reduce(kind, dims, shape):
+    """Over trailing, leading, middle, outer and all dimensions; alone, and in a loop that also writes the full tensor."""
+    x, function = random(*shape), REDUCERS[kind]
+    tolerance = FP32 * max(1, len(dims) ** 2)  # sums that cancel are judged by the largest sum
+    check(lambda b, x: b.reduce(x, dims, kind), lambda x: function(x, dim=dims), x, tolerance=tolerance)
+    check(
+        lambda b, x: (b.tanh(x), b.reduce(b.tanh(x), dims, kind, keepdims=True)),
+        lambda x: (torch.tanh(x), function(torch.tanh(x), dim=dims, keepdim=True)), x, tolerance=tolerance,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REDUCERS)
+@pytest.mark.parametrize("shape", [(300, 700), (1, 9000), (9000, 1), (700, 1100)])
+def test_reduce_beyond_one_tile(kind, shape):
+    x = random(*shape, low=0.1, high=1.0)
+    for dims in ((0,), (1,), (0, 1)):
+        check(lambda b, x, d=dims: b.reduce(x, d, kind), lambda x, d=dims: REDUCERS[kind](x, dim=d), x)
+
+
+def test_reduce_of_truth_values_and_integers():
+    x = integers(130, 33, high=3)
+    check(lambda b, x: b.reduce(x, (1,)), lambda x: x.sum(1), x)
+    check(lambda b, x: b.reduce(x, (0,)), lambda x: x.sum(0), x)
+    check(lambda b, x: b.reduce(x, (0, 1), "maximum"), lambda x: x.amax(), x)
+    check(lambda b, x: b.reduce(b.compare(x, "EQ", 2), (1,), "or"), lambda x: (x == 2).any(1), x)
+    check(lambda b, x: b.reduce(b.compare(x, "LT", 2), (1,), "and"), lambda x: (x < 2).all(1), x)
+
+
+def test_sums_over_rows_and_along_rows_of_one_tensor():
+    """The gradients of a linear layer's bias and of a norm's weight and bias: all from one read."""
+    x, y = random(300, 70), random(300, 70, seed=1)
+    check(
+        lambda b, x, y: (b.reduce(x, (0,)), b.reduce(b.multiply(x, y), (0,)), b.reduce(x, (1,)), b.multiply(x, y)),
+        lambda x, y: (x.sum(0), (x * y).sum(0), x.sum(1), x * y), x, y,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (130, 33), (4, 7, 129), (300, 1100), LONG])
+def test_softmax_and_its_gradient(shape):
+    def function(b, x, g):
+        y = row_softmax(b, x)
+        total = b.reduce(b.multiply(g, y), (len(shape) - 1,), keepdims=True)
+        return y, b.multiply(y, b.subtract(g, total))
+
+    def reference(x, g):
+        x.requires_grad_()
+        y = F.softmax(x, -1)
+        return y.detach(), torch.autograd.grad(y, x, g)[0]
+
+    check(function, reference, random(*shape), random(*shape, seed=1))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (130, 33), (2, 65, 129), (300, 1100), LONG])
+def test_layer_norm_and_its_gradients(shape):
+    last = (len(shape) - 1,)
+
+    def function(b, x, w, c, g):
+        count = 1 / shape[-1]
+        centred = b.subtract(x, b.multiply(b.reduce(x, last, keepdims=True), count))
+        spread = b.multiply(b.reduce(b.multiply(centred, centred), last, keepdims=True), count)
+        inverse = b.rsqrt(b.add(spread, 1e-5))
+        normal = b.multiply(centred, inverse)
+        slope = b.multiply(g, w)
+        mean = b.multiply(b.reduce(slope, last, keepdims=True), count)
+        along = b.multiply(b.reduce(b.multiply(slope, normal), last, keepdims=True), count)
+        dx = b.multiply(inverse, b.subtract(b.subtract(slope, mean), b.multiply(normal, along)))
+        rows = tuple(range(len(shape) - 1))
+        return b.add(b.multiply(normal, w), c), dx, b.reduce(b.multiply(g, normal), rows), b.reduce(g, rows)
+
+    def reference(x, w, c, g):
+        for t in (x, w, c):
+            t.requires_grad_()
+        y = F.layer_norm(x, shape[-1:], w, c)
+        return (y.detach(), *torch.autograd.grad(y, (x, w, c), g))
+
+    inputs = random(*shape), random(shape[-1], seed=1), random(shape[-1], seed=2), random(*shape, seed=3)
+    check(function, reference, *inputs, tolerance=2e-5)  # two sums and a square root behind each element
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (130, 33), (300, 5000), LONG])
+def test_cross_entropy_and_its_gradient(shape):
+    rows, classes = shape
+
+    def function(b, x, t):
+        shifted = b.subtract(x, b.reduce(x, (1,), "maximum", keepdims=True))
+        total = b.reduce(b.exponential(shifted), (1,), keepdims=True)
+        likely = b.subtract(shifted, b.log(total))
+        loss = b.negate(b.multiply(b.reduce(b.take_along(likely, t), (0,)), 1 / rows))
+        wanted = b.compare(b.iota(shape, "int32", 1), "EQ", b.broadcast_in_dim(t, shape, (0,)))
+        return loss, b.multiply(b.subtract(b.exponential(likely), b.convert(wanted, "float32")), 1 / rows)
+
+    def reference(x, t):
+        x.requires_grad_()
+        loss = F.cross_entropy(x, t.long())
+        return loss.detach(), torch.autograd.grad(loss, x)[0]
+
+    check(function, reference, random(*shape), integers(rows, high=classes))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (130, 200), (2, 3, 65, 65)])
+def test_causal_mask_from_counters(shape):
+    size = len(shape)
+
+    def function(b, x):
+        rows, cols = (b.iota(shape, "int32", d) for d in (size - 2, size - 1))
+        return b.select(b.compare(rows, "GE", cols), x, -1.0)
+
+    check(function, lambda x: torch.where(torch.ones(shape[-2:]).tril() > 0, x, -1.0), random(*shape), tolerance=0.0)
+
+
+def test_several_sums_over_rows_wider_than_psum():
+    """Nine banks' worth of columns: the loop over columns goes outside."""
+    x = random(140, 4700, low=0.1, high=1.0)
+    check(lambda b, x: (b.reduce(x, (0,)), b.reduce(b.multiply(x, x), (0,))), lambda x: (x.sum(0), (x * x).sum(0)), x)
