@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be an output, and when an output may be written over the input it replaces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from compiled import error, execute, random, run
+
+from trnlab import chips
+from trnlab.compiler import compile
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.interpret import interpret
+
+
+def updated(make, *inputs):
+    """The program of a graph in which make(b, *values) returns (output, input it replaces or None) pairs, and both
+    results: of the chip, and of the interpreter."""
+    b = GraphBuilder("test")
+    values = [b.input(f"x{i}", x.shape, "float32") for i, x in enumerate(inputs)]
+    for value, old in make(b, *values):
+        b.output(value, alias_of=old)
+    graph = b.build()
+    program = compile(graph, chips.get("trn1"), {})
+    expected = interpret(graph, [x.copy() for x in inputs])
+    got = run(program, graph, [x.copy() for x in inputs])
+    for a, e in zip(got, expected):
+        assert error(a, e) <= 1e-5
+    return program
+
+
+def in_place(program):
+    return [place in program.inputs for place in program.outputs]
+
+
+def test_updates_in_place():
+    """Adam: three tensors, each computed from its old value."""
+
+    def adam(b, p, m, v, g):
+        new_m = b.add(b.multiply(m, 0.9), b.multiply(g, 0.1))
+        new_v = b.add(b.multiply(b.multiply(v, v), 0.99), b.multiply(b.multiply(g, g), 0.01))
+        step = b.divide(new_m, b.add(b.sqrt(new_v), 1e-8))
+        return (b.subtract(p, b.multiply(step, 1e-3)), p), (new_m, m), (new_v, v)
+
+    for shape in ((1,), (37, 11), (300, 700)):
+        assert in_place(updated(adam, *(random(*shape, seed=i) for i in range(4)))) == [True] * 3
+
+
+def test_weight_gradient_and_update_in_one_program():
+    def step(b, w, x, g):
+        return ((b.subtract(w, b.multiply(b.dot_general(x, g, ((0,), (0,))), 0.1)), w),)
+
+    assert in_place(updated(step, random(130, 65), random(200, 130), random(200, 65, seed=1))) == [True]
+
+
+def test_not_in_place_when_the_old_value_is_read_later():
+    """The product reads the old matrix after the loop that makes the new one could have run."""
+
+    def step(b, w, x):
+        new = b.add(w, 1.0)
+        return (new, w), (b.matmul(b.matmul(x, b.tanh(new)), w), None)
+
+    updated(step, random(65, 65), random(65, 65, seed=1))
+
+
+def test_not_in_place_when_read_in_another_order():
+    """A transposed read meets elements that were overwritten already."""
+    program = updated(lambda b, x: ((b.add(x, b.transpose(x, (1, 0))), x),), random(200, 200))
+    assert in_place(program) == [False]
+
+
+def test_not_in_place_when_the_new_value_does_not_wait_for_the_old():
+    """The new x is stored before, or while, the old x is loaded for something else."""
+    program = updated(lambda b, x, y: ((b.tanh(y), x), (b.maximum(b.tanh(y), x), None)), random(5, 7), random(5, 7, seed=1))
+    assert in_place(program) == [False, False]
+
+
+def test_not_in_place_when_rows_are_read_in_several_sweeps():
+    def step(b, x):
+        shifted = b.subtract(x, b.reduce(x, (1,), "maximum", keepdims=True))
+        return ((b.subtract(shifted, b.log(b.reduce(b.exponential(shifted), (1,), keepdims=True))), x),)
+
+    updated(step, random(3, 60_000))
+
+
+def test_two_tensors_change_places():
+    updated(lambda b, x, y: ((y, x), (x, y)), random(5, 7), random(5, 7, seed=1))
+    updated(lambda b, x, y: ((b.add(y, 1.0), x), (b.add(x, 1.0), y)), random(5, 7), random(5, 7, seed=1))
+
+
+def test_an_input_that_is_its_own_update():
+    assert in_place(updated(lambda b, x: ((x, x), (b.add(x, 1.0), None)), random(5, 7))) == [True, False]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_outputs_of_every_kind(precision):
+    """Inputs, views of inputs, numbers, arrays, counters, repeated values, views of computed values."""
+    b = GraphBuilder("test")
+    x, y = b.input("x", (130, 33), "float32"), b.input("y", (), "float32")
+    table = np.arange(35, dtype=np.float32).reshape(5, 7)
+    h = b.tanh(x)
+    outputs = (
+        x, x, y, b.transpose(x, (1, 0)), b.slice_dim(x, 0, 3, 9), b.broadcast_in_dim(y, (3, 5), ()), h, h,
+        b.reshape(h, (33, 130)), b.transpose(h, (1, 0)), b.constant(2.5, shape=(3, 5)), b.constant(table),
+        b.transpose(b.constant(table), (1, 0)), b.constant(True, shape=(3,)), b.iota((4, 5), "int32", 1), b.constant(7),
+        b.compare(x, "GT", 0.0), b.convert(x, "int32"), b.convert(x, "bfloat16"),
+    )  # fmt: skip
+    for value in outputs:
+        b.output(value)
+    graph = b.build()
+    inputs = [np.round(9 * random(130, 33)), np.array(0.5, np.float32)]
+    for got, expected in zip(execute(graph, inputs, precision=precision), interpret(graph, inputs), strict=True):
+        assert got.dtype == expected.dtype or expected.dtype == bool
+        assert error(got, expected) <= 1e-5
+
+
+def test_arrays_in_the_program():
+    """A constant array read in full, by row, by column, as an operand of a product, and as a table."""
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((130, 65)).astype(np.float32)
+    b = GraphBuilder("test")
+    x, ids = b.input("x", (130, 65), "float32"), b.input("ids", (9,), "int32")
+    c, row, col = b.constant(table), b.constant(table[:, :1].copy()), b.constant(table[0].copy())
+    for value in (b.add(x, c), b.multiply(x, row), b.add(x, col), b.dot_general(x, c, ((1,), (1,))), b.take_rows(c, ids)):
+        b.output(value)
+    graph = b.build()
+    inputs = [random(130, 65), np.arange(9, dtype=np.int32)[::-1].copy()]
+    for got, expected in zip(execute(graph, inputs), interpret(graph, inputs)):
+        assert error(got, expected) <= 1e-5
