@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs to look at: one that really ran on the simulated chip, and a summary with round numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trnlab import chips
+from trnlab.errors import Location
+from trnlab.graph.builder import GraphBuilder
+from trnlab.numerics.dtypes import float32
+from trnlab.runtime import device
+from trnlab.runtime.run import Run
+from trnlab.runtime.session import Session, activate
+
+SIZE = 256
+
+
+def really_run(folder: Path, status: str = "complete") -> Path:
+    """Three steps of two executables, a product and a sum, in `folder`."""
+    session = Session(chips.target("trn1.2xlarge"))
+    with activate(session):
+        run = session.run = Run(folder, session, Path("/home/me/train.py"), ["--lr", "1e-3"])
+        loaded = [device.compile_graph(graph, session).load(session) for graph in (product(), total())]
+        a = np.eye(SIZE, dtype=np.float32)
+        run.reference([3.5, 2.5, 1.5])
+        for loss in (3.5, 2.25, 1.75):
+            (b,) = loaded[0].run([a, 2 * a])
+            loaded[1].run([b, a])
+            run.step(loss, tokens=SIZE)
+        run.finish(status)
+    return folder
+
+
+def product() -> Any:
+    b = GraphBuilder("product")
+    x, w = b.input("x", (SIZE, SIZE), float32), b.input("w", (SIZE, SIZE), float32)
+    b.loc = Location("/home/me/train.py", 12, "forward", "y = x @ w  # </script>")
+    dims = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+    b.output(b.op("dot_general", x, w, **dims, dtype=float32), "y")
+    return b.build()
+
+
+def total() -> Any:
+    b = GraphBuilder("total")
+    x, w = b.input("x", (SIZE, SIZE), float32), b.input("w", (SIZE, SIZE), float32)
+    b.output(b.add(b.multiply(x, 2.0), w), "z")
+    return b.build()
+
+
+def round_summary(**changes: Any) -> dict[str, Any]:
+    """A finished run's summary."""
+    return {
+        "schema": "trnlab.summary", "version": 1, "trnlab": "0.1.0", "name": "gpt-1", "status": "complete",
+        "complete": True, "script": "/home/me/train.py", "arguments": [], "started": "2026-08-01T12:00:00+00:00",
+        "wall_s": 31.0, "step_wall_s": [0.5, 0.2, 0.2], "target": "trn1.2xlarge", "chip": "trn1", "precision": "bf16",
+        "stochastic_rounding": False, "seed": 0, "steps": 3, "loss": [4.0, 3.0, 2.5],
+        "reference_loss": [4.0, 3.01, 2.5], "reference_loss_gap": 0.01, "instructions": 30_000,
+        "host_fallback_ops": 0, "host_fallbacks": {}, "compile": {"seconds": 2.5, "cache": "miss", "executables": 1},
+        "step": [{"executable": "k", "times": 1}], "step_time_s": 0.002, "tokens_per_step": 1024,
+        "tokens_per_s": 512_000.0, "mfu": 0.25, "hfu": 0.3, "model_flops_per_step": 46_000_000_000,
+        "peak_flops": 92e12, "instructions_per_step": 10_000,
+        "engines": {
+            "tensor": {"active": 0.5, "busy": 0.4}, "vector": {"active": 0.25, "busy": 0.2},
+            "dma": {"active": 0.75, "busy": 0.6},
+        },
+        "critical_path": {"dma": 0.6, "tensor": 0.3, "latency": 0.1, "sync": 0.0}, "bound_by": "dma",
+        "hbm": {"read_bytes": 3 << 20, "write_bytes": 1 << 20, "bandwidth_used": 0.005},
+        "memory": {"peak_bytes": 1 << 30, "capacity_bytes": 16 << 30, "parts": {"inputs": 1 << 30}, "largest": []},
+        "cost": {
+            "usd_per_million_tokens": 0.00075, "usd_per_million_tokens_all_cores": 0.000375, "usd_per_hour": 1.34,
+            "price_kind": "on-demand", "price_date": "2026-07", "price_source": "a price list", "cores": 2,
+            "cores_used": 1,
+        },
+        "assumptions": [
+            {"figure": "dma.start", "value": 1.0, "unit": "ns", "reason": "r", "halved": -0.02, "doubled": 0.083},
+            {"figure": "tensor.issue", "value": 2.0, "unit": "ns", "reason": "r", "halved": -0.05, "doubled": 0.01},
+        ],
+        **changes,
+    }  # fmt: skip
