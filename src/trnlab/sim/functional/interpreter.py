@@ -40,12 +40,13 @@ from trnlab.sim.functional.kernels import (
 )
 from trnlab.sim.functional.linking import entry, jit
 from trnlab.sim.functional.matmul import can_multiply, forget_overlap, matmul
-from trnlab.sim.functional.native import load_u32
+from trnlab.sim.functional.native import give_way, load_acquire, load_u32, store_release
 from trnlab.sim.functional.views import ADDR, CODE, NEAREST, ONE_ROW, PITCH, F, P, load_block, make_view
 
 # What `run` reports: DONE, an instruction for Python, or an error (with numbers in report[1:]).
 DONE, TO_PYTHON, BAD_ROW, NOT_FINITE = range(4)
 _EXPONENT = np.uint32(0x7F800000)
+_PATIENCE = 500  # looks at the other thread's progress before the core is offered to somebody else
 
 
 @jit
@@ -119,18 +120,47 @@ def execute(kind, views, present, ints, floats, packed, walks, scratch, block, p
     return DONE
 
 
+@jit
+def wait_for(instruction, progress, abort):
+    """Until the other thread has done `instruction`; False when it never will."""
+    spins = 0
+    while load_acquire(progress) < instruction:
+        if load_acquire(abort) != 0:
+            return False
+        spins += 1
+        if spins > _PATIENCE:
+            give_way()
+    return True
+
+
+@jit
+def forget_rewritten(packed, known, writer):
+    """Mark packed operands as stale that the other thread has written since."""
+    for side in range(2):
+        if known[side] != writer[side]:
+            packed[side][P] = 0
+            known[side] = writer[side]
+
+
 @entry
 def run(
     begin, end, order, kind, form, slots, ints, floats, operands, base, pitch, views, packed, walks, scratch, block,
-    panels, seed, check, report,
+    panels, seed, check, report, need, writer, mine, other, abort,
 ):  # fmt: skip
     """Execute instructions order[begin:end]; returns where it stopped, report[0] says why.
 
     seed: -1 rounds to nearest even, else instruction i rounds with stream `seed + i`. check: stop after the first
     instruction that wrote a NaN or an infinity (1), or only check the instruction at `begin` (2).
+    need, writer: of a `Pace`, when two threads share the work; mine, other, abort: addresses of the threads' progress
+    and of the flag that one of them has given up.
     """
+    known = np.full(2, -1, np.int64)
     for at in range(begin, end):
         i = order[at]
+        if need.size:
+            if not wait_for(need[i], other, abort):
+                return end
+            forget_rewritten(packed, known, writer[i])
         present, f = slots[i], form[i]
         for slot in range(SLOTS):
             if present[slot] >= 0:
@@ -149,4 +179,6 @@ def run(
                     report[0] = NOT_FINITE
         if report[0] != DONE:
             return at
+        if need.size:
+            store_release(mine, i)
     return end

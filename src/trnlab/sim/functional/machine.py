@@ -10,8 +10,9 @@ are NaN in every float format, so that a read of something never written shows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,16 @@ from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTH
 from trnlab.sim.functional.linking import from_python, link
 from trnlab.sim.functional.matmul import PANELS
 from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning
+from trnlab.sim.functional.pairing import (
+    ABORT,
+    NO_PACE,
+    PE,
+    PROGRESS_STRIDE,
+    REST,
+    Pace,
+    Partner,
+    pace_of,
+)
 from trnlab.sim.functional.plan import PSUM, SBUF, SCRATCH, Plan, plan_of
 from trnlab.sim.functional.views import VIEW
 
@@ -49,13 +60,46 @@ class RunOptions:
 
     by_definition: run every instruction through its `meaning`, thousands of times slower; what the kernels are
     tested against. Stochastic rounding is a function of seed, instruction and element: the same bits in any legal
-    order.
+    order. threads: 2 lets the PE array's instructions run beside the others.
     """
 
     stochastic_rounding: bool = False
     seed: int = 0
     check_nan: bool = False
     by_definition: bool = False
+    threads: int = field(default_factory=lambda: min(2, len(os.sched_getaffinity(0))))
+
+
+class Lane:
+    """The private memory of one thread that executes instructions."""
+
+    def __init__(self) -> None:
+        self.views = np.zeros((k.SLOTS, VIEW), np.int64)
+        self.packed = np.zeros((2, VIEW), np.int64)
+        self.walks = np.zeros((2, 5, 3), np.int64)
+        self.report = np.zeros(4, np.int64)
+        self.panels = np.zeros(PANELS + _PAGE, np.uint8)
+        self.scratch, self.block = np.zeros(0, np.float32), 0
+
+    def reserve(self, longest: int) -> None:
+        """Have scratch for rows of `longest` elements, and nothing packed."""
+        self.packed[:] = 0
+        block = max(k.BLOCK, -(-longest // 16) * 16)
+        if block > self.block:
+            self.block = block
+            self.scratch = np.zeros(k.VALUES * block + _VALUES + _PAGE, np.float32)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One execution of a routine: what all its instructions share."""
+
+    routine: Routine
+    plan: Plan
+    base: Array  # per buffer: absolute address
+    pitch: Array  # per buffer: bytes from one partition to the next
+    pace: Pace
+    progress: Array
 
 
 class Machine:
@@ -67,13 +111,9 @@ class Machine:
         self.sbuf = _poisoned(chip.num_partitions, int(chip.sbuf.bytes_per_partition.value))
         self.psum = _poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
         self.executed = self.by_meaning = 0
-        self._views = np.zeros((k.SLOTS, VIEW), np.int64)
-        self._packed = np.zeros((2, VIEW), np.int64)
-        self._walks = np.zeros((2, 5, 3), np.int64)
-        self._report = np.zeros(4, np.int64)
-        self._panels = np.zeros(PANELS + _PAGE, np.uint8)
+        self._lanes = (Lane(), Lane())
+        self._partner: Partner | None = None
         self._hbm = np.zeros(0, np.uint8)
-        self._scratch, self._block = np.zeros(0, np.float32), 0
 
     def call(
         self, routine: Routine, args: Sequence[Array], *, sbuf_base: int = 0, scratch: Array | None = None,
@@ -93,16 +133,35 @@ class Machine:
         base, pitch = self._bind(plan, routine, args, sbuf_base, scratch)
         if self.options.by_definition:
             plan = replace(plan, kind=np.full_like(plan.kind, k.MEANING))
-        self._reserve(plan.longest)
-        self._packed[:] = 0
-        sequence = plan.order if order is None else np.ascontiguousarray(order, np.int64)
+        alone = order is not None or self.options.check_nan or self.options.by_definition or self.options.threads < 2
+        frame = Frame(routine, plan, base, pitch, NO_PACE if alone else pace_of(routine), np.full(24, -1, np.int64))
+        frame.progress[ABORT] = 0
+        if frame.pace is NO_PACE:
+            self._execute(
+                frame, self._lanes[0], plan.order if order is None else np.ascontiguousarray(order, np.int64)
+            )
+        else:
+            self._partner = self._partner or Partner()
+            lanes, orders = self._lanes, frame.pace.orders
+            self._partner.beside(
+                lambda: self._execute(frame, lanes[PE], orders[PE], PE),
+                lambda: self._execute(frame, lanes[REST], orders[REST], REST),
+            )
+        self.executed += len(routine)
+
+    def _execute(self, frame: Frame, lane: Lane, sequence: Array, thread: int = 0) -> None:
+        """All instructions of a sequence, on the thread that calls. Whatever goes wrong, the other thread is told."""
+        lane.reserve(frame.plan.longest)
         at, end = 0, len(sequence)
-        while at < end:
-            at = self._run(plan, routine, sequence, at, end, base, pitch, int(self.options.check_nan))
-            if at < end:
-                self._by_meaning(plan, routine, sequence, at, base, pitch)
-                at += 1
-        self.executed += len(sequence)
+        try:
+            while at < end:
+                at = self._run(frame, lane, sequence, at, end, thread, int(self.options.check_nan))
+                if at < end:
+                    self._by_meaning(frame, lane, sequence, at, thread)
+                    at += 1
+        except BaseException:
+            frame.progress[ABORT] = 1
+            raise
 
     def view(self, ap: AP, *, sbuf_base: int = 0) -> Array:
         """The elements of an access pattern to on-chip memory, [P, F...], as a writable array in its NumPy format."""
@@ -122,31 +181,35 @@ class Machine:
         return memory
 
     def _run(
-        self, plan: Plan, routine: Routine, sequence: Array, at: int, end: int, base: Array, pitch: Array, check: int
-    ) -> int:
-        self._report[0] = DONE
+        self, frame: Frame, lane: Lane, sequence: Array, at: int, end: int, thread: int, check: int
+    ) -> int:  # fmt: skip
+        lane.report[0] = DONE
+        plan, pace = frame.plan, frame.pace
+        progress = address_of(frame.progress) + 8 * PROGRESS_STRIDE * np.arange(2)
         stopped = run(
-            at, end, sequence, plan.kind, plan.form, plan.slots, plan.ints, plan.floats, routine.operands, base,
-            pitch, self._views, self._packed, self._walks, _aligned(self._scratch), self._block,
-            _aligned(self._panels), self._seed(), check, self._report,
+            at, end, sequence, plan.kind, plan.form, plan.slots, plan.ints, plan.floats, frame.routine.operands,
+            frame.base, frame.pitch, lane.views, lane.packed, lane.walks, _aligned(lane.scratch), lane.block,
+            _aligned(lane.panels), self._seed(), check, lane.report, pace.need, pace.writer,
+            progress[thread], progress[1 - thread], progress[0] + 8 * ABORT,
         )  # fmt: skip
-        if self._report[0] not in (DONE, TO_PYTHON):
-            self._fail(routine, int(sequence[stopped]))
+        if lane.report[0] not in (DONE, TO_PYTHON):
+            self._fail(frame.routine, int(sequence[stopped]), lane.report)
         return int(stopped)
 
-    def _by_meaning(self, plan: Plan, routine: Routine, sequence: Array, at: int, base: Array, pitch: Array) -> None:
-        i = int(sequence[at])
+    def _by_meaning(self, frame: Frame, lane: Lane, sequence: Array, at: int, thread: int) -> None:
+        routine, i = frame.routine, int(sequence[at])
         try:
-            execute_meaning(routine, i, base, pitch, self._rounder(i))
+            execute_meaning(routine, i, frame.base, frame.pitch, self._rounder(i))
         except IndexError as error:
             where = routine.locs[int(routine.loc[i])]
             raise RunError(
                 f"{_label(routine, i)}: a gather reads a row that does not exist", where=where, got=error
             ) from None
         self.by_meaning += 1
-        self._packed[:] = 0
+        lane.packed[:] = 0
         if self.options.check_nan:
-            self._run(plan, routine, sequence, at, at + 1, base, pitch, 2)
+            self._run(frame, lane, sequence, at, at + 1, thread, 2)
+        frame.progress[PROGRESS_STRIDE * thread] = i
 
     def _seed(self) -> int:
         """Stream of the first instruction of this call, or -1 to round to nearest even."""
@@ -199,22 +262,16 @@ class Machine:
         base[list(routine.params)] = [address_of(array) for array in args]
         return base, pitch
 
-    def _reserve(self, longest: int) -> None:
-        block = max(k.BLOCK, -(-longest // 16) * 16)
-        if block > self._block:
-            self._block = block
-            self._scratch = np.zeros(k.VALUES * block + _VALUES + _PAGE, np.float32)
-
-    def _fail(self, routine: Routine, i: int) -> None:
+    def _fail(self, routine: Routine, i: int, report: Array) -> None:
         label, where = _label(routine, i), routine.locs[int(routine.loc[i])]
-        first, second, third = (int(v) for v in self._report[1:])
-        if self._report[0] == BAD_ROW:
+        first, second, third = (int(v) for v in report[1:])
+        if report[0] == BAD_ROW:
             raise RunError(
                 f"{label}: a gather reads a row that does not exist", where=where, limit=f"rows 0..{third - 1}",
                 got=f"index {second} on partition {first}", chip=self.chip.name,
                 remedy="check the indices (token ids, labels) against the table's number of rows",
             )  # fmt: skip
-        assert self._report[0] == NOT_FINITE
+        assert report[0] == NOT_FINITE
         raise NumericsError(
             f"{label}, wrote a NaN or an infinity", where=where,
             got=f"partition {first}, element {second}, from {instruction_text(routine, i)}",

@@ -218,3 +218,27 @@ def _tile_step(builder: Any, vector: Any, a: Any, b: Any, step: Any, sums: list[
         row = builder.shuffle_vector(builder.insert_element(nothing, value, _I32(0)), nothing, everywhere)
         new += [builder.call(multiply_add, [row, columns[v], sums[2 * r + v]]) for v in range(2)]
     return new
+
+
+@intrinsic
+def load_acquire(typingctx: Any, address: Any) -> Any:
+    """An int64 that another thread writes; what that thread wrote before it is visible afterwards."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def store_release(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write an int64 that another thread reads, after everything written so far."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], _I64.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+give_way = types.ExternalFunction("sched_yield", types.int32())  # of the C library: let another thread have the core
