@@ -75,6 +75,13 @@ def test_not_in_place_when_the_new_value_does_not_wait_for_the_old():
     assert in_place(program) == [False, False]
 
 
+def test_two_looks_at_one_tensor_are_one_load():
+    """The second look would otherwise be loaded after the first one's update was stored."""
+    updated(
+        lambda b, x: ((b.logistic(x), x), (b.maximum(b.reshape(x, (1, 130)), 0.25), None)), random(130)
+    )  # fmt: skip
+
+
 def test_not_in_place_when_rows_are_read_in_several_sweeps():
     def step(b, x):
         shifted = b.subtract(x, b.reduce(x, (1,), "maximum", keepdims=True))

@@ -164,7 +164,7 @@ class Emitter:
         seen = origin(value, self.group)
         if seen in self.group.classes:
             return self.group.classes[seen]
-        return self.loader.outer_class(value)
+        return self.loader.outer_class(seen)
 
     def is_wide(self, value: Value) -> bool:
         return self.cls(value) in (Class.FULL, Class.COL)
@@ -174,7 +174,7 @@ class Emitter:
         seen = origin(value, self.group)
         if seen in self.values:
             return self.values[seen]
-        return self.loader.load(value, self.frame)
+        return self.loader.load(seen, self.frame)
 
     def ap(self, value: Value) -> AP:
         """The value as an access pattern: pending work is issued, numbers are written to a [P, 1] tile."""

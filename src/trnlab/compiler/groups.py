@@ -62,6 +62,7 @@ class Group:
     classes: dict[Value, Class] = field(default_factory=dict)
     loads: set[Value] = field(default_factory=set)  # full values read from outside
     outer: dict[Value, Class] = field(default_factory=dict)  # classes of the values read from outside
+    same: dict[Value, Value] = field(default_factory=dict)  # full values from outside that look at what another looks at
 
     @property
     def anchor(self) -> Op:
@@ -109,7 +110,10 @@ class Partition:
                 self._place(op)
         self._sink_epilogues()
         self._merge_siblings()
-        return self._ordered()
+        ordered = self._ordered()
+        for group in ordered:
+            self._find_same(group)
+        return ordered
 
     # -- placing one op -----------------------------------------------------------------------------------------
     def _place(self, op: Op) -> None:
@@ -268,6 +272,15 @@ class Partition:
                 for other in beside[i + 1 :]:
                     if group.ops and other.ops and self._mergeable(group, other):
                         self._merge(group, other)
+
+    def _find_same(self, group: Group) -> None:
+        """Full values from outside that are the same elements in the same order, in other shapes: loaded once."""
+        first: dict[tuple[Value, int, tuple[tuple[int, int], ...]], Value] = {}
+        for op in group.ops:
+            for value in op.operands:
+                if group.outer.get(value) is Class.FULL and op.name != "gather":
+                    seen = self.strided(value)
+                    group.same[value] = first.setdefault((seen.root, seen.offset, seen.collapsed()), value)
 
     # -- joining two groups -------------------------------------------------------------------------------------
     def _absorb(self, group: Group, op: Op) -> None:

@@ -33,6 +33,16 @@ class Strided:
     def shape_is_whole(self) -> bool:
         return prod(self.shape) == self.root.type.size
 
+    def collapsed(self) -> tuple[tuple[int, int], ...]:
+        """(stride, count) with neighbours merged where they make one stride, ones dropped."""
+        dims: list[tuple[int, int]] = []
+        for stride, count in zip(self.strides, self.shape):
+            if dims and count > 1 and dims[-1][0] == stride * count:
+                dims[-1] = (stride, dims[-1][1] * count)
+            elif count > 1:
+                dims.append((stride, count))
+        return tuple(dims)
+
     def reshaped(self, shape: tuple[int, ...]) -> Strided | None:
         """The same elements in another shape, or None where no strides can say it."""
         strides = _reshape_strides(self.shape, self.strides, shape)

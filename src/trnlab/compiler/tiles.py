@@ -71,11 +71,11 @@ class Plan:
 
 
 def origin(value: Value, group: Group) -> Value:
-    """The value computed by the group that `value` is a look at; `value` itself when it comes from outside."""
+    """The value computed by the group that `value` is a look at; from outside, the value that is loaded for it."""
     seen = value
     while seen not in group.classes:
         if seen.op is None or seen.op.name not in ("reshape", "broadcast_in_dim"):
-            return value
+            return group.same.get(value, value)
         seen = seen.op.operands[0]
     return seen
 
