@@ -134,3 +134,20 @@ def test_arrays_in_the_program():
     inputs = [random(130, 65), np.arange(9, dtype=np.int32)[::-1].copy()]
     for got, expected in zip(execute(graph, inputs), interpret(graph, inputs)):
         assert error(got, expected) <= 1e-5
+
+
+def test_numbers_where_memory_is_read():
+    """One number throughout as an operand of a product, a table's index, a part of a concatenation."""
+    b = GraphBuilder("test")
+    x = b.input("x", (130, 65), "float32")
+    ones, ids = b.constant(1.0, shape=(130, 7)), b.constant(2, "int32", (9,))
+    outputs = (
+        b.dot_general(x, ones, ((0,), (0,))), b.dot_general(ones, x, ((0,), (0,))), b.take_rows(x, ids),
+        b.scatter_add_rows(ids, b.slice_dim(x, 0, 0, 9), 5), b.concatenate([x, b.constant(0.5, shape=(130, 3))], 1),
+        b.broadcast_in_dim(b.constant(3.0, shape=(3,)), (5, 3), (1,)), b.reduce(b.constant(2.0, shape=(5, 3)), (1,)),
+    )  # fmt: skip
+    for value in outputs:
+        b.output(value)
+    graph, inputs = b.build(), [random(130, 65)]
+    for got, expected in zip(execute(graph, inputs), interpret(graph, inputs)):
+        assert error(got, expected) <= 1e-5

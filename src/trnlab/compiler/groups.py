@@ -17,9 +17,7 @@ import heapq
 from dataclasses import dataclass, field
 from math import prod
 
-import numpy as np
-
-from trnlab.compiler.strided import VIEW_OPS, Strided, identity, split_rows
+from trnlab.compiler.strided import VIEW_OPS, Strided, identity, is_filled, split_rows
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 
@@ -351,10 +349,8 @@ class Partition:
 
     def splat(self, value: Value) -> float | None:
         """The number that a value is everywhere, if it is a constant one."""
-        op = self.root(value).op
-        if op is None or op.name != "constant" or isinstance(op.attrs["value"], np.ndarray):
-            return None
-        return float(op.attrs["value"])
+        root = self.root(value)
+        return float(root.op.attrs["value"]) if root.op is not None and is_filled(root) else None
 
     def is_scalar(self, value: Value) -> bool:
         """One element repeated: a splat constant or a single number."""

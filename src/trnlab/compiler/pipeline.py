@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from trnlab.compiler.placement import Lifetime, place
 from trnlab.compiler.precision import cast_matmuls
 from trnlab.compiler.rewrite import rewrite
 from trnlab.compiler.signature import Signature, ports_of, signature
-from trnlab.compiler.strided import resolve_views
+from trnlab.compiler.strided import is_filled, resolve_views
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Graph, Value
 from trnlab.graph.passes import simplify
@@ -170,7 +171,7 @@ class _Assembly:
     def _tensor(self, value: Value, kind: str) -> int:
         index = len(self.tensors)
         shape = _memory_shape(value)
-        nbytes = max(value.type.nbytes, value.dtype.itemsize)
+        nbytes = prod(shape) * value.dtype.itemsize
         self.tensors.append(Tensor(index, value.name or f"t{index}", shape, value.dtype, nbytes, kind))
         self.tensor_of[value] = index
         return index
@@ -184,7 +185,7 @@ class _Assembly:
             self.tensors.append(Tensor(index, "iota", data.shape, value.dtype, data.nbytes, "constant"))
             self.tensor_of[value] = index
         else:
-            data = np.ascontiguousarray(attrs["value"]).astype(value.dtype.numpy).reshape(value.shape or (1,))
+            data = np.ascontiguousarray(attrs["value"]).astype(value.dtype.numpy).reshape(_memory_shape(value))
             index = self._tensor(value, "constant")
         self.constants[index] = data
 
@@ -279,7 +280,7 @@ def _depends_on(value: Value, old: Value, group: Group, part: Partition) -> bool
 def _memory_shape(value: Value) -> tuple[int, ...]:
     if value.op is not None and value.op.name == "iota":
         return (value.shape[value.op.attrs["iota_dimension"]],)
-    return value.shape or (1,)
+    return (1,) if is_filled(value) else value.shape or (1,)
 
 
 def _label(unit: Unit) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 
 from trnlab.compiler.groups import Group, Partition
 from trnlab.compiler.tiles import origin
-from trnlab.graph.ir import Value
+from trnlab.graph.ir import Op, Value
+from trnlab.graph.ops import ELEMENTWISE, OPS, REDUCE
 
 Signature = tuple[Any, ...]
 
@@ -19,11 +20,17 @@ def ports_of(group: Group, part: Partition, stores: Iterable[Value]) -> list[Val
     """The values in memory that a group reads, in the order of its ops, then those it writes; each once."""
     found: dict[Value, None] = {}
     for op in group.ops:
-        for value in op.operands:
-            if not part.inside(value, group) and part.splat(value) is None:
+        for i, value in enumerate(op.operands):
+            if not part.inside(value, group) and (part.splat(value) is None or read_from_memory(op, i)):
                 found[part.root(value)] = None
     written = set(stores)
     return [*found, *(v for op in group.ops for v in op.results if v in written)]
+
+
+def read_from_memory(op: Op, index: int) -> bool:
+    """Whether an operand must lie in memory even if it is one number throughout; elsewhere it goes into instructions."""
+    number = OPS[op.name].kind in (ELEMENTWISE, REDUCE) or (op.name, index) in (("pad", 1), ("scatter", 0))
+    return not number
 
 
 def signature(group: Group, part: Partition, stores: set[Value]) -> Signature:
@@ -32,7 +39,7 @@ def signature(group: Group, part: Partition, stores: set[Value]) -> Signature:
     inner: dict[Value, int] = {}
     ops = []
     for op in group.ops:
-        operands = tuple(_operand(v, group, part, ports, inner) for v in op.operands)
+        operands = tuple(_operand(op, i, group, part, ports, inner) for i in range(len(op.operands)))
         attrs = tuple(sorted((k, _frozen(v)) for k, v in op.attrs.items()))
         for result in op.results:
             inner[result] = len(inner)
@@ -41,9 +48,12 @@ def signature(group: Group, part: Partition, stores: set[Value]) -> Signature:
     return (group.kind, group.size, group.cols, group.update, tuple(ops))
 
 
-def _operand(value: Value, group: Group, part: Partition, ports: dict[Value, int], inner: dict[Value, int]) -> Any:
+def _operand(
+    op: Op, index: int, group: Group, part: Partition, ports: dict[Value, int], inner: dict[Value, int]
+) -> Any:  # fmt: skip
+    value = op.operands[index]
     number = part.splat(value)
-    if number is not None:
+    if number is not None and not read_from_memory(op, index):
         return ("number", repr(number), value.dtype.name)
     seen = origin(value, group)
     if seen in inner:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.kernels.view import row_major
 
@@ -50,11 +52,22 @@ class Strided:
 
 
 def identity(value: Value) -> Strided:
-    """A value in memory seen as itself. An iota lies in memory as 0, 1, 2, ...: it strides along one dimension only."""
+    """A value in memory seen as itself.
+
+    An iota lies in memory as 0, 1, 2, ...: it strides along one dimension only. A number filled into a shape lies there
+    once.
+    """
     strides = row_major(value.shape)
     if value.op is not None and value.op.name == "iota":
         strides = tuple(int(axis == value.op.attrs["iota_dimension"]) for axis in range(len(value.shape)))
+    elif is_filled(value):
+        strides = (0,) * len(value.shape)
     return Strided(value, 0, value.shape, strides)
+
+
+def is_filled(value: Value) -> bool:
+    """Whether a value is a constant given as one number."""
+    return value.op is not None and value.op.name == "constant" and not isinstance(value.op.attrs["value"], np.ndarray)
 
 
 def look(op: Op, source: Strided) -> Strided | None:

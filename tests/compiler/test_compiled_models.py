@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models on the simulated chip: gradients against eager autograd, training in bf16 and with dropout, and laws of
+the programs that come out."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from compiled import run
+from torch import nn
+
+sys.path.append(str(Path(__file__).parents[1] / "frontends"))
+import models  # noqa: E402
+
+import trnlab.frontends.torch as neuron  # noqa: E402
+from trnlab import chips  # noqa: E402
+from trnlab.compiler import compile  # noqa: E402
+from trnlab.frontends.torch.buffers import Buffer  # noqa: E402
+from trnlab.graph.ir import Graph  # noqa: E402
+
+pytestmark = pytest.mark.torch
+GRADIENT = 1e-5  # of each tensor's largest gradient
+
+
+class ChipEngine:
+    """Runs captured graphs through the compiler and the functional simulator."""
+
+    def __init__(self, precision: str = "fp32") -> None:
+        self.precision = precision
+
+    def compile(self, graph: Graph):
+        program = compile(graph, chips.get("trn1"), {"precision": self.precision})
+
+        def execute(inputs):
+            outputs = run(program, graph, inputs)
+            for place, (output, value) in enumerate(zip(program.outputs, outputs)):
+                if place in graph.aliases and output not in program.inputs:
+                    inputs[graph.aliases[place]][...] = value
+            return outputs
+
+        return execute
+
+    def step_done(self, loss: float, tokens: int) -> None:
+        """Nobody is told."""
+
+
+class Framed(nn.Module):
+    """A Llama block between an embedding and a head."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.tokens, self.block, self.head = nn.Embedding(60, 32), models.LlamaBlock(**options), nn.Linear(32, 60)
+
+    def forward(self, ids):
+        return nn.functional.cross_entropy(self.head(self.block(self.tokens(ids))).flatten(0, 1), ids.flatten())
+
+
+def ids(*shape, high=60, seed=0):
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def masked(targets):
+    targets[:, ::3] = -100
+    return targets
+
+
+CASES = {
+    "gpt": (lambda: models.GPT(), lambda: (ids(2, 16), ids(2, 16, seed=1))),
+    "gpt_explicit_attention": (lambda: models.GPT(sdpa=False), lambda: (ids(2, 16), ids(2, 16, seed=1))),
+    "gpt_odd_sizes": (
+        lambda: models.GPT(vocab=61, width=36, heads=3, context=150, layers=1),
+        lambda: (ids(3, 139), ids(3, 139, seed=1)),
+    ),
+    "llama": (lambda: Framed(), lambda: (ids(2, 16),)),
+    "llama_one_kv_head": (lambda: Framed(kv_heads=1), lambda: (ids(1, 7),)),
+    "bert": (lambda: models.BERT(), lambda: (ids(2, 16), masked(ids(2, 16, seed=1)), ids(2, high=2))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients(name):
+    """Every gradient within 1e-5 of the largest of its tensor."""
+    torch.manual_seed(0)
+    make, batch = CASES[name]
+    model, batch = make(), batch()
+    reference = copy.deepcopy(model).double()
+    expected = reference(*batch)
+    expected.backward()
+    on_chip, given = model.to("neuron"), [x.to("neuron") for x in batch]
+    captured = neuron.capture_step(on_chip, None, None, given)
+    tensors = {**dict(on_chip.named_parameters()), **dict(on_chip.named_buffers())}
+    arrays = [Buffer(given[r.place] if r.kind == "batch" else tensors[r.name]).array() for r in captured.inputs]
+    results = ChipEngine().compile(captured.graph)(arrays)
+    loss = expected.item()
+    assert abs(results[0].item() - loss) <= 1e-6 * loss
+    got = {role.name: r for role, r in zip(captured.outputs, results) if role.kind == "gradient"}
+    for n, p in reference.named_parameters():
+        assert np.abs(got[n] - p.grad.numpy()).max() <= GRADIENT * p.grad.abs().max().item(), n
+
+
+def losses(precision, steps=8, *, max_norm=None, **options):
+    torch.manual_seed(0)
+    model = models.GPT(**options).to("neuron")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    step = neuron.compile_step(model, optimizer, max_norm=max_norm)
+    x, y = ids(2, 16).to("neuron"), ids(2, 16, seed=1).to("neuron")
+    with neuron.use(ChipEngine(precision)):
+        return [step(x, y).item() for _ in range(steps)]
+
+
+def eager_losses(steps=8, *, max_norm=None, **options):
+    torch.manual_seed(0)
+    model = models.GPT(**options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    x, y, found = ids(2, 16), ids(2, 16, seed=1), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(x, y)
+        loss.backward()
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_training_in_fp32_is_pytorchs():
+    expected = eager_losses()
+    assert expected[-1] < 0.9 * expected[0]
+    assert np.allclose(losses("fp32"), expected, rtol=1e-4)
+
+
+def test_training_with_clipped_gradients():
+    assert np.allclose(losses("fp32", max_norm=0.1), eager_losses(max_norm=0.1), rtol=1e-4)
+
+
+def test_training_in_bf16_follows_fp32():
+    """Losses differ by what 2^-8 in the operands of products does to them: well below a percent."""
+    assert np.allclose(losses("bf16"), eager_losses(), rtol=1e-2)
+
+
+@pytest.mark.parametrize("sdpa", [False, True])
+def test_dropout_trains(sdpa):
+    """The loss falls about as it does in PyTorch, though other elements are dropped."""
+    got, expected = losses("fp32", 12, dropout=0.1, sdpa=sdpa), eager_losses(12, dropout=0.1)
+    assert len(set(got)) == len(got)
+    assert abs(got[-1] - expected[-1]) < 0.15 * (expected[0] - expected[-1]) + 0.1
