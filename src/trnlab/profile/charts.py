@@ -17,12 +17,12 @@ Draw = Callable[[int, int], str]
 
 @dataclass(frozen=True)
 class Curve:
-    """A line over the steps. `values` may hold None, where the line breaks."""
+    """A line over the steps. `values` may hold None, where the line breaks. A broad one shows beneath a fine one."""
 
     name: str
     colour: str
     values: Sequence[float | None]
-    dashed: bool = False
+    broad: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ def _curve(frame: Frame, curve: Curve) -> str:
             pieces.append([])
         else:
             pieces[-1].append((frame.x(i + 1), frame.y(value)))
-    dash = ' stroke-dasharray="5 4"' if curve.dashed else ""
-    return "".join(_path("curve", piece, f' stroke="{curve.colour}"{dash}') for piece in pieces if piece)
+    style = "curve broad" if curve.broad else "curve"
+    return "".join(_path(style, piece, f' stroke="{curve.colour}"') for piece in pieces if piece)
 
 
 def _bandwidth(frame: Frame, peak: float, bandwidth: float, x_low: float, y_low: float) -> str:

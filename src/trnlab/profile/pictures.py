@@ -48,7 +48,7 @@ def loss(s: Summary) -> Iterator[str]:
         return
     curves = [Curve(f"{s['target']}, {s['precision']}", "var(--accent)", s["loss"])]
     if s["reference_loss"]:
-        curves.append(Curve("CPU, fp32", "var(--reference)", s["reference_loss"], dashed=True))
+        curves.insert(0, Curve("CPU, fp32", "var(--reference)", s["reference_loss"], broad=True))
     names = key((c.name, c.colour, number(c.values[-1])) for c in curves) if len(curves) > 1 else ""
     yield section(
         "Loss", words.learning(s).replace("->", "→") + ".", both(line_chart(curves), "loss by step") + names

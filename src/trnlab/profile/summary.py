@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import Any
 
 from trnlab.units import PS_PER_S, format_bytes, format_count, format_time
@@ -97,8 +98,8 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     if "step_time_s" not in s:
         return
     tokens = f" for {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
-    here = sorted(s["step_wall_s"])
-    wall = f"; simulated here in {format_time(here[len(here) // 2] * PS_PER_S)}" if here else ""
+    here = s["step_wall_s"]
+    wall = f"; simulated here in {format_time(median(here) * PS_PER_S)}" if here else ""
     yield "one step", f"{format_time(s['step_time_s'] * PS_PER_S)} on the chip{tokens}{wall}"
     speed = f"{format_count(s['tokens_per_s'])} tokens/s, " if s["tokens_per_step"] else ""
     yield "throughput", f"{speed}MFU {s['mfu']:.1%} of {format_count(s['peak_flops'])}FLOP/s"
