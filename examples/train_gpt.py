@@ -83,7 +83,7 @@ def read_text():
 
 def get_batch(text, step, args, device):
     """Random pieces of the text and, as targets, the same moved by one; step and seed decide which."""
-    generator = torch.Generator().manual_seed(args.seed << 32 | step)
+    generator = torch.Generator().manual_seed(1_000_003 * args.seed + step)
     starts = torch.randint(len(text) - CONTEXT, (args.batch,), generator=generator)
     x = torch.stack([text[i : i + CONTEXT] for i in starts])
     y = torch.stack([text[i + 1 : i + CONTEXT + 1] for i in starts])

@@ -12,7 +12,7 @@ from trnlab.kernels.matmul import matmul
 from trnlab.kernels.view import full
 from trnlab.numerics.dtypes import bfloat16
 from trnlab.program import Builder, Routine
-from trnlab.sim.functional import Machine
+from trnlab.sim.functional import Machine, RunOptions
 
 SIZE = 2048
 ROUNDS = 7
@@ -35,7 +35,7 @@ def product(chip: chips.Chip, m: int, n: int, k: int) -> Routine:
 def main() -> None:
     """Measure and report."""
     chip = chips.get("trn1")
-    routine, machine = product(chip, SIZE, SIZE, SIZE), Machine(chip)
+    routine, machine = product(chip, SIZE, SIZE, SIZE), Machine(chip, RunOptions(threads=1))
     rng = np.random.default_rng(0)
     left, right = (rng.standard_normal((SIZE, SIZE), np.float32) for _ in range(2))
     arrays = [left.astype(bfloat16.numpy), right.astype(bfloat16.numpy), np.empty((SIZE, SIZE), bfloat16.numpy)]

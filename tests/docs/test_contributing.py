@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recipes of CONTRIBUTING.md work: each is carried out on a copy of the package, then what it tries is run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trnlab
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(trnlab.__file__).parent
+RECIPES = {"Add an instruction": 4, "Add a chip": 4, "Add an op": 7}  # and how many blocks each has
+BLOCK = re.compile(r"```(\w+)\n# (.*?)\n(.*?)```", re.DOTALL)
+CLOSING = re.compile(r"^[)\]}]", re.MULTILINE)
+
+
+def recipe(title):
+    """The code blocks of one recipe: language, heading and text."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    return BLOCK.findall(text.split(f"## {title}\n")[1].split("\n## ")[0])
+
+
+class Copy:
+    """The package with some files changed. What is not changed is linked, compiled loops included."""
+
+    def __init__(self, root):
+        self.root = root
+        (root / "trnlab").symlink_to(PACKAGE)
+
+    def path(self, name):
+        """A file of the copy that may be written: the folders above it become real, their other contents links."""
+        parts = Path(name).relative_to("src").parts
+        folder = self.root
+        for part in parts[:-1]:
+            folder /= part
+            if folder.is_symlink():
+                origin = folder.resolve()
+                folder.unlink()
+                folder.mkdir()
+                for child in origin.iterdir():
+                    if child.name != "__pycache__":
+                        (folder / child.name).symlink_to(child)
+        path = folder / parts[-1]
+        if path.is_symlink():
+            text = path.read_text()
+            path.unlink()
+            path.write_text(text)
+        return path
+
+    def carry_out(self, language, heading, text):
+        """One block; returns the script if it is one to try."""
+        if heading == "try it":
+            return text
+        if heading.startswith("new file: "):
+            path = self.path(heading.removeprefix("new file: "))
+            assert not path.exists(), f"{path} is there already"
+            path.write_text(text)
+        elif language == "diff":
+            old = "".join(line[1:] for line in text.splitlines(keepends=True) if line.startswith("-")).rstrip("\n")
+            new = "".join(line[1:] for line in text.splitlines(keepends=True) if line.startswith("+")).rstrip("\n")
+            path = self.path(heading)
+            assert path.read_text().count(old) == 1, f"{heading} has changed: {old!r}"
+            path.write_text(path.read_text().replace(old, new))
+        else:
+            name, _, table = heading.removeprefix("in ").partition(", ")
+            path = self.path(name)
+            path.write_text(insert(path.read_text(), table, text))
+        return None
+
+
+def insert(source, table, text):
+    """Put `text` at the end of a table, or of the file when no table is named."""
+    if not table:
+        return f"{source}\n\n{text}"
+    start = re.search(rf"^{table}\b", source, re.MULTILINE).start()
+    end = CLOSING.search(source, start).start()
+    return source[:end] + text + source[end:]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("title", RECIPES)
+def test_the_recipe_works(title, tmp_path):
+    copy, scripts = Copy(tmp_path), []
+    blocks = recipe(title)
+    assert len(blocks) == RECIPES[title]
+    for block in blocks:
+        script = copy.carry_out(*block)
+        if script is not None:
+            scripts.append(script)
+    (script,) = scripts
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TRNLAB_CACHE": str(tmp_path / "cache")}
+    check = f"import trnlab\nassert trnlab.__file__.startswith({str(tmp_path)!r})\n"
+    command = [sys.executable, "-c", check + script]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_recipe_the_op_is_unknown():
+    """The recipe adds what was missing: were the op known, the example would show nothing."""
+    from trnlab import isa
+    from trnlab.graph.ops import OPS
+
+    assert "trn.mish" not in OPS
+    assert "midpoint" not in isa.REGISTRY
