@@ -22,7 +22,7 @@ from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program import AP, Builder, hbm_view
 
 if TYPE_CHECKING:
-    from trnlab.compiler.emit import Emitter
+    from trnlab.compiler.emitter import Emitter
 
 PSUM_COLS = 512  # fp32 elements of one bank
 RESIDENT_COL_BYTES = 16 * 1024  # what varies along columns only stays in SBUF up to this size

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
-from trnlab.compiler.emit import Emitter
+from trnlab.compiler.emitter import Emitter
 from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.sweep import sweep
 from trnlab.compiler.tiles import TileSpace, make_plan
 from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.graph.ir import Value
@@ -39,7 +40,7 @@ class EpilogueSink(Sink):
     def store(self, b: Builder, acc: AP, row: int, col: int) -> None:
         """One sweep over the tile."""
         frame = Frame(self.domain, self.first_row + row, acc.partitions, col, acc.free)
-        self.emitter.sweep(self.plan, frame, {self.low.group.anchor.result: acc})
+        sweep(self.emitter, self.plan, frame, {self.low.group.anchor.result: acc})
         self.emitter.end_row()
 
     def close(self, b: Builder) -> None:

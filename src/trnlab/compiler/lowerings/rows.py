@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trnlab.compiler.emit import Emitter
+from trnlab.compiler.emitter import Emitter
 from trnlab.compiler.groups import Class, Group
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
+from trnlab.compiler.sweep import steps
 from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
 from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.errors import CapacityError
@@ -78,7 +79,7 @@ class RowLoop:
         for plan in self.stages:
             if plan.per_row:
                 frames = [self._whole(row) for row in rows]
-                take_turns([e.steps(plan, frame) for e, frame in zip(emitters, frames)])
+                take_turns([steps(e, plan, frame) for e, frame in zip(emitters, frames)])
                 continue
             for col in cols:
                 self._side_by_side(emitters, plan, [(row, col) for row in rows])
@@ -93,7 +94,7 @@ class RowLoop:
             Frame(self.domain, row, min(128, self.domain.rows - row), col, min(self.width, self.domain.cols - col))
             for row, col in corners
         ]
-        take_turns([e.steps(plan, frame) for e, frame in zip(emitters, frames)])
+        take_turns([steps(e, plan, frame) for e, frame in zip(emitters, frames)])
 
     def _whole(self, row: int) -> Frame:
         return Frame(self.domain, row, min(128, self.domain.rows - row), 0, self.domain.cols)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic, comparisons and logic: whole tiles, or a tile and one value per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trnlab.compiler.emitter import Emitter, Narrow, Pending
+from trnlab.compiler.rules.functions import ACTIVATION, activate
+from trnlab.compiler.tiles import origin
+from trnlab.graph.ir import Op, Value
+from trnlab.isa.base import Engine, Memory
+from trnlab.numerics.dtypes import bool_, float32
+from trnlab.program import AP
+
+ALU = {
+    "add": "add",
+    "subtract": "subtract",
+    "multiply": "multiply",
+    "maximum": "max",
+    "minimum": "min",
+    "remainder": "mod",
+}
+LOGICAL = {"and": "logical_and", "or": "logical_or", "xor": "logical_xor"}
+BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+COMPARE = {"EQ": "is_equal", "NE": "not_equal", "LT": "is_lt", "LE": "is_le", "GT": "is_gt", "GE": "is_ge"}
+ACTIVATION = {
+    "exponential": "exp",
+    "log": "log",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "tanh": "tanh",
+    "logistic": "sigmoid",
+    "erf": "erf",
+    "abs": "abs",
+    "sign": "sign",
+    "trn.silu": "silu",
+    "trn.silu_dx": "silu_dx",
+}
+BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+COMPARE = {"EQ": "is_equal", "NE": "not_equal", "LT": "is_lt", "LE": "is_le", "GT": "is_gt", "GE": "is_ge"}
+ACTIVATION = {
+    "exponential": "exp",
+    "log": "log",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "tanh": "tanh",
+    "logistic": "sigmoid",
+    "erf": "erf",
+    "abs": "abs",
+    "sign": "sign",
+    "trn.silu": "silu",
+    "trn.silu_dx": "silu_dx",
+}
+COMPARE = {"EQ": "is_equal", "NE": "not_equal", "LT": "is_lt", "LE": "is_le", "GT": "is_gt", "GE": "is_ge"}
+ACTIVATION = {
+    "exponential": "exp",
+    "log": "log",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    "tanh": "tanh",
+    "logistic": "sigmoid",
+    "erf": "erf",
+    "abs": "abs",
+    "sign": "sign",
+    "trn.silu": "silu",
+    "trn.silu_dx": "silu_dx",
+}
+SAFE_RECIPROCAL = 2.0**-42  # the activation engine's reciprocal is valid from here to 2^42 (nki.api.shared.rst)
+
+
+def binary(e: Emitter, op: Op) -> None:
+    """Arithmetic and comparisons."""
+    lhs, rhs = op.operands
+    alu = _alu(e, op)
+    if op.name == "multiply" and origin(lhs, e.group) is origin(rhs, e.group) and e.is_wide(lhs):
+        activate(e, op, "square")
+        return
+    wide_lhs, wide_rhs = e.is_wide(lhs), e.is_wide(rhs)
+    if wide_lhs and wide_rhs:
+        _tensor_tensor(e, op, lhs, rhs, alu)
+    elif wide_lhs:
+        _tensor_scalar(e, op, lhs, alu, e.narrow_form(rhs), reverse=False)
+    elif wide_rhs:
+        _tensor_scalar(e, op, rhs, alu, e.narrow_form(lhs), reverse=True)
+    elif e.is_wide(op.result):  # asked for in full though it varies less
+        e.scalar_op(e.dst(op.result), e.spread(lhs), alu, e.narrow_form(rhs), reverse=False)
+    else:
+        _narrow_binary(e, op, lhs, rhs, alu)
+
+
+def _alu(e: Emitter, op: Op) -> str:
+    if op.name == "compare":
+        return COMPARE[op.attrs["comparison_direction"]]
+    if op.name in LOGICAL:
+        return LOGICAL[op.name] if op.result.dtype is bool_ else BITWISE[op.name]
+    return ALU.get(op.name, op.name)
+
+
+def _narrow_binary(e: Emitter, op: Op, lhs: Value, rhs: Value, alu: str) -> None:
+    x, y = e.get(lhs), e.get(rhs)
+    if isinstance(x, float) and isinstance(y, float):
+        e.values[op.result] = _fold(op, x, y)
+    elif isinstance(y, float):
+        e.scalar_op(e.dst(op.result), e.ap(lhs), alu, y, reverse=False)
+    elif isinstance(x, float):
+        e.scalar_op(e.dst(op.result), e.ap(rhs), alu, x, reverse=True)
+    else:
+        e.tensor_op(e.dst(op.result), e.ap(lhs), e.ap(rhs), alu)
+
+
+def _tensor_scalar(e: Emitter, op: Op, data: Value, alu: str, operand: Narrow, *, reverse: bool) -> None:
+    held = e.get(data)
+    if isinstance(held, Pending):
+        source = e.ap(held.source)
+        tile = e.dst(op.result)
+        e.charge(Engine.VECTOR, tile.free)
+        e.b.tensor_scalar(
+            dst=tile, data=source, operand0=held.operand, op0=held.op, reverse0=held.reverse,
+            operand1=operand, op1=alu, reverse1=reverse,
+        )  # fmt: skip
+    elif _can_wait(e, op):
+        for value in op.operands:
+            e.refs[origin(value, e.group)] += 1
+        e.values[op.result] = Pending(op.result, data, alu, operand, reverse, op.operands)
+    else:
+        source = e.ap(data)
+        e.scalar_op(e.dst(op.result), source, alu, operand, reverse)
+
+
+def _can_wait(e: Emitter, op: Op) -> bool:
+    value = op.result
+    if e.plan.uses[value] != 1 or value in e.plan.stores or value.dtype is not float32:
+        return False
+    reader = e.plan.reader.get(value)
+    foldable = (*ALU, *ACTIVATION, "trn.gelu", "trn.gelu_dx", "compare")
+    return reader is not None and reader.name in foldable and e.is_wide(reader.result)
+
+
+def _tensor_tensor(e: Emitter, op: Op, lhs: Value, rhs: Value, alu: str) -> None:
+    x, y = e.get(lhs), e.get(rhs)
+    pending = x if isinstance(x, Pending) else y if isinstance(y, Pending) else None
+    if pending is None:
+        a, c = e.ap(lhs), e.ap(rhs)
+        e.tensor_op(e.dst(op.result), a, c, alu)
+        return
+    data = e.ap(pending.source)
+    other = e.ap(rhs if pending is x else lhs)
+    if data.memory is Memory.PSUM and other.memory is Memory.PSUM:
+        other = e.sbuf(other)
+    tile = e.dst(op.result)
+    e.charge(Engine.VECTOR, 2 * tile.free)
+    e.b.scalar_tensor_tensor(
+        dst=tile, data=data, operand0=pending.operand, op0=pending.op, reverse0=pending.reverse,
+        operand1=other, op1=alu, reverse1=pending is not x,
+    )  # fmt: skip
+
+
+def negate(e: Emitter, op: Op) -> None:
+    _tensor_or_narrow_scalar(e, op, op.operands[0], "multiply", -1.0)
+
+
+def logical_not(e: Emitter, op: Op) -> None:
+    _tensor_or_narrow_scalar(e, op, op.operands[0], "is_equal", 0.0)
+
+
+def _tensor_or_narrow_scalar(e: Emitter, op: Op, value: Value, alu: str, number: float, reverse: bool = False) -> None:
+    if e.is_wide(value):
+        _tensor_scalar(e, op, value, alu, number, reverse=reverse)
+    else:
+        e.scalar_op(e.dst(op.result), e.ap(value), alu, number, reverse)
+
+
+def divide(e: Emitter, op: Op) -> None:
+    """Multiplication by the reciprocal; the engines have no division."""
+    lhs, rhs = op.operands
+    divisor = e.get(rhs)
+    if isinstance(divisor, float):
+        held = e.get(lhs)
+        if isinstance(held, float):
+            e.values[op.result] = _fold(op, held, divisor)
+            return
+        _tensor_or_narrow_scalar(e, op, lhs, "multiply", float(np.float32(1.0) / np.float32(divisor)))
+        return
+    narrow = not e.is_wide(rhs)
+    source = e.ap(rhs)
+    space = e.narrow if narrow else e.wide
+    inverse = e.temp(space, source)
+    _reciprocal(e, inverse, source, rhs)
+    if e.get(lhs) == 1.0:
+        e.copy(e.dst(op.result), inverse)
+    elif narrow and e.is_wide(lhs):
+        data = e.ap(lhs)
+        e.scalar_op(e.dst(op.result), data, "multiply", inverse, False)
+    elif e.is_wide(lhs) or narrow:
+        data = e.ap(lhs)
+        e.tensor_op(e.dst(op.result), data, inverse, "multiply")
+    else:
+        operand = e.narrow_form(lhs)
+        e.scalar_op(e.dst(op.result), inverse, "multiply", operand, False)
+
+
+def _reciprocal(e: Emitter, dst: AP, src: AP, value: Value) -> None:
+    if dst.free > 1 and _is_bounded_away_from_zero(value):
+        e.charge(Engine.SCALAR, dst.free)
+        e.b.activation(dst=dst, data=src, op="reciprocal")
+    else:
+        e.charge(Engine.VECTOR, 8 * dst.free)
+        e.b.reciprocal(dst=dst, data=src)
+
+
+def power(e: Emitter, op: Op) -> None:
+    """x**2 is a square; anything else runs on GpSimd, the one engine with a power operation, tile by tile."""
+    base, exponent = (e.get(v) for v in op.operands)
+    if isinstance(base, float) and isinstance(exponent, float):
+        e.values[op.result] = _fold(op, base, exponent)
+    elif exponent == 2.0:
+        activate(e, op, "square")
+    else:
+        wide = e.is_wide(op.result)
+        x, y = (e.sbuf(e.spread(v) if wide else e.ap(v)) for v in op.operands)
+        e.tensor_op(e.dst(op.result), x, y, "power")
+
+
+def _fold(op: Op, x: float, y: float) -> float:
+    functions: dict[str, Callable[[Any, Any], Any]] = {
+        "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
+        "minimum": np.minimum, "power": np.power,
+    }  # fmt: skip
+    return float(functions[op.name](np.float32(x), np.float32(y)))
+
+
+def _is_bounded_away_from_zero(value: Value) -> bool:
+    """sqrt(...) plus a positive constant, the divisor of Adam: within the range of the fast reciprocal."""
+    op = value.op
+    if op is None or op.name != "add":
+        return False
+    numbers = [_splat(v) for v in op.operands]
+    roots = [v.op is not None and v.op.name == "sqrt" for v in op.operands]
+    return any(roots) and any(n is not None and n >= SAFE_RECIPROCAL for n in numbers)
+
+
+def _splat(value: Value) -> float | None:
+    while value.op is not None and value.op.name in ("broadcast_in_dim", "reshape"):
+        value = value.op.operands[0]
+    if value.op is None or value.op.name != "constant" or isinstance(value.op.attrs["value"], np.ndarray):
+        return None
+    return float(value.op.attrs["value"])

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One sweep: the ops of a plan, in order, on one tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trnlab.compiler.emitter import Emitter
+from trnlab.compiler.rules import RULES
+from trnlab.compiler.tiles import Plan
+from trnlab.compiler.tilesource import Frame
+from trnlab.graph.ir import Value
+from trnlab.program import AP
+
+
+def sweep(e: Emitter, plan: Plan, frame: Frame, base: dict[Value, AP] | None = None) -> None:
+    """Compute and store what the plan says for the rows and columns of `frame`; `base` is given already."""
+    for _ in steps(e, plan, frame, base):
+        pass
+
+
+def steps(e: Emitter, plan: Plan, frame: Frame, base: dict[Value, AP] | None = None) -> Iterator[None]:
+    """The same op by op, for sweeps that take turns."""
+    e.begin(plan, frame, base or {})
+    for op in plan.ops:
+        if op not in e.done:
+            e.b.location = op.loc or e.b.location
+            RULES[op.name](e, op)
+            e.after(op)
+        yield
+    e.end()
