@@ -76,7 +76,11 @@ def error(got: Array, expected: Array) -> float:
 
 
 def check(
-    function: Callable[..., Any], reference: Callable[..., Any], *inputs: Array, tolerance: float = FP32, **options: Any
+    function: Callable[..., Any],
+    reference: Callable[..., Any],
+    *inputs: Array,
+    tolerance: float = FP32,
+    **options: Any,
 ) -> None:
     """function(b, *values), compiled and executed, agrees with reference(*tensors) of PyTorch on the CPU."""
     tensors = [torch.from_numpy(np.array(x)) for x in inputs]

@@ -64,9 +64,9 @@ class Generator:
 
     def _step(self) -> None:
         kinds = (
-            self._unary, self._binary, self._binary, self._binary, self._scalar, self._scalar, self._reduce, self._reduce,
-            self._select, self._reshape, self._transpose, self._slice, self._dot, self._normalise, self._round_trip,
-            self._join, self._iota,
+            self._unary, self._binary, self._binary, self._binary, self._scalar, self._scalar, self._reduce,
+            self._reduce, self._select, self._reshape, self._transpose, self._slice, self._dot, self._normalise,
+            self._round_trip, self._join, self._iota,
         )  # fmt: skip
         result = kinds[self.rng.integers(len(kinds))]()
         if result is not None and 0 < result.type.size <= LARGEST:

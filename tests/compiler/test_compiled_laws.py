@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Laws of compiled programs: the timeline's order gives the same bits, the same graph gives the same bytes, repeated layers
-share code, memory is never used twice at once."""
+"""Laws of compiled programs: the timeline's order gives the same bits, the same graph gives the same bytes, repeated
+layers share code, memory is never used twice at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models on the simulated chip: gradients against eager autograd, training in bf16 and with dropout, and laws of
-the programs that come out."""
+"""Whole models on the simulated chip: gradients against eager autograd, training in bf16 and with dropout, and laws
+of the programs that come out."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from compiled import run
 from torch import nn
 
 sys.path.append(str(Path(__file__).parents[1] / "frontends"))
-import models  # noqa: E402
+import models
 
-import trnlab.frontends.torch as neuron  # noqa: E402
-from trnlab import chips  # noqa: E402
-from trnlab.compiler import compile  # noqa: E402
-from trnlab.frontends.torch.buffers import Buffer  # noqa: E402
-from trnlab.graph.ir import Graph  # noqa: E402
+import trnlab.frontends.torch as neuron
+from trnlab import chips
+from trnlab.compiler import compile
+from trnlab.frontends.torch.buffers import Buffer
+from trnlab.graph.ir import Graph
 
 pytestmark = pytest.mark.torch
 GRADIENT = 1e-5  # of each tensor's largest gradient

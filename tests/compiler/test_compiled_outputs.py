@@ -71,7 +71,9 @@ def test_not_in_place_when_read_in_another_order():
 
 def test_not_in_place_when_the_new_value_does_not_wait_for_the_old():
     """The new x is stored before, or while, the old x is loaded for something else."""
-    program = updated(lambda b, x, y: ((b.tanh(y), x), (b.maximum(b.tanh(y), x), None)), random(5, 7), random(5, 7, seed=1))
+    program = updated(
+        lambda b, x, y: ((b.tanh(y), x), (b.maximum(b.tanh(y), x), None)), random(5, 7), random(5, 7, seed=1)
+    )
     assert in_place(program) == [False, False]
 
 
@@ -109,8 +111,8 @@ def test_outputs_of_every_kind(precision):
     outputs = (
         x, x, y, b.transpose(x, (1, 0)), b.slice_dim(x, 0, 3, 9), b.broadcast_in_dim(y, (3, 5), ()), h, h,
         b.reshape(h, (33, 130)), b.transpose(h, (1, 0)), b.constant(2.5, shape=(3, 5)), b.constant(table),
-        b.transpose(b.constant(table), (1, 0)), b.constant(True, shape=(3,)), b.iota((4, 5), "int32", 1), b.constant(7),
-        b.compare(x, "GT", 0.0), b.convert(x, "int32"), b.convert(x, "bfloat16"),
+        b.transpose(b.constant(table), (1, 0)), b.constant(True, shape=(3,)), b.iota((4, 5), "int32", 1),
+        b.constant(7), b.compare(x, "GT", 0.0), b.convert(x, "int32"), b.convert(x, "bfloat16"),
     )  # fmt: skip
     for value in outputs:
         b.output(value)
@@ -128,7 +130,13 @@ def test_arrays_in_the_program():
     b = GraphBuilder("test")
     x, ids = b.input("x", (130, 65), "float32"), b.input("ids", (9,), "int32")
     c, row, col = b.constant(table), b.constant(table[:, :1].copy()), b.constant(table[0].copy())
-    for value in (b.add(x, c), b.multiply(x, row), b.add(x, col), b.dot_general(x, c, ((1,), (1,))), b.take_rows(c, ids)):
+    for value in (
+        b.add(x, c),
+        b.multiply(x, row),
+        b.add(x, col),
+        b.dot_general(x, c, ((1,), (1,))),
+        b.take_rows(c, ids),
+    ):
         b.output(value)
     graph = b.build()
     inputs = [random(130, 65), np.arange(9, dtype=np.int32)[::-1].copy()]

@@ -12,8 +12,8 @@ from trnlab.graph.interpret import interpret
 
 SEEDS = 240
 ROUND_TRIP = 2.0**-7
-"""A conversion to bfloat16 within the graph turns a difference in the last bit of fp32 into a step of bfloat16, 2^-8 of
-the value, where the value lies near a midpoint; a second one behind it as much again."""
+"""A conversion to bfloat16 within the graph turns a difference in the last bit of fp32 into a step of bfloat16, 2^-8
+of the value, where the value lies near a midpoint; a second one behind it as much again."""
 EXACT = 3e-5  # a dozen ops, each off by an fp32 rounding or two of values near one
 LOW = 0.2  # bf16 matmuls feed whatever comes behind them: this only shows that nothing is misplaced
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers on the chip: distributed as they should be, the same for the same seed, the same in the backward pass."""
+"""Random numbers on the chip: distributed as they should be, the same for the same seed, the same in the backward
+pass."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def draw(shape, *, seed=SEED, stream=0, function=None):
 
 @pytest.mark.parametrize("shape", [(1000,), (130, 33), (300, 700), (2, 3, 65, 65), (3, 20_000)])
 def test_uniform(shape):
-    """Mean, variance and quarters of [0, 1) within five standard errors; neighbours along either axis uncorrelated."""
+    """Mean, variance and quarters of [0, 1) within five standard errors; neighbours along either axis
+    uncorrelated."""
     x = draw(shape).astype(np.float64)
     assert x.min() >= 0.0
     assert x.max() < 1.0

@@ -100,13 +100,20 @@ def test_binary_broadcasts(name, other):
     """Along rows, along columns, of one element, and along a mixture of dimensions; on either side."""
     x, y = random(2, 65, 33, low=0.3, high=3.0), random(*other, seed=1, low=0.4, high=3.0)
     function = BINARY[name]
-    check(lambda b, x, y: (b.binary(name, x, y), b.binary(name, y, x)), lambda x, y: (function(x, y), function(y, x)), x, y)
+    check(
+        lambda b, x, y: (b.binary(name, x, y), b.binary(name, y, x)),
+        lambda x, y: (function(x, y), function(y, x)),
+        x,
+        y,
+    )
 
 
 @pytest.mark.parametrize("direction", ["EQ", "NE", "LT", "LE", "GT", "GE"])
 def test_compare(direction):
     """Of floats, of integers beyond 24 bits, and with a number; equal elements occur."""
-    function = {"EQ": torch.eq, "NE": torch.ne, "LT": torch.lt, "LE": torch.le, "GT": torch.gt, "GE": torch.ge}[direction]
+    function = {"EQ": torch.eq, "NE": torch.ne, "LT": torch.lt, "LE": torch.le, "GT": torch.gt, "GE": torch.ge}[
+        direction
+    ]
     x, y = (np.round(random(130, 33, seed=s)) for s in (0, 1))
     check(lambda b, x, y: b.compare(x, direction, y), function, x, y)
     check(lambda b, x: b.compare(x, direction, 1.0), lambda x: function(x, 1.0), x)

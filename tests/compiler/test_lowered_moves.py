@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows by index, and everything that moves elements: against PyTorch on the CPU, bit for bit where nothing is added."""
+"""Rows by index, and everything that moves elements: against PyTorch on the CPU, bit for bit where nothing is
+added."""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ def test_take_rows_and_compute():
 
 @pytest.mark.parametrize("shape", [(1, 1), (130, 33), (2, 65, 600)])
 def test_take_along(shape):
+    def reference(x, ids):
+        return x.gather(-1, ids.long()[..., None])[..., 0]
+
     ids = integers(*shape[:-1], high=shape[-1])
-    check(
-        lambda b, x, i: b.take_along(x, i), lambda x, i: x.gather(-1, i.long()[..., None])[..., 0], random(*shape), ids,
-        tolerance=0.0,
-    )  # fmt: skip
+    check(lambda b, x, i: b.take_along(x, i), reference, random(*shape), ids, tolerance=0.0)
 
 
 @pytest.mark.parametrize("rows", [1, 70, 300, 5000])
@@ -70,7 +71,10 @@ def test_transpose_of_other_formats(dtype):
 
 def test_transpose_then_compute():
     check(
-        lambda b, x, y: b.add(b.transpose(x, (1, 0)), y), lambda x, y: x.T + y, random(130, 70), random(70, 130, seed=1)
+        lambda b, x, y: b.add(b.transpose(x, (1, 0)), y),
+        lambda x, y: x.T + y,
+        random(130, 70),
+        random(70, 130, seed=1),
     )
 
 
@@ -96,7 +100,12 @@ def test_concatenate_what_was_computed():
 def test_pad(sides, shape):
     low, high = zip(*sides)
     flat = [n for pair in reversed(sides) for n in pair]
-    check(lambda b, x: b.pad(x, low, high, value=0.5), lambda x: F.pad(x, flat, value=0.5), random(*shape), tolerance=0.0)
+    check(
+        lambda b, x: b.pad(x, low, high, value=0.5),
+        lambda x: F.pad(x, flat, value=0.5),
+        random(*shape),
+        tolerance=0.0,
+    )
 
 
 def test_pad_inside_is_refused():
@@ -119,7 +128,12 @@ def test_slice(bounds, axis):
 @pytest.mark.parametrize("new", [(390, 70), (3, 9100), (27300,), (10, 39, 70), (3, 130, 70, 1)])
 def test_reshape_of_a_transposed_tensor(new):
     x = random(130, 3, 70)
-    check(lambda b, x: b.reshape(b.transpose(x, (1, 0, 2)), new), lambda x: x.transpose(0, 1).reshape(new), x, tolerance=0.0)
+    check(
+        lambda b, x: b.reshape(b.transpose(x, (1, 0, 2)), new),
+        lambda x: x.transpose(0, 1).reshape(new),
+        x,
+        tolerance=0.0,
+    )
 
 
 @pytest.mark.parametrize("dims", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])

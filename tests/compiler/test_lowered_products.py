@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from compiled import build, check, error, execute, random
 
 BF16_PRODUCT = 2.0**-7
-"""Each operand is rounded to bfloat16, half a step of 2^-8 relative: a term is off by at most 2 * 2^-9 plus a little, and
-so is a sum of terms relative to the sum of their magnitudes. Sums of terms of random signs are smaller than that by about
-the square root of their number, and so is the sum of their independent errors: 2^-8 of the result's largest magnitude,
-and as much again for the tail."""
+"""Each operand is rounded to bfloat16, half a step of 2^-8 relative: a term is off by at most 2 * 2^-9 plus a little,
+and so is a sum of terms relative to the sum of their magnitudes. Sums of terms of random signs are smaller than that
+by about the square root of their number, and so is the sum of their independent errors: 2^-8 of the result's largest
+magnitude, and as much again for the tail."""
 
 
 @pytest.mark.parametrize("left", [False, True])

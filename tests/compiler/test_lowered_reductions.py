@@ -21,7 +21,8 @@ def scale_of(x, dims):
 @pytest.mark.parametrize("dims", [(2,), (1, 2), (0,), (0, 1), (1,), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("shape", [(5, 33, 130), (130, 3, 5), (1, 7, 1)])
 def test_reduce(kind, dims, shape):
-    """Over trailing, leading, middle, outer and all dimensions; alone, and in a loop that also writes the full tensor."""
+    """Over trailing, leading, middle, outer and all dimensions; alone, and in a loop that also writes the full
+    tensor."""
     x, function = random(*shape), REDUCERS[kind]
     tolerance = FP32 * max(1, len(dims) ** 2)  # sums that cancel are judged by the largest sum
     check(lambda b, x: b.reduce(x, dims, kind), lambda x: function(x, dim=dims), x, tolerance=tolerance)

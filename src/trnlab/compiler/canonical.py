@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops in the forms that fusion and the lowerings know: the rest of the compiler sees no others.
 
-    reduce     over trailing dimensions, or sums over leading ones; never over everything at once when that is long
-    scatter    into zeros
-    gather     of rows; by 0, 1, 2, ... it is a slice
+reduce     over trailing dimensions, or sums over leading ones; never over everything at once when that is long
+scatter    into zeros
+gather     of rows
 """
 
 from __future__ import annotations
-
-from math import prod
 
 import numpy as np
 
 from trnlab.compiler.rewrite import rewrite
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.composites import define
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.numerics.dtypes import float32
 
+WIDEST_HEAD = 128  # the PE array contracts over as many rows
 LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
+
+
+def expand_composites(graph: Graph) -> Graph:
+    """A copy in which attention with heads too wide for the kernels is spelled out."""
+    return rewrite(graph, dict.fromkeys(("trn.attention", "trn.attention_backward"), _attention))
+
+
+def _attention(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
+    return define(op.name, operands, op.attrs, b) if op.operands[1].shape[-1] > WIDEST_HEAD else None
 
 
 def canonicalize(graph: Graph) -> Graph:
@@ -69,16 +78,7 @@ def _reduce_all(b: GraphBuilder, x: Value, kind: str) -> Value:
 
 def _scatter(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
     into, ids, update = operands
-    count = _counts_up(ids)
-    if count is not None and update.type.size == count * (into.type.size // into.shape[0]):
-        rows = b.reshape(update, (count, *into.shape[1:]))
-        if count == into.shape[0]:
-            spread = rows
-        else:
-            low, high = (0,) * len(into.shape), (into.shape[0] - count, *(0,) * (len(into.shape) - 1))
-            spread = b.pad(rows, b.constant(0.0, rows.dtype), low, high)
-        return (spread if _is_zero(into) else b.binary("add", into, spread),)
-    if _is_zero(into):
+    if is_zero(into):
         return None
     zeros = b.broadcast_in_dim(b.constant(0.0, into.dtype), into.shape, ())
     summed = b.append("scatter", (zeros, ids, update), op.attrs).results[0]
@@ -86,17 +86,12 @@ def _scatter(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Valu
 
 
 def _gather(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
-    table, ids = operands
-    if op.attrs["operand_batching_dims"]:
-        return (_take_along(b, table, ids),)
-    count = _counts_up(ids)
-    if count is None or count != ids.type.size or prod(op.attrs["slice_sizes"]) != table.type.size // table.shape[0]:
-        return None
-    return (b.reshape(b.slice_dim(table, 0, 0, count), op.result.shape),)
+    return (_take_along(b, *operands),) if op.attrs["operand_batching_dims"] else None
 
 
 def _take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
-    """One element of each row: the row, zero elsewhere, summed. No engine gathers along the free dimension as fast."""
+    """One element of each row: the row, zero elsewhere, summed. No engine gathers along the free dimension as
+    fast."""
     last = len(x.shape) - 1
     place = b.iota(x.shape, ids.dtype, last)
     wanted = b.broadcast_in_dim(ids, x.shape, range(last))
@@ -104,16 +99,8 @@ def _take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
     return b.reduce(kept, (last,), "add")
 
 
-def _counts_up(ids: Value) -> int | None:
-    """n when the indices are 0, 1, ..., n-1 in order."""
-    while ids.op is not None and (ids.op.name in ("reshape", "convert")):
-        ids = ids.op.operands[0]
-    if ids.op is None or ids.op.name != "iota" or max(ids.shape) != ids.type.size:
-        return None
-    return ids.type.size if ids.shape[ids.op.attrs["iota_dimension"]] == ids.type.size else None
-
-
-def _is_zero(value: Value) -> bool:
+def is_zero(value: Value) -> bool:
+    """Whether a value is zero throughout."""
     while value.op is not None and value.op.name in ("broadcast_in_dim", "reshape"):
         value = value.op.operands[0]
     if value.op is None or value.op.name != "constant":

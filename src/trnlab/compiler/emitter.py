@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instruction selection: the ops of a group on one tile, as few instructions as the engines allow.
 
-Two scalar operations make one tensor_scalar, a scalar and a tensor operation one scalar_tensor_tensor; scales and biases
-ride in the activation instruction, sums along a row come out of it; casts happen on the way out of whatever computed the value.
+Two scalar operations make one tensor_scalar, a scalar and a tensor operation one scalar_tensor_tensor; scales and
+biases ride in the activation instruction, sums along a row come out of it; casts happen on the way out of whatever
+computed the value.
 
 Shape letters: P partition (rows of the tile), F free (columns of the tile).
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trnlab.compiler.groups import Class, Group, Partition
+from trnlab.compiler.fusion import Partition
+from trnlab.compiler.groups import Class, Group
 from trnlab.compiler.tiles import Plan, TileSpace, origin
 from trnlab.compiler.tilesource import Frame, Loader
 from trnlab.graph.ir import Op, Value
@@ -51,7 +53,8 @@ class Emitter:
         self._temps: list[tuple[TileSpace, AP]] = []
 
     def sibling(self) -> Emitter:
-        """Another one for the next tile of the same loop: tiles, engines' loads and what was loaded for good are shared."""
+        """Another one for the next tile of the same loop: tiles, engines' loads and what was loaded for good are
+        shared."""
         twin = Emitter(self.b, self.group, self.part, self.loader.sibling(), self.wide, self.narrow)
         twin.busy = self.busy
         return twin

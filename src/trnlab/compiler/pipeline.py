@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.canonical import canonicalize, compute_outputs
-from trnlab.compiler.groups import Group, Kind, Partition
+from trnlab.compiler.canonical import canonicalize, compute_outputs, expand_composites
+from trnlab.compiler.fusion import Partition
+from trnlab.compiler.groups import Group, Kind
 from trnlab.compiler.lowerings.attention import lower_attention
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.lowerings.dot import lower_dot, lower_scatter
@@ -20,9 +21,9 @@ from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.placement import Lifetime, place
 from trnlab.compiler.precision import cast_matmuls
-from trnlab.compiler.rewrite import rewrite
 from trnlab.compiler.signature import Signature, ports_of, signature
 from trnlab.compiler.strided import is_filled, resolve_views
+from trnlab.compiler.supported import refuse_unsupported
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Graph, Value
 from trnlab.graph.passes import simplify
@@ -41,7 +42,7 @@ def _mixed_precision(graph: Graph, options: Mapping[str, Any]) -> Graph:
 
 
 PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], Graph]], ...] = (
-    ("copy", lambda graph, options: rewrite(graph, {})),
+    ("expand", lambda graph, options: expand_composites(graph)),
     ("simplify", _simplified),
     ("mixed-precision", _mixed_precision),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
@@ -66,6 +67,7 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Program:
     """
     for _, run in PASSES:
         graph = run(graph, options)
+    refuse_unsupported(graph, chip)
     return _Assembly(graph, chip).program()
 
 
@@ -226,8 +228,8 @@ class _Assembly:
 
 
 def pack(groups: list[Group], part: Partition) -> list[Unit]:
-    """Make one unit of all flat loops at the start that wait for nothing (casts of parameters), and one of all updates
-    of the optimizer that do not wait for each other. Many small tensors then cost one start, and overlap."""
+    """Make one unit of all flat loops at the start that wait for nothing (casts of parameters), and one of all
+    updates of the optimizer that do not wait for each other. Many small tensors then cost one start, and overlap."""
     flat = [g for g in groups if g.cols is None and g.kind is Kind.ROWS and g.size > 1]
     first = [g for g in flat if not g.update and not part.waits(g)]
     updates = [g for g in flat if g.update]
@@ -252,8 +254,8 @@ def pack(groups: list[Group], part: Partition) -> list[Unit]:
 def _reads_in_step(group: Group, new: Value, old: Value, part: Partition) -> bool:
     """Whether a group that reads `old` has read each element before it writes the new one there, and not again after.
 
-    It has when the new value is computed from the old one, so that its store waits for the load, and when all of a row
-    is done in one sweep.
+    It has when the new value is computed from the old one, so that its store waits for the load, and when all of a
+    row is done in one sweep.
     """
     staged = (group.cols or 1) > CHUNKS[-1] and any(op.name == "reduce" for op in group.ops)
     if staged or not _depends_on(new, old, group, part):

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision: what the PE array reads is cast to bfloat16; sums, statistics, state and everything else stay fp32.
+"""Mixed precision: what the PE array reads is cast to bfloat16; sums, statistics, state and everything else stay
+fp32.
 
-The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`. Casts are put where they cost least: on
-what a view looks at rather than on the view, so that whatever computes the value can write it in bfloat16 at once.
+The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`. Casts are put where they cost
+least: on what a view looks at rather than on the view, so that whatever computes the value can write it in bfloat16
+at once.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ def cast_matmuls(graph: Graph) -> Graph:
 def _widen_after(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
     """Move first, widen to fp32 afterwards: half the bytes, and the narrow form stays at hand for the next matmul."""
     sources = [v.op.operands[0] for v in operands if v.op is not None and v.op.name == "convert"]
-    if len(sources) < len(operands) or any(v.dtype is not bfloat16 for v in sources) or operands[0].dtype is not float32:
+    if (
+        len(sources) < len(operands)
+        or any(v.dtype is not bfloat16 for v in sources)
+        or operands[0].dtype is not float32
+    ):
         return None
     return (b.convert(b.append(op.name, sources, op.attrs).results[0], float32),)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.compiler.groups import Group, Partition
+from trnlab.compiler.fusion import Partition
+from trnlab.compiler.groups import Group
 from trnlab.compiler.tiles import origin
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, REDUCE
@@ -28,7 +29,8 @@ def ports_of(group: Group, part: Partition, stores: Iterable[Value]) -> list[Val
 
 
 def read_from_memory(op: Op, index: int) -> bool:
-    """Whether an operand must lie in memory even if it is one number throughout; elsewhere it goes into instructions."""
+    """Whether an operand must lie in memory even if it is one number throughout; elsewhere it goes into
+    instructions."""
     number = OPS[op.name].kind in (ELEMENTWISE, REDUCE) or (op.name, index) in (("pad", 1), ("scatter", 0))
     return not number
 
@@ -43,7 +45,9 @@ def signature(group: Group, part: Partition, stores: set[Value]) -> Signature:
         attrs = tuple(sorted((k, _frozen(v)) for k, v in op.attrs.items()))
         for result in op.results:
             inner[result] = len(inner)
-        results = tuple((r.shape, r.dtype.name, str(group.classes[r]), r in stores, _layout(r, part)) for r in op.results)
+        results = tuple(
+            (r.shape, r.dtype.name, str(group.classes[r]), r in stores, _layout(r, part)) for r in op.results
+        )
         ops.append((op.name, operands, attrs, results))
     return (group.kind, group.size, group.cols, group.update, tuple(ops))
 
@@ -62,7 +66,16 @@ def _operand(
     cls = str(group.outer.get(value, ""))
     if look.root in inner:
         return ("inner view", inner[look.root], look.offset, look.shape, look.strides)
-    return ("port", ports[look.root], look.root.dtype.name, look.root.shape, look.offset, look.shape, look.strides, cls)
+    return (
+        "port",
+        ports[look.root],
+        look.root.dtype.name,
+        look.root.shape,
+        look.offset,
+        look.shape,
+        look.strides,
+        cls,
+    )
 
 
 def _layout(value: Value, part: Partition) -> Any:

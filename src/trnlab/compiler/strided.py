@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which values of a graph are only another look at a value in memory, and how they look at it.
 
-Reshape, transpose, slice and broadcast move nothing when a strided access pattern can express them; a value that cannot
-be expressed forces its operand's view to be copied out first.
+Reshape, transpose, slice and broadcast move nothing when a strided access pattern can express them; a value that
+cannot be expressed forces its operand's view to be copied out first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -29,10 +30,12 @@ class Strided:
 
     @property
     def is_contiguous(self) -> bool:
+        """Whether it is all of the root, in the order in which it lies in memory."""
         return self.offset == 0 and self.shape_is_whole and _packed(self.shape, self.strides)
 
     @property
     def shape_is_whole(self) -> bool:
+        """Whether it has as many elements as the root."""
         return prod(self.shape) == self.root.type.size
 
     def collapsed(self) -> tuple[tuple[int, int], ...]:
@@ -54,8 +57,8 @@ class Strided:
 def identity(value: Value) -> Strided:
     """A value in memory seen as itself.
 
-    An iota lies in memory as 0, 1, 2, ...: it strides along one dimension only. A number filled into a shape lies there
-    once.
+    An iota lies in memory as 0, 1, 2, ...: it strides along one dimension only. A number filled into a shape lies
+    there once.
     """
     strides = row_major(value.shape)
     if value.op is not None and value.op.name == "iota":
@@ -67,7 +70,9 @@ def identity(value: Value) -> Strided:
 
 def is_filled(value: Value) -> bool:
     """Whether a value is a constant given as one number."""
-    return value.op is not None and value.op.name == "constant" and not isinstance(value.op.attrs["value"], np.ndarray)
+    return (
+        value.op is not None and value.op.name == "constant" and not isinstance(value.op.attrs["value"], np.ndarray)
+    )
 
 
 def look(op: Op, source: Strided) -> Strided | None:
@@ -99,7 +104,11 @@ def split_rows(seen: Strided, rows: int, cols: int) -> tuple[Strided, int] | Non
     """
     for dims in range(len(seen.shape) + 1):
         if prod(seen.shape[:dims]) == rows and prod(seen.shape[dims:]) == cols:
-            return (Strided(seen.root, seen.offset, (1, *seen.shape), (0, *seen.strides)), 1) if dims == 0 else (seen, dims)
+            return (
+                (Strided(seen.root, seen.offset, (1, *seen.shape), (0, *seen.strides)), 1)
+                if dims == 0
+                else (seen, dims)
+            )
     for dim, count in enumerate(seen.shape):
         before = prod(seen.shape[:dim])
         inner = before * count // rows if rows % before == 0 and before * count % rows == 0 else 0
@@ -171,7 +180,8 @@ def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _reshape_strides(old: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Strides of a reshape that moves nothing, or None. Groups of dimensions with equal products are matched in turn."""
+    """Strides of a reshape that moves nothing, or None. Groups of dimensions with equal products are matched in
+    turn."""
     if prod(old) == 1:
         return (0,) * len(new)
     kept = [(count, stride) for count, stride in zip(old, strides) if count != 1]
@@ -191,7 +201,7 @@ def _reshape_strides(old: tuple[int, ...], strides: tuple[int, ...], new: tuple[
                 i += 1
                 group_old.append(kept[i])
                 size_old *= kept[i][0]
-        for (_, outer), (count, inner) in zip(group_old, group_old[1:]):
+        for (_, outer), (count, inner) in pairwise(group_old):
             if outer != inner * count:
                 return None
         step = group_old[-1][1]

@@ -16,8 +16,9 @@ from trnlab.program import AP, Builder
 class TileSpace:
     """Tiles of up to `width` elements, taken and given back; the one given back longest ago is taken next.
 
-    First in, first out: a value rarely gets the tile that its neighbour has just left, so engines do not wait for each
-    other. Without `counts` it hands out as many as asked for and records how many were in use at once, per item size.
+    First in, first out: a value rarely gets the tile that its neighbour has just left, so engines do not wait for
+    each other. Without `counts` it hands out as many as asked for and records how many were in use at once, per item
+    size.
     """
 
     def __init__(self, b: Builder, width: int, counts: dict[int, int] | None = None, name: str = "v") -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from trnlab.compiler.groups import Class, Group, Partition
+from trnlab.compiler.fusion import Partition
+from trnlab.compiler.groups import Class, Group
 from trnlab.compiler.strided import Strided, split_rows
 from trnlab.compiler.tiles import TileSpace
 from trnlab.graph.ir import Value
@@ -51,25 +52,31 @@ class Frame:
 
     @property
     def whole_row(self) -> bool:
+        """All columns at once."""
         return self.cols == self.domain.cols
 
     @property
     def first_cols(self) -> bool:
+        """Nothing to the left of it."""
         return self.col == 0
 
     @property
     def first_rows(self) -> bool:
+        """Nothing above it."""
         return self.row == 0
 
     @property
     def last_rows(self) -> bool:
+        """Nothing below it."""
         return self.row + self.rows == self.domain.rows
 
 
 class Loader:
     """Loads and stores of one group; `ports` are the routine's HBM parameters by the value in memory behind them."""
 
-    def __init__(self, b: Builder, group: Group, part: Partition, ports: dict[Value, AP], wide: TileSpace, narrow: TileSpace):
+    def __init__(
+        self, b: Builder, group: Group, part: Partition, ports: dict[Value, AP], wide: TileSpace, narrow: TileSpace
+    ):
         self.b, self.group, self.part, self.ports = b, group, part, ports
         self.wide, self.narrow = wide, narrow
         self._numbers: dict[float, AP] = {}
@@ -183,9 +190,7 @@ class Loader:
 
     def _fill(self, tile: AP, value: Value, cls: Class, frame: Frame) -> None:
         for piece in self._pieces(value, cls, frame):
-            part = tile[
-                piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols
-            ]
+            part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
             self._dma_in(part, piece.ap)
 
     def _pieces(self, value: Value, cls: Class, frame: Frame) -> Iterator[Piece]:

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
-from trnlab.compiler.groups import Group, Partition
+from trnlab.compiler.fusion import Partition
+from trnlab.compiler.groups import Group
 from trnlab.graph.ir import Value
 from trnlab.kernels.view import View
 from trnlab.program import AP, Builder
@@ -51,7 +52,9 @@ class SbufTurns:
         self._scope.enter_context(self._b.scope())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._scope.close()
 
     def make_room(self, nbytes: int) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products: dot_general with its epilogue, and the sum of rows by index that is a product with a one-hot matrix.
+"""Matrix products: dot_general with its epilogue, and the sum of rows by index that is a product with a one-hot
+matrix.
 
 Letters: M rows of the result, N its columns, K contraction.
 """
@@ -28,7 +29,8 @@ BUFFERS = 3  # sweeps of the epilogue that may be in flight
 
 
 class EpilogueSink(Sink):
-    """Finished PSUM tiles go through the group's elementwise ops and out. `first_row`: of this product in the result."""
+    """Finished PSUM tiles go through the group's elementwise ops and out. `first_row`: of this product in the
+    result."""
 
     def __init__(self, emitter: Emitter, low: Lowering, domain: Domain, first_row: int) -> None:
         self.emitter, self.low, self.domain, self.first_row = emitter, low, domain, first_row
@@ -50,8 +52,12 @@ class EpilogueSink(Sink):
 def lower_dot(low: Lowering) -> None:
     """Record a group that begins with a dot_general."""
     op = low.group.anchor
-    lhs, lhs_k_rows = _operand(low, op.operands[0], op.attrs["lhs_batching_dimensions"], op.attrs["lhs_contracting_dimensions"])
-    rhs, rhs_k_rows = _operand(low, op.operands[1], op.attrs["rhs_batching_dimensions"], op.attrs["rhs_contracting_dimensions"])
+    lhs, lhs_k_rows = _operand(
+        low, op.operands[0], op.attrs["lhs_batching_dimensions"], op.attrs["lhs_contracting_dimensions"]
+    )
+    rhs, rhs_k_rows = _operand(
+        low, op.operands[1], op.attrs["rhs_batching_dimensions"], op.attrs["rhs_contracting_dimensions"]
+    )
     batch = tuple(op.operands[0].shape[d] for d in op.attrs["lhs_batching_dimensions"])
     rows = low.group.size // (low.group.cols or 1) // prod(batch)
     sinks = _sinks(low, rows, prod(batch))
@@ -91,7 +97,9 @@ class OneHotSource:
         self.ids = b.tile((128, tiles), float32, name="ids32")
         for i in range(tiles):
             n = min(128, count - 128 * i)
-            source = ViewSource(View(view.buffer, view.offset, (*view.shape, 1), (*view.strides, 1)), rows=len(view.shape))
+            source = ViewSource(
+                View(view.buffer, view.offset, (*view.shape, 1), (*view.strides, 1)), rows=len(view.shape)
+            )
             source.load(b, raw[:n, i : i + 1], 128 * i, 0)
             b.tensor_copy(dst=self.ids[:n, i : i + 1], src=raw[:n, i : i + 1])
 
@@ -166,7 +174,9 @@ def _sinks(low: Lowering, rows: int, batch: int) -> Iterator[EpilogueSink]:
     return (EpilogueSink(emitter, low, domain, i * rows) for i in range(batch))
 
 
-def _emitter(low: Lowering, width: int, counts: tuple[dict[int, int], dict[int, int]] | None, trial: Loader | None) -> Emitter:
+def _emitter(
+    low: Lowering, width: int, counts: tuple[dict[int, int], dict[int, int]] | None, trial: Loader | None
+) -> Emitter:
     wide = TileSpace(low.b, width, counts and counts[0], "tile")
     narrow = TileSpace(low.b, 1, counts and counts[1], "row")
     loader = Loader(low.b, low.group, low.part, low.ports, wide, narrow)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves: what no access pattern can express is copied, by DMA from HBM to HBM, or through the PE array to transpose."""
+"""Moves: what no access pattern can express is copied, by DMA from HBM to HBM, or through the PE array to
+transpose."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from math import prod
 
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.strided import look
-from trnlab.errors import UnsupportedOpError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import dma_store, next_queue
 from trnlab.kernels.transpose import transpose2d
@@ -72,11 +72,8 @@ def _transpose(low: Lowering, source: View, target: View, inner: int) -> None:
 
 def _pad(low: Lowering, out: View) -> None:
     op = low.group.anchor
-    if any(op.attrs["interior_padding"]) or any(n < 0 for n in (*op.attrs["edge_padding_low"], *op.attrs["edge_padding_high"])):
-        raise UnsupportedOpError("pad between elements, or by less than nothing, is not lowered", where=op.loc)
     fill = low.part.splat(op.operands[1])
-    if fill is None:
-        raise UnsupportedOpError("pad with a value that is not a constant is not lowered", where=op.loc)
+    assert fill is not None, "checked before"
     _fill(low, out, fill)
     operand = op.operands[0]
     index = tuple(slice(n, n + count) for n, count in zip(op.attrs["edge_padding_low"], operand.shape))

@@ -3,10 +3,10 @@
 
 Rows lie on partitions, 128 at a time. Three forms of the loop, the first that fits in SBUF is taken:
 
-    whole rows   all columns of 128 rows at once: everything is loaded once
-    chunks       no value needs its whole row: columns are cut, each piece is loaded once
-    stages       rows too long for SBUF: one sweep over the row's chunks for each reduction that the next needs; what a
-                 later sweep needs again is computed again from what was loaded again
+    whole rows   all columns of 128 rows at once: everything is loaded once chunks       no value needs its whole row:
+    columns are cut, each piece is loaded once stages       rows too long for SBUF: one sweep over the row's chunks
+    for each reduction that the next needs; what a later sweep needs again is computed again from what was loaded
+    again
 
 Shape letters: P partition (rows), F free (columns of a sweep), R rows, C columns.
 """
@@ -54,8 +54,8 @@ class RowLoop:
     def run(self, sizes: Sizes | None, trial: Loader | None) -> Emitter:
         """Record the loop; with the sizes and the loader of an earlier trial run, all tiles are placed before it."""
         b = self.low.b
-        wide = TileSpace(b, self.width, sizes and sizes.wide, "tile")
-        narrow = TileSpace(b, 1, sizes and sizes.narrow, "row")
+        wide = TileSpace(b, self.width, sizes.wide if sizes else None, "tile")
+        narrow = TileSpace(b, 1, sizes.narrow if sizes else None, "row")
         loader = Loader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
         if trial is not None:
             loader.prepare(trial)

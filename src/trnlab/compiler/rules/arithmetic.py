@@ -27,48 +27,6 @@ ALU = {
 LOGICAL = {"and": "logical_and", "or": "logical_or", "xor": "logical_xor"}
 BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
 COMPARE = {"EQ": "is_equal", "NE": "not_equal", "LT": "is_lt", "LE": "is_le", "GT": "is_gt", "GE": "is_ge"}
-ACTIVATION = {
-    "exponential": "exp",
-    "log": "log",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "tanh": "tanh",
-    "logistic": "sigmoid",
-    "erf": "erf",
-    "abs": "abs",
-    "sign": "sign",
-    "trn.silu": "silu",
-    "trn.silu_dx": "silu_dx",
-}
-BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
-COMPARE = {"EQ": "is_equal", "NE": "not_equal", "LT": "is_lt", "LE": "is_le", "GT": "is_gt", "GE": "is_ge"}
-ACTIVATION = {
-    "exponential": "exp",
-    "log": "log",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "tanh": "tanh",
-    "logistic": "sigmoid",
-    "erf": "erf",
-    "abs": "abs",
-    "sign": "sign",
-    "trn.silu": "silu",
-    "trn.silu_dx": "silu_dx",
-}
-COMPARE = {"EQ": "is_equal", "NE": "not_equal", "LT": "is_lt", "LE": "is_le", "GT": "is_gt", "GE": "is_ge"}
-ACTIVATION = {
-    "exponential": "exp",
-    "log": "log",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "tanh": "tanh",
-    "logistic": "sigmoid",
-    "erf": "erf",
-    "abs": "abs",
-    "sign": "sign",
-    "trn.silu": "silu",
-    "trn.silu_dx": "silu_dx",
-}
 SAFE_RECIPROCAL = 2.0**-42  # the activation engine's reciprocal is valid from here to 2^42 (nki.api.shared.rst)
 
 
@@ -160,14 +118,18 @@ def _tensor_tensor(e: Emitter, op: Op, lhs: Value, rhs: Value, alu: str) -> None
 
 
 def negate(e: Emitter, op: Op) -> None:
+    """-x, which a later instruction may take along."""
     _tensor_or_narrow_scalar(e, op, op.operands[0], "multiply", -1.0)
 
 
 def logical_not(e: Emitter, op: Op) -> None:
+    """1 where x is 0."""
     _tensor_or_narrow_scalar(e, op, op.operands[0], "is_equal", 0.0)
 
 
-def _tensor_or_narrow_scalar(e: Emitter, op: Op, value: Value, alu: str, number: float, reverse: bool = False) -> None:
+def _tensor_or_narrow_scalar(
+    e: Emitter, op: Op, value: Value, alu: str, number: float, reverse: bool = False
+) -> None:
     if e.is_wide(value):
         _tensor_scalar(e, op, value, alu, number, reverse=reverse)
     else:

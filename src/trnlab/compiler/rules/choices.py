@@ -24,9 +24,7 @@ def select(e: Emitter, op: Op) -> None:
         e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other)
     elif e.is_wide(on_false) and not e.is_wide(on_true):
         data, other = e.ap(on_false), e.narrow_form(on_true)
-        e.b.select_reduce(
-            dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=True
-        )
+        e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=True)
     else:
         chosen, rest = e.spread(on_true), e.spread(on_false)
         tile = e.dst(op.result)
@@ -51,6 +49,7 @@ def _in_format_of(e: Emitter, tile: AP, source: AP) -> AP:
 
 
 def clamp(e: Emitter, op: Op) -> None:
+    """min(max(x, low), high), one instruction when the bounds do not vary along the row."""
     low, value, high = op.operands
     data = e.ap(value)
     if e.is_wide(low) or e.is_wide(high):
@@ -60,9 +59,7 @@ def clamp(e: Emitter, op: Op) -> None:
         return
     bounds = e.narrow_form(low), e.narrow_form(high)
     e.charge(Engine.VECTOR, e.frame.cols)
-    e.b.tensor_scalar(
-        dst=e.dst(op.result), data=data, operand0=bounds[0], op0="max", operand1=bounds[1], op1="min"
-    )
+    e.b.tensor_scalar(dst=e.dst(op.result), data=data, operand0=bounds[0], op0="max", operand1=bounds[1], op1="min")
 
 
 def convert(e: Emitter, op: Op) -> None:

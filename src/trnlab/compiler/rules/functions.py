@@ -126,19 +126,16 @@ def wave(e: Emitter, op: Op) -> None:
     space = e.wide if data.free > 1 else e.narrow
     turns, rest, whole = e.temp(space, data), e.temp(space, data), e.temp(space, data, int32)
     quarter = 0.25 if op.name == "cosine" else 0.0
-    e.b.tensor_scalar(
-        dst=turns, data=data, operand0=1 / (2 * math.pi), op0="multiply", operand1=quarter, op1="add"
-    )
+    e.b.tensor_scalar(dst=turns, data=data, operand0=1 / (2 * math.pi), op0="multiply", operand1=quarter, op1="add")
     e.b.tensor_copy(dst=whole, src=turns)
     e.tensor_op(rest, turns, whole, "subtract")
     e.b.activation(dst=e.dst(op.result), data=rest, op="sin", scale=2 * math.pi)
 
 
 def is_finite(e: Emitter, op: Op) -> None:
+    """Whether the magnitude is at most the largest finite number; no comparison with NaN holds."""
     data = e.ap(op.operands[0])
     space = e.wide if data.free > 1 else e.narrow
     size = e.temp(space, data)
     e.b.activation(dst=size, data=data, op="abs")
-    e.b.tensor_scalar(
-        dst=e.dst(op.result), data=size, operand0=float(np.finfo(np.float32).max), op0="is_le"
-    )
+    e.b.tensor_scalar(dst=e.dst(op.result), data=size, operand0=float(np.finfo(np.float32).max), op0="is_le")

@@ -31,6 +31,7 @@ def row_sum(e: Emitter, op: Op) -> AP:
 
 
 def combine(e: Emitter, op: Op, part: AP) -> None:
+    """Add the sum over this sweep's columns to that of the columns before."""
     if e.frame.whole_row:
         return
     alu = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "multiply"}[op.attrs["kind"]]

@@ -13,9 +13,7 @@ def gather(e: Emitter, op: Op) -> None:
     """Rows of a table by index: one indirect DMA."""
     table, ids = op.operands
     index = e.loader.load_rows(ids, e.frame, int32)
-    e.b.dma_copy(
-        dst=e.dst(op.result), src=e.loader.table(table, e.frame), index=index, engine=Engine.GPSIMD, queue=2
-    )
+    e.b.dma_copy(dst=e.dst(op.result), src=e.loader.table(table, e.frame), index=index, engine=Engine.GPSIMD, queue=2)
 
 
 def random(e: Emitter, op: Op) -> None:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the compiler cannot lower is said for the whole graph at once; wide heads of attention are spelled out."""
+
+from __future__ import annotations
+
+import pytest
+from compiled import build, check_graph, execute, integers, random
+
+from trnlab.errors import Location, UnsupportedOpError
+
+
+def test_all_unsupported_ops_at_once():
+    """Each with its op, its types and the user's line."""
+
+    def function(b, x, i):
+        with b.at(Location("train.py", 12), "aten.constant_pad_nd"):
+            padded = b.pad(x, (0, 0), (0, 0), (1, 1))
+        with b.at(Location("train.py", 34), "aten.remainder"):
+            return padded, b.remainder(i, 3)
+
+    inputs = random(5, 7), integers(9, high=100)
+    with pytest.raises(UnsupportedOpError) as caught:
+        execute(build(function, *inputs), inputs)
+    for part in ("aten.constant_pad_nd", "train.py:12", "aten.remainder", "train.py:34", "tensor<9xint32>"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_with_wide_heads(causal):
+    """200 columns a head: more rows than the PE array contracts over at once."""
+    shapes = [(1, 2, 65, 200)] * 4
+
+    def function(b, q, k, v, g):
+        out, lse = b.attention(q, k, v, causal=causal)
+        return (out, lse, *b.attention_backward(g, q, k, v, out, lse, causal=causal))
+
+    inputs = [random(*shape, seed=i) for i, shape in enumerate(shapes)]
+    check_graph(build(function, *inputs), inputs, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("key_heads", [1, 4])
+def test_attention(key_heads):
+    """Through the kernels, queries sharing key heads or not, with what comes before and after as views."""
+
+    def function(b, x, y):
+        q = b.transpose(b.reshape(x, (2, 65, 4, 16)), (0, 2, 1, 3))
+        k, v = (b.transpose(b.reshape(t, (2, 65, key_heads, 16)), (0, 2, 1, 3)) for t in (y, b.tanh(y)))
+        out, lse = b.attention(q, k, v, causal=True)
+        dq, dk, dv = b.attention_backward(b.tanh(out), q, k, v, out, lse, causal=True)
+        flat = b.reshape(b.transpose(out, (0, 2, 1, 3)), (130, 64))
+        return flat, b.reshape(b.transpose(dq, (0, 2, 1, 3)), (130, 64)), dk, b.multiply(dv, 2.0)
+
+    inputs = [random(2, 65, 64), random(2, 65, 16 * key_heads, seed=1)]
+    check_graph(build(function, *inputs), inputs, tolerance=2e-5)
