@@ -76,8 +76,9 @@ _NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "bool_"
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a format by name."""
-    if name in _NUMPY:
-        return _NUMPY[name]
+    known: np.dtype[Any] | None = _NUMPY.get(name)
+    if known is not None:
+        return known
     if name in _PACKED:
         return np.dtype(f"u{_PACKED[name]}")
     found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name, name))

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from trnlab import isa
+from trnlab.errors import ConstraintError
 from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine, Memory
 from trnlab.lang.recorder import current
 from trnlab.lang.strides import merged
 from trnlab.lang.tensor import Tensor, refuse
-from trnlab.program.access import AP, MAX_FREE_DIMS
+from trnlab.program.access import MAX_FREE_DIMS
 
 _WHOLE = frozenset({"int32", "uint32"})
 
@@ -39,13 +40,13 @@ def dma_copy(dst: Tensor, src: Tensor, *, engine: Engine | None = None) -> None:
         current().emit("dma_copy", dst=one, src=other, engine=engine)
 
 
-def transfers(dst: Tensor, src: Tensor) -> list[tuple[AP, AP]]:
+def transfers(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Pairs of access patterns, each small enough for one transfer, that together move src to dst."""
     pairs = [(dst, src)]
     while any(_too_deep(t) for pair in pairs for t in pair):
         pairs = [half for pair in pairs for half in _halves(*pair)]
     if any(not t.on_chip for t in (dst, src)) or dst.shape[0] == src.shape[0]:
-        return [(one.access(), other.access()) for one, other in pairs]
+        return pairs
     refuse("a transfer within the chip keeps the partitions", limit=list(dst.shape), got=list(src.shape),
            remedy="go through HBM, or use dma_transpose or nc_transpose")  # fmt: skip
 
@@ -110,8 +111,7 @@ def tensor_tensor(dst: Tensor, data1: Tensor, data2: Tensor, op: str, engine: En
         in_sbuf = all(t.storage.region.memory is Memory.SBUF for t in (dst, data1, data2))
         on_gpsimd = (whole and in_sbuf and not alu_op(op).bitvec) or Engine.VECTOR not in alu_op(op).engines
         engine = Engine.GPSIMD if on_gpsimd else Engine.VECTOR
-    current().emit("tensor_tensor", dst=dst, data1=data1, data2=data2, op=op, engine=engine)
-    written(dst)
+    emit("tensor_tensor", dst=dst, data1=data1, data2=data2, op=op, engine=engine)
 
 
 def tensor_scalar(
@@ -121,11 +121,10 @@ def tensor_scalar(
     """dst = (data op0 operand0) op1 operand1."""
     if engine is None and any(o is not None and Engine.VECTOR not in alu_op(o).engines for o in (op0, op1)):
         engine = Engine.GPSIMD
-    current().emit(
+    emit(
         "tensor_scalar", dst=dst, data=data, op0=op0, operand0=_scalar(operand0), reverse0=reverse0, op1=op1,
         operand1=_scalar(operand1), reverse1=reverse1, engine=engine,
     )  # fmt: skip
-    written(dst)
 
 
 def _scalar(operand: Any) -> Any:
@@ -146,11 +145,54 @@ def tensor_reduce(dst: Tensor, op: str, data: Tensor, axes: int, negate: bool = 
 
 
 def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
-    """Any instruction as it is."""
-    current().emit(name, engine=engine, **arguments)
+    """Any instruction; one that works element by element is cut where its patterns have too many dimensions."""
     dst = arguments.get("dst")
-    if isinstance(dst, Tensor):
-        written(dst)
+    if not isinstance(dst, Tensor):
+        current().emit(name, engine=engine, **arguments)
+        return
+    if name in _ELEMENTWISE and any(isinstance(a, Tensor) and _too_deep(a) for a in arguments.values()):
+        axis = next(i for i, n in enumerate(dst.shape) if i and n > 1)
+        for i in range(dst.shape[axis]):
+            emit(name, engine=engine, **{k: _piece(a, dst.shape, axis, i) for k, a in arguments.items()})
+        return
+    current().emit(name, engine=engine, **arguments)
+    written(dst)
+
+
+_ELEMENTWISE = frozenset({
+    "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "tensor_copy", "activation", "memset", "reciprocal",
+    "tensor_copy_predicated",
+})  # fmt: skip
+
+
+def _piece(argument: Any, shape: tuple[int, ...], axis: int, i: int) -> Any:
+    """Index i of dimension `axis` of what has the shape of the destination; the rest as it is."""
+    same = isinstance(argument, Tensor) and argument.shape == shape
+    return argument.slice(axis, i, i + 1) if same else argument
+
+
+def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> bool:
+    """Let the instruction that made `value` just now write `dst` instead; False when that is not the same.
+
+    accumulate: for a matmul, as in `nc_matmul`. An instruction computes in float32, so that a float32 value may go to
+    any format.
+    """
+    if value.format != dst.format and str(value.format) != "float32":
+        return False
+    taken = current().take_back(value)
+    if taken is None:
+        return False
+    name, engine, arguments = taken
+    try:
+        if name == "nc_matmul":
+            options = {k: v for k, v in arguments.items() if k not in ("dst", "accumulate")}
+            nc_matmul(dst, accumulate=accumulate, **options)
+        else:
+            emit(name, engine=engine, **{**arguments, "dst": dst})
+        return True
+    except ConstraintError:
+        current().emit(name, engine=engine, **arguments)
+        return False
 
 
 def accepts(name: str, attribute: str) -> bool:

@@ -70,6 +70,7 @@ class Recorder:
     _tiles: list[tuple[Storage, int | None, Location | None]] = field(default_factory=list)
     _turn: dict[Engine, int] = field(default_factory=dict)
     _memo: dict[Any, Any] = field(default_factory=dict)
+    _last: tuple[str, Engine | None, dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         self.builder = Builder(self.name, self.chip)
@@ -174,6 +175,18 @@ class Recorder:
             error.where = error.where or where
             error.chip = error.chip or self.chip.name
             raise
+        self._last = (name, engine, arguments)
+
+    def take_back(self, value: Tensor) -> tuple[str, Engine | None, dict[str, Any]] | None:
+        """Retract the last instruction if `value` is all that it wrote; returns its name, engine and arguments."""
+        if self._last is None:
+            return None
+        dst = self._last[2].get("dst")
+        if not isinstance(dst, Tensor) or dst.storage is not value.storage or dst.size != value.size:
+            return None
+        taken, self._last = self._last, None
+        self.builder.retract()
+        return taken
 
     def _queue(self, engine: Engine) -> int:
         turn = self._turn[engine] = self._turn.get(engine, -1) + 1

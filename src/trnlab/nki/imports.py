@@ -14,6 +14,12 @@ MODULES = {
     "nki.language": "trnlab.nki.language",
     "nki.typing": "trnlab.nki.typing",
     "neuron_dtypes": "trnlab.nki.neuron_dtypes",
+    "neuronxcc": "trnlab.nki.neuronxcc.root",
+    "neuronxcc.nki": "trnlab.nki.neuronxcc",
+    "neuronxcc.nki.isa": "trnlab.nki.neuronxcc.isa",
+    "neuronxcc.nki.language": "trnlab.nki.neuronxcc.language",
+    "neuronxcc.nki.compiler": "trnlab.nki.neuronxcc.compiler",
+    "neuronxcc.nki.typing": "trnlab.nki.neuronxcc.typing",
 }
 
 

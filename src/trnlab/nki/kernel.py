@@ -73,7 +73,7 @@ class Kernel:
 
     def __getitem__(self, grid: Any) -> Kernel:
         """The kernel on a launch grid: kernel[2](x), kernel[4, 8](x)."""
-        sizes = tuple(int(g) for g in (grid if isinstance(grid, tuple) else (grid,)))
+        sizes = tuple(max(int(g), 1) for g in (grid if isinstance(grid, tuple) else (grid,)))
         return type(self)(self.function, sizes, self.traces, self.chip, self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -260,6 +260,13 @@ class Builder:
         self._loc.append(self._locs.setdefault(self.location, len(self._locs)))
         self._first.append(len(self._operands) // RECORD)
 
+    def retract(self) -> None:
+        """Take back the last instruction; kernels that assign a result to a tile redirect it there."""
+        self._first.pop()
+        del self._operands[self._first[-1] * RECORD :]
+        for column in (self._opcode, self._engine, self._queue, self._work, self._attr, self._loc):
+            column.pop()
+
     def build(self) -> Routine:
         """The finished routine."""
         operands = np.array(self._operands, np.int64).reshape(-1, RECORD)

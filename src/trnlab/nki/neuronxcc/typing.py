@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""neuronxcc.nki.typing: annotations of tensors."""
+
+from __future__ import annotations
+
+from trnlab.nki.typing import mutable_tensor, tensor
+
+__all__ = ["mutable_tensor", "tensor"]

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run kernels that nobody here wrote, from a checkout on this machine, and print what became of each.
+
+    python tools/conformance PATH [--only TEXT] [--timeout SECONDS]
+
+PATH is a checkout of aws-neuron/nki-samples, or the folder nki/ of aws-neuron/aws-neuron-sdk. Three kinds of files
+are run, each in a process of its own with the imports of kernels resolved to trnlab:
+
+    scripts   files with a main part
+    tests     test_*.py, by pytest; each test is a line
+    cases     kernels without a runner of their own, with inputs and a NumPy reference from `cases.py`
+
+A line is "passed", "failed" (it ran and was wrong, or broke), or "refused" (an error of trnlab said that something is
+not simulated, or the file needs a package that is not here).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+HERE = Path(__file__).parent
+RUNNER = HERE / "run_one.py"
+sys.path.insert(0, str(HERE))
+
+import cases  # noqa: E402
+
+NOT_RUN = ("setup", "conf", "integration", "api", "_ext", "scripts")  # folders that hold no kernels
+MISSING = re.compile(r"No module named '([\w.]+)'")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table."""
+
+    name: str
+    status: str
+    seconds: float
+    reason: str = ""
+
+
+def main() -> int:
+    """Print the table; the exit status says whether anything failed."""
+    parser = argparse.ArgumentParser(prog="conformance", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--only", default="", help="run only what has this in its name")
+    parser.add_argument("--timeout", type=float, default=300)
+    options = parser.parse_args()
+    lines = []
+    for line in run(options.path.resolve(), options.only, options.timeout):
+        lines.append(line)
+        print(f"{line.status:8} {line.seconds:6.1f} s  {line.name}", flush=True)
+        if line.reason:
+            print(f"{'':19}{line.reason}", flush=True)
+    counts = Counter(line.status for line in lines)
+    print(", ".join(f"{counts[s]} {s}" for s in ("passed", "failed", "refused")))
+    return 1 if counts["failed"] else 0
+
+
+def run(root: Path, only: str, timeout: float) -> Iterator[Line]:
+    """The lines of the table, one after the other."""
+    for file in sorted(root.rglob("*.py")):
+        name = str(file.relative_to(root))
+        if any(part in NOT_RUN for part in file.relative_to(root).parts[:-1]):
+            continue
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if "nki" not in text:
+            continue
+        if file.name.startswith("test_") and re.search(r"^\s*def test_\w+\(self|^class Test", text, re.M):
+            if only in name:
+                yield from run_tests(root, file, name, timeout)
+        elif is_script(text) and only in name:
+            yield run_script(root, file, name, timeout)
+        for case in cases.for_file(name):
+            if only in f"{name}::{case}":
+                yield run_case(root, file, f"{name}::{case}", case, timeout)
+
+
+def is_script(text: str) -> bool:
+    """Whether running the file does something."""
+    return "__main__" in text or bool(re.search(r"^(result|o|test_\w+)\b.*\(", text, re.M))
+
+
+def run_script(root: Path, file: Path, name: str, timeout: float) -> Line:
+    """A file with a main part."""
+    started = time.monotonic()
+    code, output = execute([str(RUNNER), "script", str(file), str(root)], file.parent, timeout)
+    status, reason = judge(code, output)
+    return Line(name, status, time.monotonic() - started, reason)
+
+
+def run_case(root: Path, file: Path, name: str, case: str, timeout: float) -> Line:
+    """A kernel with inputs of ours."""
+    started = time.monotonic()
+    code, output = execute([str(RUNNER), "case", str(file), str(root), case], file.parent, timeout)
+    status, reason = judge(code, output)
+    return Line(name, status, time.monotonic() - started, reason)
+
+
+def run_tests(root: Path, file: Path, name: str, timeout: float) -> Iterator[Line]:
+    """Every test of a file."""
+    started = time.monotonic()
+    report = Path(f"/tmp/conformance-{file.stem}-{time.time_ns()}.xml")
+    code, output = execute([str(RUNNER), "tests", str(file), str(root), str(report)], file.parent, timeout)
+    if not report.exists():
+        status, reason = judge(code or 1, output)
+        yield Line(name, status, time.monotonic() - started, reason)
+        return
+    for test in ElementTree.parse(report).iter("testcase"):
+        trouble = next((child for child in test if child.tag in ("failure", "error", "skipped")), None)
+        status, reason = ("passed", "") if trouble is None else judge(1, trouble.text or trouble.get("message") or "")
+        yield Line(f"{name}::{test.get('name')}", status, float(test.get("time") or 0), reason)
+    report.unlink()
+
+
+def execute(arguments: list[str], folder: Path, timeout: float) -> tuple[int, str]:
+    """Exit status and all output of a Python process."""
+    try:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 124, f"took longer than {timeout:.0f} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def judge(code: int, output: str) -> tuple[str, str]:
+    """Status and reason, from how a process ended."""
+    differs = re.search(r"(NKI and \w+ differ|Is close\??:? False|matches\? False)", output)
+    if code == 0 and not differs:
+        return "passed", ""
+    if differs:
+        return "failed", differs.group(0)
+    missing = MISSING.search(output)
+    if missing:
+        return "refused", f"needs {missing.group(1)}"
+    ours = re.findall(r"(TRN\d{3}: .*)\n(?:  at     (.*)\n)?", output)
+    if ours:
+        what, where = ours[-1]
+        place = re.sub(r"^.*/", "", where)
+        return (
+            "refused" if what.startswith(("TRN414", "TRN408")) else "failed"
+        ), f"{what}{'  at ' + place if place else ''}"
+    lines = [line for line in output.strip().splitlines() if line.strip() and not line.startswith(" ")]
+    return "failed", lines[-1][:150] if lines else f"exit status {code}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
