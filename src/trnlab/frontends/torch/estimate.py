@@ -32,7 +32,7 @@ def step_time(step: Callable[..., Any], *batch: Any) -> float:
     """Seconds that `step(*batch)` takes the simulated chip, all programs that it runs added up.
 
     The step is executed once, so let it work on copies of model and optimizer. What it compiles stays compiled; its
-    steps, instructions and host operators do not count in the run. Functions of `torch.compile` start afresh afterwards.
+    steps, instructions and host operators do not count in the run. Functions of `torch.compile` start afresh then.
     """
     now = session.current()
     tally = _Tally(now.run.script if now.run is not None else "")
