@@ -103,7 +103,7 @@ def test_gradients(name):
         assert np.abs(got[n] - p.grad.numpy()).max() <= GRADIENT * p.grad.abs().max().item(), n
 
 
-def losses(precision, steps=8, *, max_norm=None, **options):
+def losses(precision, steps=6, *, max_norm=None, **options):
     torch.manual_seed(0)
     model = models.GPT(**options).to("neuron")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -113,7 +113,7 @@ def losses(precision, steps=8, *, max_norm=None, **options):
         return [step(x, y).item() for _ in range(steps)]
 
 
-def eager_losses(steps=8, *, max_norm=None, **options):
+def eager_losses(steps=6, *, max_norm=None, **options):
     torch.manual_seed(0)
     model = models.GPT(**options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -131,7 +131,7 @@ def eager_losses(steps=8, *, max_norm=None, **options):
 
 def test_training_in_fp32_is_pytorchs():
     expected = eager_losses()
-    assert expected[-1] < 0.9 * expected[0]
+    assert expected[-1] < 0.95 * expected[0]
     assert np.allclose(losses("fp32"), expected, rtol=1e-4)
 
 

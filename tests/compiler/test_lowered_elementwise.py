@@ -184,6 +184,17 @@ def test_integers():
         assert np.array_equal(got, function(torch.from_numpy(x), torch.from_numpy(y)).numpy())
 
 
+def test_integers_and_numbers():
+    x = integers(130, 33, low=2**29, high=2**30)
+
+    def function(b, x):
+        return b.add(x, 1), b.subtract(3, x), b.multiply(x, -1), b.negate(x), b.maximum(x, 7), b.and_(x, 255)
+
+    expected = (x + 1, 3 - x, -x, -x, np.maximum(x, 7), x & 255)
+    for got, want in zip(execute(build(function, x), [x]), expected, strict=True):
+        assert np.array_equal(got, want)
+
+
 def test_bits():
     x, y = integers(130, 33, high=2**31 - 1), integers(130, 33, high=2**31 - 1, seed=1)
     graph = build(lambda b, x, y: (b.and_(x, y), b.or_(x, y), b.xor(x, y)), x, y)

@@ -120,6 +120,30 @@ def test_cross_entropy_and_its_gradient(shape):
     check(function, reference, random(*shape), integers(rows, high=classes))
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (130, 33), (2, 65, 140)])
+def test_one_hot(shape):
+    """A value per row put into one column, and its sum along the row; some rows name no column that there is."""
+    last = len(shape) - 1
+
+    def function(b, ids, value):
+        columns, wanted = b.iota(shape, "int32", last), b.broadcast_in_dim(ids, shape, range(last))
+        mask = b.compare(columns, "EQ", wanted)
+        placed = b.select(mask, b.broadcast_in_dim(value, shape, range(last)), 0.0)
+        return (
+            placed,
+            b.reduce(placed, (last,)),
+            b.convert(b.select(mask, b.constant(2.0, shape=shape), 0.0), "bfloat16"),
+        )
+
+    def reference(ids, value):
+        mask = torch.arange(shape[-1]) == ids[..., None]
+        placed = torch.where(mask, value[..., None], 0.0)
+        return placed, placed.sum(-1), 2.0 * mask
+
+    ids = integers(*shape[:-1], low=-1, high=shape[-1] + 1)
+    check(function, reference, ids, random(*shape[:-1]), tolerance=0.0)
+
+
 @pytest.mark.parametrize("shape", [(5, 7), (130, 200), (2, 3, 65, 65)])
 def test_causal_mask_from_counters(shape):
     size = len(shape)

@@ -8,6 +8,8 @@ gather     of rows
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from trnlab.compiler.rewrite import rewrite
@@ -41,8 +43,43 @@ def _reduce(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value
     (x,) = operands
     kind: str = op.attrs["kind"]
     dims = tuple(d for d in op.attrs["dimensions"] if x.shape[d] > 1)
-    total = _reduce_dims(b, x, dims, kind)
+    total = _one_hot_sum(b, x) if kind == "add" and dims == (len(x.shape) - 1,) else None
+    if total is None:
+        total = _reduce_dims(b, x, dims, kind)
     return (b.reshape(total, op.result.shape) if total.shape != op.result.shape else total,)
+
+
+def _one_hot_sum(b: GraphBuilder, x: Value) -> Value | None:
+    """The sum along rows of a value in column ids[row], zeros elsewhere: the value, if there is such a column.
+
+    Backward passes of losses and embeddings spell this out over whole matrices.
+    """
+    if x.op is None or x.op.name != "select" or not is_zero(x.op.operands[2]):
+        return None
+    mask, chosen = x.op.operands[0].op, x.op.operands[1]
+    if mask is None or mask.name != "compare" or mask.attrs["comparison_direction"] != "EQ":
+        return None
+    last = len(x.shape) - 1
+    columns = [v for v in mask.operands if v.op and v.op.name == "iota" and v.op.attrs["iota_dimension"] == last]
+    ids = next((v for v in mask.operands if v not in columns), None)
+    rows, value = (None if v is None else _one_per_row(b, v) for v in (ids, chosen))
+    if not columns or rows is None or value is None:
+        return None
+    inside = b.and_(b.compare(rows, "GE", 0), b.compare(rows, "LT", x.shape[last]))
+    return b.select(inside, value, b.constant(0, value.dtype, value.shape))
+
+
+def _one_per_row(b: GraphBuilder, x: Value) -> Value | None:
+    """A value that is the same along the last dimension, without it."""
+    op, last = x.op, len(x.shape) - 1
+    if op is None or op.name != "broadcast_in_dim":
+        return None
+    (source,) = op.operands
+    kept = [(d, n) for d, n in zip(op.attrs["broadcast_dimensions"], source.shape) if d != last]
+    if prod(n for _, n in kept) != source.type.size:
+        return None
+    narrow = b.reshape(source, tuple(n for _, n in kept))
+    return b.broadcast_in_dim(narrow, x.shape[:last], tuple(d for d, _ in kept))
 
 
 def _reduce_dims(b: GraphBuilder, x: Value, dims: tuple[int, ...], kind: str) -> Value:

@@ -219,20 +219,31 @@ class Emitter:
         self.busy[engine] += cols / self._clock[engine]
 
     def copy(self, dst: AP, src: AP) -> None:
-        """Copy or cast on whichever of Vector and Scalar is less busy."""
-        if self.lighter(dst.free) is Engine.VECTOR:
+        """Copy or cast on whichever of Vector and Scalar is less busy; integers on Vector, which copies bits."""
+        if src.dtype in (int32, uint32) or self.lighter(dst.free) is Engine.VECTOR:
             self.b.tensor_copy(dst=dst, src=src)
         else:
             self.b.activation(dst=dst, data=src, op="copy")
 
     def scalar_op(self, dst: AP, data: AP, op: str, operand: Narrow, reverse: bool) -> None:
         """dst = data op operand, with a number or a [P, 1] operand."""
+        if isinstance(operand, float) and {data.dtype, dst.dtype} <= {int32, uint32}:
+            number = self.as_wide_as(data, self._whole_number(operand, data))
+            self.tensor_op(dst, *((number, data) if reverse else (data, number)), op)
+            return
         if op == "multiply" and self.lighter(dst.free) is Engine.SCALAR:
             self.b.activation(dst=dst, data=data, op="copy", scale=operand)
             return
         if op != "multiply":
             self.charge(Engine.VECTOR, dst.free)
         self.b.tensor_scalar(dst=dst, data=data, operand0=operand, op0=op, reverse0=reverse)
+
+    def _whole_number(self, number: float, like: AP) -> AP:
+        """A number as a 32-bit integer in every partition: fp32 operands would lose bits beyond 24."""
+        tile = self.narrow.take(like.partitions, 1, like.dtype)
+        self.give_later(self.narrow, tile)
+        self.b.memset(dst=tile, value=number)
+        return tile
 
     def tensor_op(self, dst: AP, x: AP, y: AP, op: str) -> None:
         """dst = x op y on whole tiles; exact integer arithmetic runs on GpSimd."""

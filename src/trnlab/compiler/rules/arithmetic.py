@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.compiler.emitter import Emitter, Narrow, Pending
+from trnlab.compiler.rules.choices import is_product
 from trnlab.compiler.rules.functions import ACTIVATION, activate
 from trnlab.compiler.tiles import origin
 from trnlab.graph.ir import Op, Value
@@ -91,9 +92,13 @@ def _tensor_scalar(e: Emitter, op: Op, data: Value, alu: str, operand: Narrow, *
 
 def _can_wait(e: Emitter, op: Op) -> bool:
     value = op.result
-    if e.plan.uses[value] != 1 or value in e.plan.stores or value.dtype is not float32:
-        return False
     reader = e.plan.reader.get(value)
+    if e.plan.uses[value] != 1 or value in e.plan.stores:
+        return False
+    if op.name == "compare" and reader is not None:
+        return e.is_wide(reader.result) and is_product(e, reader, value)
+    if value.dtype is not float32:
+        return False
     foldable = (*ALU, *ACTIVATION, "trn.gelu", "trn.gelu_dx", "compare")
     return reader is not None and reader.name in foldable and e.is_wide(reader.result)
 

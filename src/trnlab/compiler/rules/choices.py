@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trnlab.compiler.emitter import Emitter
-from trnlab.graph.ir import Op
+from trnlab.compiler.emitter import Emitter, Pending
+from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import bool_
 from trnlab.program import AP
@@ -17,6 +17,10 @@ def select(e: Emitter, op: Op) -> None:
     pred, on_true, on_false = op.operands
     if not e.is_wide(op.result):
         _narrow_select(e, op)
+        return
+    held = e.get(pred)
+    if isinstance(held, Pending):
+        _product(e, op, held)
         return
     mask = e.spread(pred)
     if e.is_wide(on_true) and not e.is_wide(on_false):
@@ -31,6 +35,26 @@ def select(e: Emitter, op: Op) -> None:
         e.copy(tile, rest)
         e.b.tensor_copy_predicated(dst=tile, src=_in_format_of(e, tile, chosen), predicate=mask)
     e.charge(Engine.VECTOR, e.frame.cols)
+
+
+def is_product(e: Emitter, op: Op, pred: Value) -> bool:
+    """Whether a select is a comparison times one value per row: that value where `pred` holds, zero elsewhere.
+
+    Such a value that is infinite or NaN makes a NaN of all of its row, not only of where it was selected.
+    """
+    if op.name != "select" or op.operands[0] is not pred or op.operands[1] is pred:
+        return False
+    return not e.is_wide(op.operands[1]) and e.part.splat(op.operands[2]) == 0.0
+
+
+def _product(e: Emitter, op: Op, compared: Pending) -> None:
+    """Both operations in one instruction."""
+    data, factor = e.ap(compared.source), e.narrow_form(op.operands[1])
+    e.charge(Engine.VECTOR, data.free)
+    e.b.tensor_scalar(
+        dst=e.dst(op.result), data=data, operand0=compared.operand, op0=compared.op, reverse0=compared.reverse,
+        operand1=factor, op1="multiply",
+    )  # fmt: skip
 
 
 def _narrow_select(e: Emitter, op: Op) -> None:

@@ -7,6 +7,7 @@ from trnlab.compiler.emitter import Emitter
 from trnlab.compiler.groups import Class
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
+from trnlab.numerics.dtypes import float32
 from trnlab.program import AP
 
 
@@ -17,6 +18,15 @@ def reduce(e: Emitter, op: Op) -> None:
         e.loader.column_sum(op.result, data, e.frame)
         return
     tile = row_sum(e, op)
+    if (
+        op.attrs["kind"] == "add"
+        and data.dtype is float32
+        and data.free > 1
+        and e.lighter(data.free) is Engine.SCALAR
+    ):
+        e.b.activation(dst=e.temp(e.wide, data), data=data, op="copy", reduce_res=tile)
+        combine(e, op, tile)
+        return
     e.charge(Engine.VECTOR, data.free)
     alu = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "multiply", "and": "min", "or": "max"}
     e.b.tensor_reduce(dst=tile, data=data, op=alu[op.attrs["kind"]], axes=1)
