@@ -67,7 +67,7 @@ def _make(routine: Routine) -> Pace:
 
 def _written(routine: Routine) -> Array:
     """For each operand whether the instruction writes it."""
-    table = np.zeros((max(isa.BY_OPCODE) + 1, 16), np.bool_)
+    table = np.zeros((max(isa.BY_OPCODE) + 1, max(len(i.operands) for i in isa.BY_OPCODE.values())), np.bool_)
     for opcode, instr in isa.BY_OPCODE.items():
         for role, spec in enumerate(instr.operands):
             table[opcode, role] = spec.role == "dst"
