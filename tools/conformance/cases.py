@@ -14,6 +14,7 @@ import numpy as np
 Names = dict[str, Any]
 Pairs = Iterator[tuple[Any, Any]]
 TOLERANCE = {"attn_fwd_v8a": 2e-2, "attn_fwd_v9": 2e-2, "attn_fwd_v10": 2e-2, "attn_fwd_v11": 2e-2}
+MUST_FAIL = {"layout-violation.py": "TRN404"}  # scripts that show a mistake: the error each must get
 CASES: dict[str, tuple[str, Callable[[Names], Pairs]]] = {}
 
 

@@ -65,7 +65,7 @@ class Format(str):
         return str(self)
 
 
-_NUMPY = {"bool": np.dtype(np.uint8), "tfloat32": np.dtype(np.float32)}
+_NUMPY: dict[str, np.dtype[Any]] = {"bool": np.dtype(np.uint8), "tfloat32": np.dtype(np.float32)}
 NAMES = (
     "bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32", "bfloat16", "tfloat32",
     "float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", *_PACKED,
@@ -76,9 +76,8 @@ _NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "bool_"
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a format by name."""
-    known: np.dtype[Any] | None = _NUMPY.get(name)
-    if known is not None:
-        return known
+    if name in _NUMPY:
+        return _NUMPY[name]
     if name in _PACKED:
         return np.dtype(f"u{_PACKED[name]}")
     found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name, name))

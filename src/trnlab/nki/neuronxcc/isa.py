@@ -3,7 +3,7 @@
 
 A mask bounds what is computed; the rest of the result is not written.
 
-Source: how kernels of aws-neuron/nki-samples at 3a99c91 call them, and the tests in nki/ of aws-neuron/aws-neuron-sdk.
+Source: how kernels of aws-neuron/nki-samples (3a99c91) and tests of aws-neuron/aws-neuron-sdk (nki/test) call them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """neuronxcc.nki.language: tensors, index expressions and maths of the old dialect.
 
-Source: how kernels of aws-neuron/nki-samples at 3a99c91 call them, and the tests in nki/ of aws-neuron/aws-neuron-sdk.
+Source: how kernels of aws-neuron/nki-samples (3a99c91) and tests of aws-neuron/aws-neuron-sdk (nki/test) call them.
 """
 
 from __future__ import annotations
