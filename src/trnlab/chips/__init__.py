@@ -8,6 +8,7 @@ faster = chips.with_figures(chip, {"dma.engine_bandwidth": 30e9})
 
 from trnlab.chips.catalog import NAMES, TARGETS, Target, get, target
 from trnlab.chips.figures import assumed, figures, from_toml, to_toml, with_figures
+from trnlab.chips.settings import apply_settings
 from trnlab.chips.spec import FEATURES, Chip, Confidence, Figure
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Confidence",
     "Figure",
     "Target",
+    "apply_settings",
     "assumed",
     "figures",
     "from_toml",

@@ -131,6 +131,7 @@ class Hbm:
 
     capacity: Figure  # bytes per core
     bandwidth: Figure  # bytes/s per core
+    alone: Figure  # bytes/s of a core while no other core uses its stack
 
     @property
     def capacity_bytes(self) -> int:
@@ -157,6 +158,9 @@ class TensorEngine(EngineSpec):
     """The 128 x 128 PE array: LoadStationary, then one moving column a cycle and pass."""
 
     weight_columns_per_cycle: Figure  # LoadStationary speed
+    rate_window: Figure  # ns; after each the array decides whether to run the next at full or at half rate
+    warm_above: Figure  # share of a half-rate window at work that makes the next one full
+    cool_below: Figure  # share of a full-rate window at work below which the next one is half
     passes: PerDtype  # passes over the array per matmul
     transpose_passes: PerDtype
     peak_flops: PerDtype  # FLOP/s, dense, best published mode
@@ -180,7 +184,7 @@ class VectorEngine(EngineSpec):
     reduce: Figure
     reduce16: Figure
     reciprocal: Figure
-    scalar_operand: Figure  # cycles more until the result when an operand is one value per partition
+    scalar_operand: Figure  # cycles more, of issue and latency, when an operand is one value per partition
 
 
 @dataclass(frozen=True)
@@ -213,9 +217,15 @@ class Dma:
     partitions_per_engine: Figure  # rows of a [128, F] transfer that one engine serves
     trigger: Figure  # ns that the issuing sequencer is busy (ScalarE, SyncE, TensorE, VectorE)
     trigger_gpsimd: Figure  # ns that GpSimdE is busy when it issues
+    trigger_ring: Figure  # ns that the sequencer is busy when descriptors lie ready in a ring in HBM
     queue_interval: Figure  # ns at least between the first bytes of two transfers of one queue
     start: Figure  # ns from the trigger's end to the first byte
     start_indirect: Figure  # the same when descriptors are made by software (gather)
+    start_ring: Figure  # the same when descriptors lie ready in a ring in HBM
+    stagger: Figure  # ns between the starts of two neighbouring engines in one transfer
+    stagger_read: Figure  # the same when the source lies in HBM
+    read_latency: Figure  # ns more until the first byte when the source lies in HBM
+    cast_rate: Figure  # speed of a transfer that changes the format
     completion: Figure  # ns from the last byte to the semaphore
 
 
@@ -225,7 +235,9 @@ class Sync:
 
     semaphore: Figure  # from a producer's end to the start of an instruction of another engine that waits for it
     program_start: Figure  # before the first instruction
+    gpsimd_start: Figure  # more before the first instruction of GpSimdE
     program_end: Figure  # after the last
+    profiler: Figure  # more before the first instruction under the profiler
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,11 @@ TENSOR = TensorEngine(
     clock=documented(2.8e9, "Hz", f"{ARCH1}:67"),
     min_interval=documented(64, "cycle", f"{ARCH1}:266-268 a matmul takes max(N, 64) cycles"),
     issue=assumed(7, "cycle", "as on NeuronCore-v3, where 128 and 512 columns were seen to take 5 and 9 cycles more"),
-    latency=measured(330, "cycle", f"{PERF} fig18 and fig20: 188 to 219 ns for a matmul of 128 columns"),
+    latency=measured(440, "cycle", f"{PERF} fig18 and fig20: 219 and 188 ns for matmuls of 128 columns"),
     weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
+    rate_window=assumed(8192 / 2.8, "ns", "as many cycles as on NeuronCore-v3"),
+    warm_above=assumed(0.8, "ratio", "as on NeuronCore-v3"),
+    cool_below=assumed(0.38, "ratio", "as on NeuronCore-v3"),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH1}:103 fp32 at a quarter of the rate"),
         documented(1, "pass", f"{ARCH1}:266-268"),
@@ -109,22 +112,32 @@ DMA = Dma(
         86, "ns", f"descriptors lie ready in a ring; {DMA_INTRO} shows 86 ns for such a trigger on Trainium2"
     ),
     trigger_gpsimd=assumed(86, "ns", "as the other engines"),
+    trigger_ring=assumed(86, "ns", f"as on Trainium2 ({DMA_INTRO} timeline)"),
     queue_interval=derived(
         850,
         "ns",
         f"{BANDWIDTH}:77-85 and its curve: a transfer of 128 short rows takes as long as one of 2.4 KiB a row",
     ),
-    start=derived(1214, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less the trigger"),
+    stagger=assumed(10, "ns", "as on Trainium2"),
+    stagger_read=assumed(28, "ns", "as on Trainium2"),
+    read_latency=assumed(130, "ns", "as on Trainium2"),
+    cast_rate=assumed(0.5, "ratio", "as on NeuronCore-v3"),
+    start=derived(1084, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less trigger and reading"),
     start_indirect=assumed(
         1214, "ns", "software makes the descriptors; its time is not published for this generation"
+    ),
+    start_ring=derived(
+        1084, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less trigger and reading"
     ),
     completion=measured(300, "ns", f"{DMA_INTRO} timeline, on Trainium2"),
 )
 
 SYNC = Sync(
     semaphore=measured(30, "ns", f"{PERF} fig16: one dependent ACTIVATE every 189 ns, each 159 ns long"),
-    program_start=measured(17_000, "ns", f"{MAMBA} profile: set-up before the first instruction"),
+    program_start=derived(10_300, "ns", f"{MAMBA} profile: 17 us of set-up, less the profiler"),
+    gpsimd_start=assumed(1_290, "ns", "as on Trainium2"),
     program_end=measured(5_000, "ns", f"{MAMBA} profile: after the last"),
+    profiler=assumed(6_700, "ns", "as on Trainium2"),
 )
 
 TRN1 = Chip(
@@ -146,6 +159,7 @@ TRN1 = Chip(
     hbm=Hbm(
         capacity=derived(16 * GIB, "byte", f"{ARCH1}:21 32 GiB for two cores"),
         bandwidth=derived(410e9, "byte/s", f"{ARCH1}:21 820 GB/s for two cores"),
+        alone=derived(410e9, "byte/s", f"{ARCH1}:21 two stacks for two cores"),
     ),
     tensor=TENSOR,
     vector=VECTOR,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from trnlab.chips.sources import (
     ARCH1,
     ARCH2,
+    ARCH3,
     CHIP2,
     DGE,
     DMA_INTRO,
@@ -39,6 +40,11 @@ TENSOR = TensorEngine(
     issue=measured(7, "cycle", f"{PROFILES}: bf16 matmuls of 128 and 512 columns every 55.3 and 217 ns"),
     latency=measured(392, "cycle", f"{PROFILES}: matmuls end 163 ns after their last column"),
     weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
+    rate_window=measured(8192 / 2.4, "ns", f"{PROFILES}: half-rate windows are multiples of 8192 cycles"),
+    warm_above=measured(
+        0.8, "ratio", f"{PROFILES}: half-rate windows 0.75 at work were followed by half, 0.83 by full"
+    ),
+    cool_below=measured(0.38, "ratio", f"{PROFILES}: full windows 0.34 at work were followed by half, 0.42 by full"),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH2}:71 fp32 at a quarter of the rate"),
         documented(1, "pass", f"{ARCH1}:266-268"),
@@ -96,22 +102,38 @@ GPSIMD = GpSimdEngine(
 DMA = Dma(
     engines=documented(16, "engine", f"{ARCH1}:613"),
     queues=documented(16, "queue", f"{DMA_INTRO}:29"),
-    engine_bandwidth=measured(27.3e9, "byte/s", f"{PROFILES}: packets of 0.25 to 4 KiB fit 5 ns + bytes / 27.3e9"),
-    descriptor=measured(5, "ns", f"{PROFILES}: packets of 0.25 to 4 KiB fit 5 ns + bytes / 27.3e9"),
+    engine_bandwidth=measured(
+        23.8e9,
+        "byte/s",
+        f"{PROFILES}: packets of 0.25 to 2 KiB take 5 ns + bytes / 23.8e9 on average, 27.3e9 at best",
+    ),
+    descriptor=measured(5, "ns", f"{PROFILES}: packets of 0.25 to 2 KiB take 5 ns + bytes / 23.8e9 on average"),
     descriptor_bytes=measured(4 * KIB, "byte", f"{PROFILES}: no longer data packets"),
     partitions_per_engine=documented(8, "partition", f"{DMA_INTRO}:34"),
     trigger=measured(570, "ns", f"{PROFILES}: SyncE and ScalarE are busy 541 to 613 ns; {DGE} says about 600"),
+    trigger_ring=measured(86, "ns", f"{DMA_INTRO} timeline of a load of 32 KiB"),
     trigger_gpsimd=measured(43, "ns", f"{PROFILES}: GpSimdE is busy 31 to 75 ns"),
     queue_interval=measured(580, "ns", f"{PROFILES}: GpSimdE's transfers follow every 581 ns, SyncE's every 606 ns"),
-    start=measured(800, "ns", f"{PROFILES}: first byte 670 to 960 ns after the trigger's end"),
-    start_indirect=measured(700, "ns", f"{PROFILES}: first byte 600 to 730 ns after GpSimdE's trigger"),
+    start=measured(690, "ns", f"{PROFILES}: from SBUF, first byte 660 to 710 ns after the trigger's end"),
+    start_indirect=measured(590, "ns", f"{PROFILES}: from SBUF, first byte 580 to 600 ns after GpSimdE's trigger"),
+    start_ring=measured(
+        813, "ns", f"{DMA_INTRO} timeline: a store's first byte 899 ns after the start of the trigger"
+    ),
+    stagger=measured(10, "ns", f"{PROFILES}: from SBUF, the last engine starts 140 to 180 ns after the first"),
+    stagger_read=measured(28, "ns", f"{PROFILES}: from HBM, the last engine starts 180 to 560 ns after the first"),
+    read_latency=measured(130, "ns", f"{PROFILES}: first byte of a small load 80 to 150 ns later than of a store"),
+    cast_rate=documented(0.5, "ratio", f"{ARCH3}:270 half the rate in the DMA engines' arithmetic; {PROFILES} agree"),
     completion=measured(310, "ns", f"{DMA_INTRO} timelines: 298 and 328 ns; {PROFILES} agree"),
 )
 
 SYNC = Sync(
     semaphore=measured(34, "ns", f"{PROFILES}: between VectorE and ScalarE, and from an engine to itself"),
-    program_start=measured(13_500, "ns", f"{PROFILES}: first DMA trigger 13.5 us after the start"),
-    program_end=assumed(5_000, "ns", "as on Trainium1"),
+    program_start=derived(
+        6_800, "ns", f"{PROFILES}: the first trigger 13.3 to 13.7 us after the start, less the profiler"
+    ),
+    gpsimd_start=measured(1_290, "ns", f"{PROFILES}: its first trigger 1.28 to 1.32 us after SyncE's"),
+    program_end=measured(1_780, "ns", f"{PROFILES}: 2.08 to 2.10 us after the last byte, its semaphore included"),
+    profiler=derived(6_700, "ns", f"{PROFILES}: total time less the same kernel's latency without it, median of six"),
 )
 
 TRN2 = Chip(
@@ -150,6 +172,7 @@ TRN2 = Chip(
     hbm=Hbm(
         capacity=derived(12 * GIB, "byte", f"{ARCH2}:16 a stack of 24 GiB for two cores"),
         bandwidth=derived(362.5e9, "byte/s", f"{CHIP2}:30 2.9 TB/s for eight cores; profilers state 716e9 for two"),
+        alone=measured(716e9, "byte/s", f"{PROFILES} state it, of the stack that two cores share"),
     ),
     tensor=TENSOR,
     vector=VECTOR,

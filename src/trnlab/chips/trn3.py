@@ -30,6 +30,9 @@ TENSOR = replace(
     clock=documented(2.4e9, "Hz", f"{ARCH3}:49"),
     issue=assumed(7, "cycle", f"{_V3}, whose clock it has"),
     latency=assumed(392, "cycle", f"{_V3}, whose clock it has"),
+    rate_window=assumed(8192 / 2.4, "ns", f"{_V3}, whose clock it has"),
+    warm_above=assumed(0.8, "ratio", _V3),
+    cool_below=assumed(0.38, "ratio", _V3),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH3}:68 fp32 at a quarter of the rate"),
         documented(1, "pass", f"{ARCH1}:266-268, not restated for this generation"),
@@ -84,16 +87,25 @@ DMA = replace(
     descriptor_bytes=assumed(4 * KIB, "byte", _V3),
     trigger=assumed(570, "ns", f"{_V3}; {DGE} says about 600"),
     trigger_gpsimd=assumed(43, "ns", _V3),
+    trigger_ring=assumed(86, "ns", _V3),
     queue_interval=assumed(580, "ns", _V3),
-    start=assumed(800, "ns", _V3),
-    start_indirect=assumed(700, "ns", _V3),
+    start=assumed(690, "ns", _V3),
+    start_indirect=assumed(590, "ns", _V3),
+    start_ring=assumed(813, "ns", _V3),
+    stagger=assumed(10, "ns", _V3),
+    stagger_read=assumed(28, "ns", _V3),
+    read_latency=assumed(130, "ns", _V3),
+    cast_rate=assumed(1.0, "ratio", f"{ARCH3}:264-272 arithmetic at the full rate"),
     completion=assumed(310, "ns", f"{_V3} ({DMA_INTRO})"),
 )
 
 SYNC = replace(
     trn2.SYNC,
     semaphore=assumed(34, "ns", _V3),
-    program_start=assumed(13_500, "ns", _V3),
+    program_start=assumed(6_800, "ns", _V3),
+    gpsimd_start=assumed(1_290, "ns", _V3),
+    program_end=assumed(1_780, "ns", _V3),
+    profiler=assumed(6_700, "ns", _V3),
 )
 
 TRN3 = Chip(
@@ -132,6 +144,7 @@ TRN3 = Chip(
     hbm=Hbm(
         capacity=derived(18 * GIB, "byte", f"{ARCH3}:16 144 GiB for eight cores"),
         bandwidth=derived(587.5e9, "byte/s", f"{ARCH3}:16 4.7 TB/s for eight cores; {CHIP3} says 4.9"),
+        alone=derived(1175e9, "byte/s", f"{ARCH3}:16 4.7 TB/s in four stacks"),
     ),
     tensor=TENSOR,
     vector=VECTOR,

@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     _cache(commands.add_parser("cache", help="look into the compile cache"))
     _profile(commands.add_parser("profile", help="open a run again: summary, report, trace"))
     _isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
+    _validate(commands.add_parser("validate", help="the model of time against measurements of real chips"))
     return top
 
 
@@ -58,6 +59,7 @@ def _run(command: argparse.ArgumentParser) -> None:
     add("--out", metavar="DIR", type=Path, help="folder of the run; default: runs/<script>-<n>")
     add("--stochastic-rounding", action="store_true", help="round to bf16 stochastically, reproducibly")
     add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
+    add("--set", metavar="FIGURE=VALUE", action="append", help="what if, e.g. chip.dma.engine_bandwidth=30GBps")
     add("--check-nan", action="store_true", help="stop at the first instruction that makes a NaN or infinity")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
     add("script", metavar="SCRIPT", type=Path)
@@ -89,6 +91,11 @@ def _profile(command: argparse.ArgumentParser) -> None:
 
 def _isa(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME", nargs="?", help="an instruction: operands, limits, meaning")
+
+
+def _validate(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
+    command.add_argument("--only", metavar="TEXT", help="only measurements whose name or kernel contains this")
 
 
 def _cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:

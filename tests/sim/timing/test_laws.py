@@ -191,7 +191,7 @@ def test_wider_instructions_never_cost_less(chip):
         for work in routine.works:
             if work.kind.startswith("dma"):
                 twice = work.__class__(**{**fields(work), "m": 2 * work.m, "nbytes": 2 * work.nbytes})
-                a, b = (dma_cost(w, chip, Engine.SYNC, 1) for w in (work, twice))
+                a, b = (dma_cost(w, chip, Engine.SYNC, from_hbm=True, to_hbm=False) for w in (work, twice))
                 assert b.share >= a.share
                 assert (b.trigger, b.start, b.lanes) == (a.trigger, a.start, a.lanes)
             else:
@@ -210,7 +210,7 @@ def test_every_cost_class_has_a_rule(chip):
     for kind in COST_CLASSES:
         work = Work(kind, 512, 1, 128, 2, "bfloat16", nbytes=65536)
         if kind.startswith("dma"):
-            cost = dma_cost(work, chip, Engine.SYNC, 1)
+            cost = dma_cost(work, chip, Engine.SYNC, from_hbm=True, to_hbm=False)
             assert cost.lanes == 16
             assert cost.share > 0
         else:

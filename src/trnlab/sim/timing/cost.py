@@ -21,6 +21,8 @@ from trnlab.isa.base import Engine, Work
 from trnlab.units import PS_PER_NS, PS_PER_S, cycles_to_ps
 
 HALF = ("bfloat16", "float16")  # of `Work.dtype` for 16-bit modes
+_WITH_SCALAR = ("tensor_scalar", "tensor_scalar_reduce", "scalar_tensor_tensor")
+FP8 = ("float8_e4m3", "float8_e5m2", "float8_e4m3fn")
 
 
 class Cost(NamedTuple):
@@ -40,13 +42,14 @@ class DmaCost(NamedTuple):
     """Cost of a transfer, in picoseconds.
 
     trigger: the issuing engine is busy. start: from then to the first byte. share: one DMA engine is busy. lanes: how
-    many of them take part.
+    many of them take part. stagger: each of them starts so much after the one before.
     """
 
     trigger: int
     start: int
     share: int
     lanes: int
+    stagger: int
 
 
 def work_cost(work: Work, chip: Chip) -> Cost:
@@ -54,27 +57,39 @@ def work_cost(work: Work, chip: Chip) -> Cost:
     return _CLASSES[work.kind.partition(".")[0]](work, chip)
 
 
-def dma_cost(work: Work, chip: Chip, engine: Engine, hbm_sides: int) -> DmaCost:
-    """Cost of a transfer issued by `engine`; `hbm_sides` of its two sides lie in HBM."""
-    dma = chip.dma
+def dma_cost(work: Work, chip: Chip, engine: Engine, *, from_hbm: bool, to_hbm: bool) -> DmaCost:
+    """Cost of a transfer issued by `engine`."""
+    dma, hbm_sides = chip.dma, from_hbm + to_hbm
     lanes, descriptors, size = _spread(work, chip, hbm_sides)
     rate = dma.engine_bandwidth.value
     if hbm_sides:
         rate = min(rate, chip.hbm.bandwidth.value / dma.engines.value / hbm_sides)
+    if work.dtype == "mixed":
+        rate *= dma.cast_rate.value
+    rate *= _DMA_RATES[work.kind](hbm_sides) if work.kind in _DMA_RATES else 1.0
     share = descriptors * (dma.descriptor.value * PS_PER_NS + size * PS_PER_S / rate)
-    by_software = engine is Engine.GPSIMD or work.kind == "dma.gather"
-    return DmaCost(
-        trigger=_ns((dma.trigger_gpsimd if engine is Engine.GPSIMD else dma.trigger).value),
-        start=_ns((dma.start_indirect if by_software else dma.start).value),
-        share=round(share),
-        lanes=lanes,
-    )
+    trigger, start = _issue(work, chip, engine)
+    start += dma.read_latency.value if from_hbm else 0
+    stagger = dma.stagger_read if from_hbm else dma.stagger
+    return DmaCost(_ns(trigger), _ns(start), share=round(share), lanes=lanes, stagger=_ns(stagger.value))
+
+
+def _issue(work: Work, chip: Chip, engine: Engine) -> tuple[float, float]:
+    """How long the sequencer is busy, and from then to the first byte, by who makes the descriptors, in ns."""
+    dma = chip.dma
+    if work.kind == "dma.ring":
+        return dma.trigger_ring.value, dma.start_ring.value
+    if engine is Engine.GPSIMD or work.kind == "dma.gather":
+        return dma.trigger_gpsimd.value, dma.start_indirect.value
+    return dma.trigger.value, dma.start.value
 
 
 def _spread(work: Work, chip: Chip, hbm_sides: int) -> tuple[int, int, float]:
     """Engines that serve a transfer, descriptors of each, bytes of a descriptor."""
     dma = chip.dma
     engines, longest = int(dma.engines.value), int(dma.descriptor_bytes.value)
+    if work.kind == "dma.transpose" and not chip.has("dma_transpose"):
+        longest = work.itemsize  # every element goes its own way
     pieces = -(-work.n // longest)  # a long run is cut
     descriptors, size = work.m * pieces, work.n / pieces
     if hbm_sides == 2:
@@ -96,6 +111,8 @@ def _engine_cost(spec: EngineSpec, streamed: float, *, issue: float, latency: fl
 def _tensor(work: Work, chip: Chip) -> Cost:
     pe = chip.tensor
     passes = (pe.transpose_passes if work.kind == "pe.transpose" else pe.passes).of(work.dtype).value
+    if work.kind == "pe.matmul_onezero":
+        passes = max(passes / 2, 1.0)  # nki.isa.nc_matmul: twice as fast in float32
     instructions = max(1.0, passes / 2)  # the array does two passes per instruction pair
     streamed = max(work.n, pe.min_interval.value) * passes
     load = work.m / pe.weight_columns_per_cycle.value * passes
@@ -108,28 +125,44 @@ def _vector(work: Work, chip: Chip) -> Cost:
     vector = chip.vector
     name = work.kind.partition(".")[2]
     streamed = work.n * _VECTOR_RATES.get(name, _copy_rate)(work, chip) * _stride_factor(work, chip)
-    latency = vector.latency.value
-    if name in ("tensor_scalar", "scalar_tensor_tensor"):
-        latency += vector.scalar_operand.value
-    return _engine_cost(vector, streamed, issue=vector.issue.value, latency=latency)
+    if name == "tensor_scalar_reduce":
+        streamed += vector.min_interval.value  # isa_docs.md:4293
+    reading = vector.scalar_operand.value if name in _WITH_SCALAR else 0
+    return _engine_cost(vector, streamed, issue=vector.issue.value + reading, latency=vector.latency.value + reading)
 
 
 def _scalar(work: Work, chip: Chip) -> Cost:
     scalar = chip.scalar
-    table = work.m if work.kind.startswith("scalar.activation") else 0
+    table = work.m if work.kind.startswith("scalar.activat") else 0
     issue, latency = (scalar.function_issue, scalar.function_latency) if table else (scalar.issue, scalar.latency)
-    streamed = work.n * _stride_factor(work, chip)
-    if work.kind == "scalar.activation_reduce":
+    copies = work.kind in ("scalar.tensor_copy", "scalar.tensor_scalar")
+    fast = copies and chip.has("scalar_fast_modes") and _narrow(work, chip)
+    streamed = work.n * _stride_factor(work, chip) * (0.5 if fast else 1.0)  # trainium3_arch.rst:56, 218
+    if work.kind in ("scalar.activation_reduce", "scalar.activate2_reduce"):
         streamed += scalar.accumulator_read.value
     return _engine_cost(scalar, streamed, issue=issue.value, latency=latency.value)._replace(table=table)
 
 
 def _gpsimd(work: Work, chip: Chip) -> Cost:
     gpsimd = chip.gpsimd
+    if work.kind in _GPSIMD_CYCLES:
+        cycles = _GPSIMD_CYCLES[work.kind](work, chip)
+        return _engine_cost(gpsimd, cycles, issue=gpsimd.issue.value, latency=gpsimd.latency.value)
     rate = 1.0 if work.kind in ("gpsimd.iota", "gpsimd.affine_select") else gpsimd.elementwise.value
     if work.kind == "gpsimd.tensor_scalar" and work.m:
         rate = gpsimd.rsqrt.value
     return _engine_cost(gpsimd, work.n * rate, issue=gpsimd.issue.value, latency=gpsimd.latency.value)
+
+
+def _sequencer(work: Work, chip: Chip) -> Cost:
+    """Registers and barriers: no data path of an engine is at work. Nothing is published; assumed short."""
+    busy = chip.sync.semaphore.value * (2 if work.kind == "sequencer.barrier" else 1)
+    return Cost(_ns(busy), 0)
+
+
+def _narrow(work: Work, chip: Chip) -> bool:
+    """Whether the streamed formats run in the 16-bit modes."""
+    return work.dtype in HALF or (work.dtype in FP8 and chip.has("fp8_fast_modes"))
 
 
 def _stride_factor(work: Work, chip: Chip) -> float:
@@ -139,7 +172,7 @@ def _stride_factor(work: Work, chip: Chip) -> float:
 def _copy_rate(work: Work, chip: Chip) -> float:
     """Cycles per element of one input stream: tensor_copy, tensor_scalar and what is like them."""
     vector = chip.vector
-    if work.dtype in HALF and not (work.strided and work.psum):
+    if _narrow(work, chip) and not (work.strided and work.psum):
         return (vector.copy16_strided if work.strided or work.psum else vector.copy16).value
     plain = work.itemsize == 4 and work.dtype != "mixed" and not work.psum and not work.strided
     return (vector.copy_sbuf32 if plain else vector.copy).value
@@ -172,6 +205,36 @@ def _ns(value: float) -> int:
     return round(value * PS_PER_NS)
 
 
+def _one_input(work: Work, chip: Chip) -> float:
+    return chip.vector.copy.value
+
+
+def _four_at_once(work: Work, chip: Chip) -> float:
+    """What trainium3_arch.rst:172, 179, 206 gives as four elements a cycle: the fastest mode of a copy."""
+    return chip.vector.copy16.value
+
+
+def _local_gather(work: Work, chip: Chip) -> float:
+    """isa_docs.md:5823, without the 150 cycles that every instruction of GpSimd pays."""
+    overlap = (28 + 4 * work.m) / (4 * work.m) / min(4 / work.itemsize, work.m)
+    return work.n * work.m / overlap
+
+
+def _n_gather(work: Work, chip: Chip) -> float:
+    groups = -(-work.n // 512)  # nki.isa.nc_n_gather: one group of instructions each
+    return work.n * chip.gpsimd.elementwise.value + (groups - 1) * chip.gpsimd.issue.value
+
+
+_GPSIMD_CYCLES: dict[str, Callable[[Work, Chip], float]] = {
+    "gpsimd.local_gather": _local_gather,
+    "gpsimd.nc_n_gather": _n_gather,
+    "gpsimd.topk": lambda work, chip: 4 * work.n + work.m,  # nki.isa.topk
+}
+# Share of the copy rate that is left: trainium2_arch.rst:321, 340 and trainium3_arch.rst:270. By sides in HBM.
+_DMA_RATES: dict[str, Callable[[int], float]] = {
+    "dma.transpose": lambda hbm_sides: 0.9 if hbm_sides else 0.5,
+    "dma.compute": lambda hbm_sides: 0.5,
+}
 _VECTOR_RATES: dict[str, Callable[[Work, Chip], float]] = {
     "memset": _memset_rate,
     "tensor_tensor": _two_input_rate,
@@ -180,13 +243,23 @@ _VECTOR_RATES: dict[str, Callable[[Work, Chip], float]] = {
     "tensor_copy_predicated": _select_rate,
     "tensor_reduce": _reduce_rate,
     "reciprocal": lambda work, chip: chip.vector.reciprocal.value,
-    "nc_transpose": lambda work, chip: chip.vector.copy.value,
-    "dropout": lambda work, chip: chip.vector.copy.value,
-    "rng": lambda work, chip: chip.vector.copy.value,
-}
+    "tensor_tensor_scan": lambda work, chip: chip.vector.two_inputs.value,
+    "bn_aggr": lambda work, chip: 13 / 3,  # isa_docs.md:4693
+    "exponential": _four_at_once,
+    "quantize_mx": _four_at_once,
+    "rand2": _four_at_once,
+    **dict.fromkeys(
+        (
+            "nc_transpose", "dropout", "rng", "range_select", "tensor_scalar_cumulative", "max8", "nc_find_index8",
+            "nc_match_replace8", "bn_stats", "nc_stream_shuffle", "set_rng_seed", "rand_set_state", "rand_get_state",
+        ),
+        _one_input,
+    ),
+}  # fmt: skip
 _CLASSES: dict[str, Callable[[Work, Chip], Cost]] = {
     "pe": _tensor,
     "vector": _vector,
     "scalar": _scalar,
     "gpsimd": _gpsimd,
+    "sequencer": _sequencer,
 }

@@ -6,6 +6,8 @@ An instruction starts when its engine has issued the one before and all its oper
     read        the last write of the slot is done, plus a semaphore, whoever wrote
     overwrite   the last write and all reads of the slot by *other* engines are done, plus a semaphore; an engine's
                 own earlier instructions precede by the order of its pipeline
+    half rate   the PE array looks back on each window of its clock: after a full-rate one with little work the next
+                runs at half rate, after a half-rate one full of work at full rate (only where windows are asked for)
     DMA         the issuing engine is busy with the trigger only; the transfer follows on the DMA engines ("lanes"),
                 in order within its queue; a transfer that is ready early may run before one that was issued earlier
                 on another queue, so lanes remember their idle gaps
@@ -33,9 +35,11 @@ READ, WRITE = 1, 2
 TENSOR, VECTOR, SCALAR = 0, 1, 2
 
 # Columns of a cost row, see `plan`.
-ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, RING, SHARE, FIRST_LANE, NUM_LANES = range(10)
-ROW = 10
+ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER = range(11)
+ROW = 11
 SBUF_PORT, PSUM_PORT = 1, 2  # bits of PORTS
+
+WINDOW_END, WORKED, HALF_RATE = range(3)  # of `Clocks.window`
 
 # Why an instruction did not start earlier.
 START, ISSUE, RAW, WAR, WAW, PORT = range(6)
@@ -47,6 +51,7 @@ class Clocks:
     def __init__(self, base: int) -> None:
         self.engine_free = np.full(ENGINES, base, np.int64)
         self.engine_last = np.full(ENGINES, -1, np.int64)
+        self.window = np.array([base, 0, 1], np.int64)  # of the PE array: it starts at half rate
         self.table = np.zeros(1, np.int64)  # table set that ScalarE holds
         self.ring_begin = np.full((RINGS, 2), NEVER, np.int64)  # first byte of the last transfer, and which it was
         self.ring_free = np.full((RINGS, LANES), NEVER, np.int64)
@@ -87,6 +92,10 @@ def run(
     interval: int,
     completion: int,
     table_load: int,
+    rate_window: int,
+    warm_above: int,
+    cool_below: int,
+    window: Ints,
     engine_free: Ints,
     engine_last: Ints,
     table: Ints,
@@ -139,6 +148,8 @@ def run(
         busy = row[BUSY]
         if engine == TENSOR and not is_dma and t > engine_free[engine]:
             busy += row[EXPOSED]
+        if rate_window and engine == TENSOR and not is_dma:
+            busy = _paced(t, busy, rate_window, warm_above, cool_below, window)
         if row[TABLE] != 0 and row[TABLE] != table[0]:
             table[0] = row[TABLE]
             busy += table_load
@@ -181,6 +192,26 @@ def run(
                     if finish > write[s]:
                         write[s] = finish
                     writer[s], write_index[s] = who, index
+
+
+@njit(cache=True)
+def _paced(t: int, work: int, length: int, warm_above: int, cool_below: int, window: Ints) -> int:
+    """How long the PE array takes from `t` on for what takes `work` at full rate."""
+    now = t
+    while True:
+        while window[WINDOW_END] <= now:
+            limit = warm_above if window[HALF_RATE] else cool_below
+            window[HALF_RATE] = 1 if window[WORKED] < limit else 0
+            window[WORKED] = 0
+            window[WINDOW_END] += length
+        left = window[WINDOW_END] - now
+        needed = 2 * work if window[HALF_RATE] else work
+        if needed <= left:
+            window[WORKED] += needed
+            return now + needed - t
+        window[WORKED] += left
+        work -= left // 2 if window[HALF_RATE] else left
+        now += left
 
 
 @njit(cache=True)
@@ -238,11 +269,13 @@ def _transfer(
     if issued > ready:
         by = ring_begin[ring, 1]
     lanes = range(row[FIRST_LANE], row[FIRST_LANE] + row[NUM_LANES])
+    delay = np.int64(0)
     gap_may_fit = False
     for lane in lanes:
         gap_may_fit |= gap_end[lane] >= issued + share
     for lane in lanes:
-        earliest, before = issued, by
+        earliest, before = issued + delay, by
+        delay += row[STAGGER]
         if ring_free[ring, lane] > earliest:
             earliest, before = ring_free[ring, lane], ring_last[ring, lane]
         fits = _fitting(gaps[lane], num_gaps[lane], earliest, share) if gap_may_fit else -1

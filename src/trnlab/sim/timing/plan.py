@@ -112,6 +112,8 @@ def _opcode_tables() -> tuple[Array, Array]:
             roles[code, i] = order.WRITE if spec.role == "dst" else order.READ
             if spec.rw:
                 roles[code, i] |= _READ_IF_ASKED
+            if spec.state:
+                roles[code, i] = 0  # registers of the engine, used in its own order
     return roles, is_dma
 
 
@@ -128,7 +130,7 @@ def _destination_reads(routine: Routine) -> Array:
     used = np.bincount(routine.opcode.astype(np.int64) * width + routine.attr, minlength=1)
     for pair in np.flatnonzero(used):
         instr, attrs = isa.BY_OPCODE[int(pair) // width], dict(routine.attr_table[int(pair) % width])
-        reads[pair] = Engine.TENSOR not in instr.engines and instr.reads_destination(attrs)
+        reads[pair] = instr.engines[0] is not Engine.TENSOR and instr.reads_destination(attrs)
     return reads
 
 
@@ -169,11 +171,14 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
             0,
             0,
             0,
+            0,
         ]
-    dma = dma_cost(work, chip, key.engine, key.in_hbm.bit_count())
+    dma = dma_cost(
+        work, chip, key.engine, from_hbm=bool(key.in_hbm & _SRC_IN_HBM), to_hbm=bool(key.in_hbm & _DST_IN_HBM)
+    )
     ring = key.engine * _QUEUES + key.queue
     first = min(key.lane, order.LANES - dma.lanes)
-    return [key.engine, dma.trigger, dma.start, 0, 0, 0, ring, dma.share, first, dma.lanes]
+    return [key.engine, dma.trigger, dma.start, 0, 0, 0, ring, dma.share, first, dma.lanes, dma.stagger]
 
 
 def _ports(engine: Engine, work: Work, chip: Chip) -> int:
@@ -209,9 +214,15 @@ def _info(key: _Key, work: Work, row: Ints) -> OpInfo:
 
 _NAMES = {
     "pe.matmul": "nc_matmul",
+    "pe.matmul_onezero": "nc_matmul",
+    "pe.matmul_mx": "nc_matmul_mx",
     "pe.transpose": "nc_transpose",
     "dma.copy": "dma_copy",
+    "dma.ring": "dma_copy",
     "dma.gather": "dma_gather",
+    "dma.transpose": "dma_transpose",
+    "dma.compute": "dma_compute",
+    "dma.sendrecv": "sendrecv",
 }
 
 

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import Location
+from trnlab.isa.base import Engine
 from trnlab.program.routine import Call, Program, Routine, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
@@ -15,33 +18,61 @@ from trnlab.timeline import CallInfo, Timeline
 from trnlab.units import PS_PER_NS
 
 
-def time_program(program: Program, chip: Chip) -> Timeline:
+def time_program(
+    program: Program, chip: Chip, *, profiled: bool = False, window_phase: int | None = None
+) -> Timeline:
     """When each instruction of one run of `program` starts and ends on one core of `chip`.
 
-    The same program and chip give the same timeline, always. Raises KeyError for a cost class without a rule.
+    The same arguments give the same timeline, always. Raises KeyError for a cost class without a rule.
+    profiled: under the profiler, which lengthens the start. window_phase: when some half-rate window of the PE array
+    begins, in picoseconds from the start of the program; without it the array always runs at full rate.
     """
     plans = [plan(routine, chip) for routine in program.routines]
     out = _Columns(program.num_instructions)
-    clocks = order.Clocks(_ps(chip.sync.program_start.value))
+    startup = _startup(chip, profiled)
+    clocks = order.Clocks(startup)
+    clocks.engine_free[Engine.GPSIMD] += _ps(chip.sync.gpsimd_start.value)
+    rate = _HalfRate.of(chip, window_phase)
+    clocks.window[order.WINDOW_END] = window_phase or 0
     memories = Memories(program, plans, chip)
     first = 0
     for call, routine in program:
         slots = memories.enter(call, routine)
-        _run(plans[call.routine], first, clocks, slots, out, chip)
+        _run(plans[call.routine], first, clocks, slots, out, chip, rate)
         memories.leave(call, routine, slots)
         first += len(routine)
-    return _timeline(program, chip, plans, out)
+    return _timeline(program, chip, plans, out, startup)
 
 
-def time_routine(routine: Routine, chip: Chip) -> Timeline:
-    """The timeline of one call of a routine whose parameters are at rest in HBM."""
+def time_routine(
+    routine: Routine, chip: Chip, *, profiled: bool = False, window_phase: int | None = None
+) -> Timeline:
+    """The timeline of one call of a routine whose parameters are at rest in HBM; see `time_program`."""
     tensors = []
     for index in routine.params:
         b = routine.buffers[index]
         tensors.append(Tensor(b.id, b.name, b.shape, b.dtype, b.nbytes, "input"))
     call = Call(0, tuple(t.id for t in tensors), label=routine.name)
     inputs = tuple(t.id for t in tensors)
-    return time_program(Program(routine.name, routine.target, (routine,), tuple(tensors), (call,), inputs, ()), chip)
+    program = Program(routine.name, routine.target, (routine,), tuple(tensors), (call,), inputs, ())
+    return time_program(program, chip, profiled=profiled, window_phase=window_phase)
+
+
+class _HalfRate(NamedTuple):
+    """The clock control of the PE array in picoseconds; all zero when it is not modelled."""
+
+    window: int = 0
+    warm_above: int = 0
+    cool_below: int = 0
+
+    @classmethod
+    def of(cls, chip: Chip, phase: int | None) -> _HalfRate:
+        """That of a chip."""
+        if phase is None:
+            return cls()
+        pe = chip.tensor
+        window = pe.rate_window.value
+        return cls(_ps(window), _ps(window * pe.warm_above.value), _ps(window * pe.cool_below.value))
 
 
 class _Columns:
@@ -53,7 +84,9 @@ class _Columns:
         self.cause = np.empty(count, np.int8)
 
 
-def _run(p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Columns, chip: Chip) -> None:
+def _run(
+    p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Columns, chip: Chip, rate: _HalfRate
+) -> None:
     here = slice(first, first + len(p.row_of))
     order.run(
         p.rows,
@@ -67,6 +100,10 @@ def _run(p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Co
         _ps(chip.dma.queue_interval.value),
         _ps(chip.dma.completion.value),
         _ps(chip.scalar.table_load.value),
+        rate.window,
+        rate.warm_above,
+        rate.cool_below,
+        clocks.window,
         clocks.engine_free,
         clocks.engine_last,
         clocks.table,
@@ -95,8 +132,12 @@ def _run(p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Co
     )
 
 
-def _timeline(program: Program, chip: Chip, plans: list[Plan], out: _Columns) -> Timeline:
-    startup = _ps(chip.sync.program_start.value)
+def _startup(chip: Chip, profiled: bool) -> int:
+    """When the first instruction may start."""
+    return _ps(chip.sync.program_start.value + (chip.sync.profiler.value if profiled else 0))
+
+
+def _timeline(program: Program, chip: Chip, plans: list[Plan], out: _Columns, startup: int) -> Timeline:
     last = int(out.done.max()) if len(out.done) else startup
     base = np.cumsum([0, *(len(p.ops) for p in plans)])
     calls, engines, ops, first = [], [], [], 0

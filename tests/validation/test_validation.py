@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measurements are well formed, the model meets them, and the report says how well."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+
+import pytest
+
+from trnlab import chips
+from trnlab.cli.main import main
+from trnlab.sim.timing import time_routine
+from trnlab.validation import Split, load, report, to_json, validate
+from trnlab.validation.anchors import parse
+from trnlab.validation.kernels import KERNELS, attention, matmul
+from trnlab.validation.quantities import predict
+
+TRN2 = chips.get("trn2")
+MEASUREMENTS = load()
+PROFILES = [m for m in MEASUREMENTS if m.group == "profiles"]
+
+
+def errors(results, wanted):
+    return [abs(r.error) for r in results if r.anchor.quantity.startswith(wanted)]
+
+
+def test_every_measurement_names_a_chip_a_kernel_and_a_source():
+    assert len({m.name for m in MEASUREMENTS}) == len(MEASUREMENTS) > 40
+    for m in MEASUREMENTS:
+        assert m.chip in chips.NAMES
+        assert m.kernel in KERNELS
+        assert m.source
+        assert m.anchors
+        assert all(a.value > 0 for a in m.anchors)
+
+
+def test_both_splits_are_there_and_long_sequences_are_checks():
+    splits = {a.split for m in MEASUREMENTS for a in m.anchors}
+    assert splits == {Split.CALIBRATION, Split.CHECK}
+    for m in PROFILES:
+        wanted = Split.CHECK if m.sizes["seq"] > 512 else Split.CALIBRATION
+        assert {a.split for a in m.anchors} == {wanted}, m.name
+
+
+@pytest.fixture(scope="module")
+def profiles():
+    return validate(PROFILES)
+
+
+def test_total_times_of_the_profiles_are_met_within_10_percent(profiles):
+    assert max(errors(profiles, "total")) < 0.10
+
+
+def test_single_instructions_of_the_profiles_are_met_within_10_percent_in_the_median(profiles):
+    assert median(errors(profiles, "duration")) < 0.02
+    assert max(errors(profiles, "duration")) < 0.12
+
+
+@pytest.mark.parametrize(("engine", "limit"), [("vector", 0.10), ("scalar", 0.10), ("tensor", 0.14), ("dma", 0.18)])
+def test_busy_times_of_the_profiles(profiles, engine, limit):
+    """Ten percent is the aim; the limits of TensorE and the DMA engines hold what is reached."""
+    assert max(errors(profiles, f"active {engine}")) < limit
+
+
+def test_the_report_has_a_line_per_anchor_and_medians(profiles):
+    text = report(profiles)
+    assert text.count("calibration") + text.count("check") >= len(profiles)
+    assert "profiles: total time" in text
+    data = json.loads(to_json(profiles))
+    assert len(data["anchors"]) == len(profiles)
+    first = data["anchors"][0]
+    assert first["error"] == pytest.approx(first["predicted"] / first["measured"] - 1)
+    assert {"what", "anchors", "median", "worst"} == set(data["summary"][0])
+
+
+@pytest.mark.parametrize("name", ["load_per_tile", "hoisted", "blocked_free"])
+def test_matmul_versions_do_the_same_work(name):
+    kernel = getattr(matmul, name)
+    timeline = time_routine(kernel(TRN2, m=512, k=512, n=1024), TRN2)
+    flops = sum(op.flops * int((timeline.op == i).sum()) for i, op in enumerate(timeline.ops) if "pe." in op.kind)
+    assert flops == 2 * 512 * 512 * 1024
+
+
+def test_hoisting_and_blocking_move_less():
+    kernels = (matmul.load_per_tile, matmul.hoisted, matmul.blocked_free)
+    moved = []
+    for kernel in kernels:
+        timeline = time_routine(kernel(TRN2, m=1024, k=512, n=2048), TRN2)
+        moved.append(sum(op.hbm_read * int((timeline.op == i).sum()) for i, op in enumerate(timeline.ops)))
+    assert moved[0] > moved[1] > moved[2]
+
+
+@pytest.mark.parametrize("seq", [512, 1024, 2048, 4096])
+def test_fusing_saves_time_and_traffic(seq):
+    fused, unfused = (
+        time_routine(kernel(TRN2, seq=seq, dtype="bfloat16"), TRN2) for kernel in (attention.fused, attention.unfused)
+    )
+    assert fused.total < unfused.total
+    assert sum(op.hbm_write for op in fused.ops) < sum(op.hbm_write for op in unfused.ops)
+
+
+def test_the_profiler_lengthens_the_start_only():
+    routine = attention.fused(TRN2, seq=512, dtype="bfloat16")
+    plain, profiled = time_routine(routine, TRN2), time_routine(routine, TRN2, profiled=True)
+    assert profiled.total - plain.total == round(TRN2.sync.profiler.value * 1000)
+    assert (profiled.done - plain.done).min() == (profiled.done - plain.done).max() > 0
+
+
+@pytest.mark.parametrize("phase", [0, 1_000_000, 3_000_000])
+def test_half_rate_windows_only_make_the_array_slower(phase):
+    """Never faster than full rate, never slower than half; after long work the array runs at full rate."""
+    routine = KERNELS["matmuls"](TRN2, columns=512, stationary=128, dtype="bfloat16", count=200)
+    full, paced = time_routine(routine, TRN2), time_routine(routine, TRN2, window_phase=phase)
+    took = [t.done[-1] - t.start[0] for t in (full, paced)]
+    assert took[0] < took[1] < 2 * took[0]
+    assert paced.end[-1] - paced.start[-1] == full.end[-1] - full.start[-1]
+    assert paced.end[0] - paced.start[0] == 2 * (full.end[0] - full.start[0])
+
+
+def test_quantities_that_do_not_exist_are_refused():
+    timeline = time_routine(KERNELS["activate_chain"](TRN2, length=3), TRN2)
+    for quantity in ("speed", "duration pe.matmul", "duration not a name"):
+        with pytest.raises(ValueError, match=r"."):
+            predict(quantity, timeline)
+
+
+def test_a_measurement_without_a_split_is_refused():
+    with pytest.raises(ValueError, match="missing"):
+        parse('[[measurement]]\nanchors = [{ quantity = "total", value = "1 us" }]')
+
+
+def test_the_command_prints_a_table_and_json(capsys):
+    assert main(["validate", "--only", "tensor_tensor"]) == 0
+    assert "tensor_tensor of 8192 fp32 (trn1)" in capsys.readouterr().out
+    assert main(["validate", "--json", "--only", "tensor_tensor"]) == 0
+    assert json.loads(capsys.readouterr().out)["anchors"][0]["unit"] == "s"
+    assert main(["validate", "--only", "no such thing"]) == 2
+    assert "TRN126" in capsys.readouterr().err
