@@ -15,16 +15,19 @@ from hypothesis import strategies as st
 from trnlab import chips, isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError
+from trnlab.isa.activate2 import COMBINATIONS
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU, AluOp
-from trnlab.isa.base import CODES, INT32, Engine, Instruction, Memory, OperandSpec
+from trnlab.isa.base import ANY_DTYPE, CODES, INT32, Engine, Instruction, Memory, OperandSpec
+from trnlab.isa.dma_transpose import AXES
+from trnlab.isa.random_streams import state_words
 from trnlab.isa.rules import MAX_FREE, allowed_starts
 from trnlab.numerics.dtypes import DType, dtype, float32
 from trnlab.numerics.rounding import store, widen
 from trnlab.program.access import AP, Buffer, whole
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-CHIPS = [chips.get(name) for name in ("trn1", "trn2")]
+CHIPS = [chips.get(name) for name in ("trn1", "trn2", "trn3")]
 
 
 def tile(
@@ -83,18 +86,21 @@ class Case:
 @st.composite
 def valid_cases(draw: st.DrawFn, name: str) -> Case:
     """A case that the instruction's declarations allow."""
-    instr, chip = isa.REGISTRY[name], draw(st.sampled_from(CHIPS))
+    instr = isa.REGISTRY[name]
+    chip = draw(st.sampled_from([chip for chip in CHIPS if instr.exists_on(chip)]))
     engine = draw(st.sampled_from(instr.engines_on(chip)))
+    if name in WHOLE_CASES:
+        return draw(WHOLE_CASES[name](instr, chip, engine))
     attrs = draw(ATTRIBUTES.get(name, _no_attrs)(engine, chip))
     specs = {s.name: s for s in instr.operands if not _left_out(draw, s, attrs)}
     formats = draw(_formats(instr, specs, engine, chip, attrs))
     memories = draw(_memories(instr, specs, engine))
     sizes = draw(_sizes(instr, specs, engine, memories))
+    sizes["W"] = (state_words(engine, chip),)
     ops = {}
     for n, spec in specs.items():
         ops[n] = draw(_operand(spec, sizes, formats[n], memories[n], instr))
-    if name == "dma_copy":
-        ops, engine = draw(_transfers(engine))
+    attrs.pop("loads_from", None)
     case = Case(instr, chip, engine, ops, {name: value for name, value in attrs.items() if name not in ops})
     if name in ("iota", "affine_select"):
         case.attrs["pattern"] = tuple((draw(st.integers(-4, 4)), count) for _, count in ops["dst"].dims)
@@ -104,6 +110,13 @@ def valid_cases(draw: st.DrawFn, name: str) -> Case:
 
 
 def _left_out(draw: st.DrawFn, spec: OperandSpec, attrs: dict[str, Any]) -> bool:
+    command = attrs.get("reduce_cmd")
+    if spec.name == "accumulators" and command in ("reduce", "idle"):
+        return False
+    if spec.name == "reduce_res" and command == "idle":
+        return True
+    if spec.name == attrs.get("loads_from"):
+        return bool(command != "load_reduce")
     if spec.immediate and attrs.get(spec.name) is not None:
         return True
     if spec.name in ("operand0", "operand1") and spec.optional:
@@ -125,6 +138,8 @@ def _formats(
     used = [ALU[attrs[key]] for key in ("op", "op0") if attrs.get(key) in ALU and "pattern" not in attrs]
     if instr.name == "activation":
         used = []
+    if attrs.get("op") in ("bitwise_or", "bitwise_and"):
+        used = [ALU[attrs["op"]]]
     if any(op.bitvec for op in used):
         shared = draw(st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "uint32"]))
         formats = dict.fromkeys(formats, shared)
@@ -132,10 +147,13 @@ def _formats(
         formats |= {n: "float32" for n in formats if n.startswith("operand")}
     elif instr.name == "tensor_tensor" and (engine is not Engine.GPSIMD or not used[0].integer):
         formats["data2"] = "float32" if formats["data1"] in INT32 else formats["data2"]
-    if instr.name == "nc_matmul":
-        groups = [["float32", "tfloat32"], ["bfloat16", "float16", "float8_e4m3", "float8_e5m2"]]
-        group = draw(st.sampled_from(groups))
-        formats |= {n: draw(st.sampled_from(group)) for n in ("stationary", "moving")}
+    if instr.name in ("tensor_copy", "dropout"):
+        formats |= {n: "float32" for n in formats if n == "prob"}
+        packed = {formats["dst"]} if formats["dst"].endswith("_x4") else ANY_DTYPE
+        formats |= {n: draw(st.sampled_from(sorted(packed))) for n in formats if n == "src"}
+    if instr.name in ("register_load", "register_store"):
+        group = ["float32"] if "float32" in formats.values() else None
+        formats = dict.fromkeys(formats, "float32") if group else formats
     if instr.name == "nc_transpose" and engine is Engine.TENSOR:
         floats = ["float32", "bfloat16", "float16"]
         formats["dst"] = draw(st.sampled_from([*floats, "int32"] if chip.has("pe_transpose") else floats))
@@ -170,10 +188,14 @@ def _sizes(
     rows = {spec.shape[0] for spec in specs.values()}
     sizes = {}
     for letter in sorted(letters):
-        limit = min(instr.sizes.get(letter, 128 if letter in rows else 600), 128 if letter in rows else 1 << 16)
+        if letter.isdigit():
+            sizes[letter] = (int(letter),)
+            continue
+        limit = min(instr.sizes.get(letter, 128 if letter in rows else 600), 128 if letter in rows else 600)
         if instr.name == "nc_transpose" and engine is Engine.VECTOR:
             limit = 32
-        size = draw(st.one_of(st.integers(1, limit), st.just(limit)))
+        least, step = instr.least.get(letter, 1), instr.multiples.get(letter, 1)
+        size = draw(st.one_of(st.integers(-(-least // step), limit // step), st.just(limit // step))) * step
         sizes[letter] = (size,)
         if letter not in rows and draw(st.booleans()):
             inner = draw(st.sampled_from([d for d in (1, 2, 3, 4, 8) if size % d == 0]))
@@ -194,6 +216,8 @@ def _operand(
     if not spec.shape[0]:
         return tile((1, 1), dt, memory)
     partitions, free = sizes[spec.shape[0]][0], sizes[spec.shape[1]]
+    if memory is Memory.HBM:
+        return tile((partitions, *free), dt, memory)
     first = draw(st.sampled_from(allowed_starts(partitions)))
     roomy = prod(free) * 3 <= (512 if memory is Memory.PSUM else MAX_FREE[memory])  # stay within one PSUM bank
     gap = draw(st.integers(1, 3)) if roomy else 1
@@ -211,22 +235,6 @@ def _reduced(draw: st.DrawFn, case: Case) -> AP:
     )
 
 
-@st.composite
-def _transfers(draw: st.DrawFn, engine: Engine) -> tuple[dict[str, AP], Engine]:
-    rows, free = draw(st.integers(1, 128)), draw(st.integers(1, 64))
-    dts = [draw(st.sampled_from(["float32", "bfloat16", "int32", "uint8"])) for _ in range(2)]
-    if draw(st.booleans()):
-        table = draw(st.integers(1, 1000))
-        ops = {"dst": tile((rows, free), dts[0]), "src": tile((table, free), dts[1], Memory.HBM)}
-        ops["index"] = tile((rows, 1), draw(st.sampled_from(sorted(INT32))))
-        return ops, Engine.GPSIMD
-    places = draw(st.sampled_from([(a, b) for a in (Memory.HBM, Memory.SBUF) for b in (Memory.HBM, Memory.SBUF)]))
-    start = draw(st.integers(0, 128 - rows))
-    flat = tile((rows * free, 1), dts[1], Memory.HBM) if places[1] is Memory.HBM else tile((rows, free), dts[1])
-    dst = tile((rows, free), dts[0], places[0], start if places[0] is Memory.SBUF else 0)
-    return {"dst": dst, "src": flat}, engine
-
-
 def _no_attrs(engine: Engine, chip: Chip) -> st.SearchStrategy[dict[str, Any]]:
     return st.just({}).map(dict)
 
@@ -236,6 +244,13 @@ def _operators(engine: Engine, chip: Chip, **wanted: bool) -> list[str]:
         return engine in op.engines and op.feature is None and all(getattr(op, k) is v for k, v in wanted.items())
 
     return [op.name for op in ALU.values() if fits(op)]
+
+
+def _on(chip: Chip, **wanted: bool) -> list[str]:
+    """Operators of VectorE on a chip, those of later generations where it has them."""
+    later = [op.name for op in ALU.values() if op.feature is not None and chip.has(op.feature)]
+    later = [n for n in later if all(getattr(ALU[n], k) is v for k, v in wanted.items())]
+    return _operators(Engine.VECTOR, chip, **wanted) + later
 
 
 _numbers = st.floats(-100, 100, width=32)
@@ -248,7 +263,7 @@ def _tensor_scalar_attrs(draw: st.DrawFn, engine: Engine, chip: Chip) -> dict[st
     elif engine is Engine.GPSIMD:
         names = draw(st.sampled_from([("rsqrt",), ("add", "rsqrt"), ("rsqrt", "multiply")]))
     else:
-        legal = _operators(engine, chip, bitvec=draw(st.booleans()))
+        legal = _on(chip, bitvec=draw(st.booleans()))
         names = tuple(draw(st.lists(st.sampled_from(legal), min_size=1, max_size=2)))
     attrs: dict[str, Any] = {f"op{i}": n for i, n in enumerate(names)}
     for i in range(2):
@@ -277,10 +292,85 @@ def _activation_attrs(engine: Engine, chip: Chip) -> st.SearchStrategy[dict[str,
     return st.one_of(st.just({"op": "reciprocal"}).map(dict), st.fixed_dictionaries(plain, optional=bias))
 
 
+def _commands(*names: str, loads_from: str = "reduce_init") -> dict[str, Any]:
+    """reduce_cmd, and the operand that load_reduce starts from."""
+    return {"reduce_cmd": st.sampled_from(names), "loads_from": st.just(loads_from)}
+
+
+def _activate2_attrs(engine: Engine, chip: Chip) -> st.SearchStrategy[dict[str, Any]]:
+    def combined(pair: tuple[str, str], reverse: tuple[bool, bool]) -> dict[str, Any]:
+        flags = {f"reverse{i}": reverse[i] and pair[i] != "bypass" for i in range(2)}
+        return {"op0": pair[0], "op1": pair[1], **flags}
+
+    operators = st.builds(combined, st.sampled_from(COMBINATIONS), st.tuples(st.booleans(), st.booleans()))
+    rest = st.fixed_dictionaries(
+        {
+            "op": st.sampled_from([*(n for n in ACTIVATIONS if n != "reciprocal"), "prelu"]),
+            "reduce_op": st.sampled_from(["add", "maximum", "min", "abs_max", "abs_min"]),
+            **_commands("idle", "reset", "reduce", "reset_reduce"),
+        },
+        optional={"imm0": _numbers, "imm1": _numbers, "relu_param": _numbers},
+    )
+    return st.builds(lambda a, b: {**a, **b}, operators, rest)
+
+
+def _shuffles(engine: Engine, chip: Chip) -> st.SearchStrategy[dict[str, Any]]:
+    row = st.sampled_from([*range(32), 255])
+    return st.fixed_dictionaries({"shuffle_mask": st.lists(row, min_size=32, max_size=32).map(tuple)})
+
+
 _ramp = {"offset": st.integers(-1000, 1000), "channel_multiplier": st.integers(-9, 9), "pattern": st.just(())}
 _compare = st.sampled_from(["is_equal", "not_equal", "is_gt", "greater_equal", "less", "is_le"])
+_counts = ("reset_reduce", "reduce", "load_reduce")
 ATTRIBUTES: dict[str, Any] = {
-    "nc_matmul": lambda e, c: st.fixed_dictionaries({"accumulate": st.booleans(), "stop": st.booleans()}),
+    "activate2": _activate2_attrs,
+    "activation_reduce": lambda e, c: st.fixed_dictionaries({"op": st.sampled_from(["exp", "gelu", "square"])}),
+    "exponential": lambda e, c: st.fixed_dictionaries(
+        _commands("idle", *_counts), optional={"max_value": _numbers, "reduce_init": st.none()}
+    ),
+    "range_select": lambda e, c: st.fixed_dictionaries(
+        {
+            "comp_op0": st.sampled_from(["greater_equal", "is_gt", "equal"]),
+            "comp_op1": st.sampled_from(["less", "is_le"]),
+            "range_start": st.integers(-1000, 1000),
+            **_commands("idle", "reset_reduce", "reduce"),
+        }
+    ),
+    "tensor_scalar_reduce": lambda e, c: st.fixed_dictionaries(
+        {
+            "op0": st.sampled_from(_on(c, bitvec=False, unary=False)),
+            "reduce_op": st.sampled_from(["add", "multiply", "maximum", "min"]),
+            "reduce_res_negate": st.booleans(),
+            **_commands(*_counts),
+        },
+        optional={"operand0": _numbers},
+    ),
+    "tensor_scalar_cumulative": lambda e, c: st.fixed_dictionaries(
+        {
+            "op0": st.sampled_from(_on(c, bitvec=False)),
+            "op1": st.sampled_from(["add", "subtract", "multiply", "maximum", "min"]),
+            **_commands(*_counts, loads_from="imm1"),
+        },
+        optional={"imm0": _numbers},
+    ),
+    "tensor_tensor_scan": lambda e, c: st.fixed_dictionaries(
+        {
+            "op0": st.sampled_from(_on(c, bitvec=False, unary=False)),
+            "op1": st.sampled_from(_on(c, bitvec=False, unary=False)),
+            "reverse0": st.booleans(),
+            "reverse1": st.booleans(),
+        },
+        optional={"initial": _numbers},
+    ),
+    "tensor_partition_reduce": lambda e, c: st.fixed_dictionaries(
+        {"op": st.sampled_from(["add", "average", "max", "maximum", "bitwise_or", "bitwise_and"])}
+    ),
+    "nc_match_replace8": lambda e, c: st.fixed_dictionaries({"imm": _numbers}),
+    "rand2": lambda e, c: st.fixed_dictionaries(
+        {"seed": st.integers(0, 9)}, optional={"min": st.floats(-9, 0, width=32), "max": st.floats(1, 9, width=32)}
+    ),
+    "register_alloc": lambda e, c: st.fixed_dictionaries({"x": st.one_of(st.none(), st.integers(0, 1000))}),
+    "register_move": lambda e, c: st.fixed_dictionaries({}, optional={"src": st.integers(0, 1000)}),
     "activation": _activation_attrs,
     "memset": lambda e, c: st.fixed_dictionaries({"value": st.sampled_from([0, 0.0, 1, 100.0])}),
     "tensor_tensor": lambda e, c: st.fixed_dictionaries({"op": st.sampled_from(_operators(e, c, unary=False))}),
@@ -295,6 +385,198 @@ ATTRIBUTES: dict[str, Any] = {
     "tensor_copy_predicated": lambda e, c: st.fixed_dictionaries({}, optional={"src": st.integers(0, 100)}),
     "dropout": lambda e, c: st.fixed_dictionaries({"seed": st.integers(0, 9)}, optional={"prob": st.floats(0, 1)}),
     "rng": lambda e, c: st.fixed_dictionaries({}, optional={"seed": st.integers(0, 1 << 32)}),
+}
+
+
+# -- cases whose operands depend on each other --------------------------------------------------------------------
+Cases = st.SearchStrategy[Case]
+
+
+@st.composite
+def _transfers(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    rows, free = draw(st.integers(1, 128)), draw(st.integers(1, 64))
+    dts = [draw(st.sampled_from(["float32", "bfloat16", "int32", "uint8"])) for _ in range(2)]
+    attrs: dict[str, Any] = {"oob_mode": draw(st.sampled_from(["error", "skip"]))}
+    if chip.has("dma_priority"):
+        attrs["priority"] = draw(st.sampled_from([None, 0, 3]))
+    if draw(st.booleans()):
+        attrs["indirect"], attrs["per_row"] = draw(st.sampled_from(["src", "dst"])), draw(st.booleans())
+        table = draw(st.integers(1 if attrs["per_row"] else rows, 1000))
+        pair = {attrs["indirect"]: tile((table, free), dts[0], Memory.HBM)}
+        pair["dst" if attrs["indirect"] == "src" else "src"] = tile((rows, free), dts[1])
+        index = tile((rows if attrs["per_row"] else 1, 1), draw(st.sampled_from(sorted(INT32))))
+        return Case(instr, chip, Engine.GPSIMD, {**pair, "index": index}, attrs)
+    if chip.has("hwdge") and engine in (Engine.SYNC, Engine.SCALAR):
+        attrs["dge_mode"] = draw(st.sampled_from(["unknown", "hwdge", "none"]))
+        dts[1] = dts[0] if attrs["dge_mode"] == "hwdge" else dts[1]
+    places = draw(st.sampled_from([(a, b) for a in (Memory.HBM, Memory.SBUF) for b in (Memory.HBM, Memory.SBUF)]))
+    start = draw(st.integers(0, 128 - rows))
+    flat = tile((rows * free, 1), dts[1], Memory.HBM) if places[1] is Memory.HBM else tile((rows, free), dts[1])
+    dst = tile((rows, free), dts[0], places[0], start if places[0] is Memory.SBUF else 0)
+    return Case(instr, chip, engine, {"dst": dst, "src": flat}, attrs)
+
+
+@st.composite
+def _transposes(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    rank, dt = draw(st.integers(2, 4)), draw(st.sampled_from(["bfloat16", "uint16", "float16"]))
+    dims = [
+        16 * draw(st.integers(1, 8)),
+        *(draw(st.integers(1, 6)) for _ in range(rank - 2)),
+        draw(st.integers(1, 64)),
+    ]
+    axes = AXES[rank - 2]
+    dst = tile(tuple(dims[axis] for axis in axes), dt)
+    if chip.has("dma_transpose") and draw(st.booleans()):
+        if rank == 4:
+            dims[1] = 1
+            dst = tile(tuple(dims[axis] for axis in axes), dt)
+        table = tile((draw(st.integers(1, 300)), *dims[1:]), dt, Memory.HBM)
+        index = tile((128, draw(st.integers(1, 3))), "uint32")
+        attrs = {"axes": axes, "oob_mode": draw(st.sampled_from(["error", "skip"]))}
+        return Case(instr, chip, Engine.GPSIMD, {"dst": dst, "src": table, "index": index}, attrs)
+    memory = draw(st.sampled_from([Memory.HBM, Memory.SBUF]))
+    return Case(instr, chip, engine, {"dst": dst, "src": tile(tuple(dims), dt, memory)}, {"axes": axes})
+
+
+@st.composite
+def _sums(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    rows, free = draw(st.integers(1, 128)), draw(st.integers(1, 64))
+    dts = [draw(st.sampled_from(["float32", "bfloat16", "int16"])) for _ in range(3)]
+    side = draw(st.sampled_from([None, "src", "dst"]))
+    if side is None:
+        sources = {f"src{i}": tile((rows, free), dts[i % 3]) for i in range(draw(st.integers(1, 16)))}
+        return Case(instr, chip, engine, {"dst": tile((rows, free), "float32"), **sources}, {})
+    table, few = tile((draw(st.integers(rows, 500)), free), dts[0], Memory.HBM), tile((rows, free), dts[1])
+    pair = {"dst": table, "src0": few} if side == "dst" else {"dst": few, "src0": table}
+    attrs = {"indirect": side, "oob_mode": draw(st.sampled_from(["error", "skip"]))}
+    return Case(instr, chip, Engine.GPSIMD, {**pair, "index": tile((rows, 1), "int32")}, attrs)
+
+
+@st.composite
+def _gathers(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    lanes, columns = 16 * draw(st.integers(1, 8)), draw(st.integers(1, 6))
+    run = draw(st.sampled_from([1, 2, 4, 8, 16, 32]))
+    count = draw(st.one_of(st.none(), st.integers(1, 16 * columns)))
+    dt = draw(st.sampled_from(["float32", "bfloat16", "int8", "float8_e4m3fn_x4"]))
+    first = draw(st.sampled_from(allowed_starts(lanes)))
+    length = run * (16 * columns if count is None else count)
+    ops = {
+        "dst": tile((lanes, length), dt, first_partition=first),
+        "src_buffer": tile((lanes, draw(st.integers(run, 200))), dt, first_partition=first),
+        "index": tile((lanes, columns), "uint16", first_partition=first),
+    }
+    return Case(instr, chip, engine, ops, {"num_elem_per_idx": run, "num_valid_indices": count})
+
+
+@st.composite
+def _double_rows(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    """A matmul in one of its modes, or a plain one."""
+    mode = draw(st.sampled_from(["plain", "tile", "double_row", "transpose", "onezero", "long"]))
+    k, m, n = draw(st.integers(1, 32)), draw(st.integers(1, 32)), draw(st.integers(1, 512))
+    attrs: dict[str, Any] = {"accumulate": draw(st.booleans()), "stop": draw(st.booleans())}
+    dt = draw(st.sampled_from(["float32", "tfloat32", "bfloat16", "float16", "float8_e5m2"]))
+    into = draw(st.sampled_from(["float32", "bfloat16"])) if chip.has("bf16_psum") else "float32"
+    if mode == "tile":
+        smallest = 32 if chip.has("pe_tiles_32") else 64
+        attrs |= {"tile_size": (smallest, 64), "tile_position": (smallest, 64)}
+    elif mode == "double_row" and chip.has("fp8_double_row"):
+        fp8 = [draw(st.sampled_from(["float8_e4m3", "float8_e5m2"])) for _ in range(2)]
+        ops = {"stationary": tile((k, 2, m), fp8[0]), "moving": tile((k, 2, n), fp8[1])}
+        return Case(
+            instr, chip, engine, {"dst": tile((m, n), into, Memory.PSUM), **ops}, {**attrs, "perf_mode": mode}
+        )
+    elif mode == "transpose":
+        attrs |= {"is_transpose": True, "accumulate": False}
+        into = dt if chip.has("pe_transpose") else "float32"
+    elif mode == "onezero":
+        attrs["is_moving_onezero"] = True
+    elif mode == "long" and chip.has("long_matmul"):
+        n = 4096 if into == "float32" else 8192
+    ops = {"stationary": tile((k, m), dt), "moving": tile((k, n), dt)}
+    return Case(instr, chip, engine, {"dst": tile((m, n), into, Memory.PSUM), **ops}, attrs)
+
+
+@st.composite
+def _microscaled(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    k, m, n = 32 * draw(st.integers(1, 4)), 2 * draw(st.integers(1, 64)), draw(st.integers(1, 64))
+    formats = [draw(st.sampled_from(["float8_e5m2_x4", "float8_e4m3fn_x4", "float4_e2m1fn_x4"])) for _ in range(2)]
+    scales = draw(st.sampled_from(["float8_e8m0fnu", "uint8"]))
+    offset = draw(st.sampled_from([0, 4, 8, 12]))
+    into = draw(st.sampled_from(["float32", "bfloat16"]))
+    ops = {
+        "dst": tile((m, n), into, Memory.PSUM),
+        "stationary": tile((k, m), formats[0]),
+        "moving": tile((k, n), formats[1]),
+        "stationary_scale": tile((k - 28, m), scales, first_partition=offset),
+        "moving_scale": tile((k - 28, n), scales, first_partition=offset),
+    }
+    attrs = {"stationary_format": formats[0], "moving_format": formats[1], "accumulate": draw(st.booleans())}
+    return Case(instr, chip, engine, ops, attrs)
+
+
+@st.composite
+def _quantized(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    lanes, free = 32 * draw(st.integers(1, 4)), draw(st.integers(1, 64))
+    packed = draw(st.sampled_from(["float8_e5m2_x4", "float8_e4m3fn_x4"]))
+    scales = draw(st.sampled_from(["float8_e8m0fnu", "uint8"]))
+    ops = {
+        "dst": tile((lanes, free), packed),
+        "dst_scale": tile((lanes - 28, free), scales, first_partition=draw(st.sampled_from([0, 4, 8, 12]))),
+        "src": tile((lanes, free, 4), draw(st.sampled_from(["bfloat16", "float16"]))),
+    }
+    return Case(instr, chip, engine, ops, {"dst_format": packed})
+
+
+@st.composite
+def _shuffled(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    lanes, free, dt = draw(st.integers(1, 128)), draw(st.integers(1, 60)), draw(st.sampled_from(["float32", "uint8"]))
+    rows = 32 * -(-lanes // 32)
+    memories = [draw(st.sampled_from([Memory.SBUF, Memory.PSUM])) for _ in range(2)]
+    starts = [draw(st.sampled_from(allowed_starts(rows))) for _ in range(2)]
+    ops = {
+        "dst": tile((lanes, free), dt, memories[0], starts[0]),
+        "src": tile((rows, free), dt, memories[1], starts[1]),
+    }
+    return Case(instr, chip, engine, ops, draw(_shuffles(engine, chip)))
+
+
+@st.composite
+def _lists(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    """topk, nonzero_with_count and sequence_bounds: the length of what goes in says that of what comes out."""
+    free = draw(st.integers(1, 40))
+    if instr.name == "sequence_bounds":
+        dts = [draw(st.sampled_from(["float32", "int32"])) for _ in range(2)]
+        return Case(instr, chip, engine, {"dst": tile((1, 2, free), dts[0]), "segment_ids": tile((1, free), dts[1])})
+    if instr.name == "nonzero_with_count":
+        lanes, dt = draw(st.integers(1, 128)), draw(st.sampled_from(["float32", "int32"]))
+        attrs = {"index_offset": draw(st.integers(-9, 9)), "padding_val": draw(st.integers(-9, 9))}
+        return Case(
+            instr, chip, engine, {"dst": tile((lanes, free + 1), "int32"), "src": tile((lanes, free), dt)}, attrs
+        )
+    lanes, n = 16 * draw(st.integers(1, 8)), draw(st.integers(8, 16 * free + 8))
+    k = draw(st.integers(1, n))
+    ops = {"val_dst": tile((lanes, k), "bfloat16"), "idx_dst": tile((lanes, k), "uint32")}
+    return Case(instr, chip, engine, {**ops, "src": tile((lanes, free + 1), "bfloat16")}, {"n": n})
+
+
+@st.composite
+def _barriers(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    return Case(instr, chip, engine, {"data": tile((draw(st.integers(1, 500)), 7), "bfloat16", Memory.HBM)})
+
+
+WHOLE_CASES: dict[str, Any] = {
+    "dma_copy": _transfers,
+    "dma_transpose": _transposes,
+    "dma_compute": _sums,
+    "local_gather": _gathers,
+    "nc_matmul": _double_rows,
+    "nc_matmul_mx": _microscaled,
+    "quantize_mx": _quantized,
+    "nc_stream_shuffle": _shuffled,
+    "topk": _lists,
+    "nonzero_with_count": _lists,
+    "sequence_bounds": _lists,
+    "core_barrier": _barriers,
 }
 
 

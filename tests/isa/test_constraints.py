@@ -7,6 +7,7 @@ one of them is changed for the worse.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from isa_cases import QUICK, Case, refused, tile, valid_cases
 
 from trnlab import isa
-from trnlab.isa.base import ANY_DTYPE, Engine, Instruction, Memory, OperandSpec
+from trnlab.isa.base import ANY_DTYPE, ON_CHIP, Engine, Instruction, Memory, OperandSpec
 from trnlab.isa.costs import COST_CLASSES
 from trnlab.isa.documentation import cost_classes
 from trnlab.isa.rules import MAX_FREE
@@ -45,16 +46,27 @@ def test_what_the_declarations_allow_is_accepted(name: str) -> None:
 def _applies(instr: Instruction, mutation: str) -> bool:
     """Whether the instruction has a limit that this mutation can pass."""
     if mutation == "engine":
-        return not instr.is_dma  # every sequencer can trigger a DMA
+        return set(instr.engines) != set(Engine)  # every sequencer can trigger a DMA
     if mutation == "memory":
         return any(spec.memories != set(Memory) for spec in instr.operands)
     if mutation == "format":
-        return bool(instr.same_dtype) or any(spec.dtypes != ANY_DTYPE for spec in instr.operands)
+        return bool(instr.same_dtype) or any(ANY_DTYPE - spec.dtypes for spec in instr.operands)
+    on_chip = any(spec.memories & ON_CHIP for spec in instr.operands)
+    if mutation == "step" and all(spec.shape[1] == "1" for spec in instr.operands):
+        return False
     if mutation in ("start", "step", "long"):
-        return not instr.is_dma
+        return on_chip and not instr.is_dma
+    if mutation in ("partitions", "dimensions"):
+        return on_chip
     if mutation == "mismatch":
-        return instr.name != "tensor_reduce" and sum(not spec.optional for spec in instr.operands) > 1
+        return bool(_matched([spec for spec in instr.operands if not spec.optional]))
     return True
+
+
+def _matched(specs: Sequence[OperandSpec]) -> list[OperandSpec]:
+    """Operands that share the letter, or number, of their free size with another."""
+    letters = [spec.shape[1] for spec in specs]
+    return [spec for spec in specs if spec.shape[1] not in ("", "1") and letters.count(spec.shape[1]) > 1]
 
 
 MUTATIONS = [
@@ -101,7 +113,7 @@ def _spoil(case: Case, mutation: str, draw: Any) -> tuple[str, ...]:
         return ("TRN403",)
     if mutation == "format":
         return _spoil_format(case, present, draw)
-    spec = draw(st.sampled_from(present))
+    spec = draw(st.sampled_from(_matched(present) if mutation == "mismatch" else present))
     op = case.ops[spec.name]
     return _spoil_shape(case, mutation, spec.name, op)
 
@@ -125,7 +137,7 @@ def _spoil_shape(case: Case, mutation: str, name: str, op: AP) -> tuple[str, ...
     dma = case.instr.is_dma
     if mutation == "partitions":
         case.ops[name] = tile((129, *op.shape[1:]), op.dtype, op.memory)
-        return ("TRN404", "TRN409")
+        return ("TRN404", "TRN409", "TRN416")
     if mutation == "start":
         assume(not dma)
         case.ops[name] = replace(op, start_partition=op.start_partition + 1, _cache=[])
@@ -138,13 +150,13 @@ def _spoil_shape(case: Case, mutation: str, name: str, op: AP) -> tuple[str, ...
         case.ops[name] = op.with_dims((1 << 15, op.free))
         return ("TRN407",)
     if mutation == "long":
-        case.ops[name] = op.with_dims((0, MAX_FREE[op.memory] + 1))
+        case.ops[name] = op.with_dims((0, 2 * MAX_FREE[op.memory] + 1))
         return ("TRN406",)
     assert mutation == "mismatch"
     assume(len(case.ops) > 1)
     longer = tile((op.partitions, op.free + 1), op.dtype, op.memory, op.first_partition)
     case.ops[name] = longer
-    return ("TRN409", "TRN406")
+    return ("TRN409", "TRN406", "TRN416")
 
 
 def _moved(op: AP, memory: Memory) -> AP:

@@ -15,7 +15,7 @@ from trnlab import isa
 from trnlab.isa.base import Engine, Memory
 from trnlab.program.access import AP
 
-TRN1, TRN2 = CHIPS
+TRN1, TRN2, _ = CHIPS
 P, H = Memory.PSUM, Memory.HBM
 
 

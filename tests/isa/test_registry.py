@@ -14,11 +14,12 @@ from trnlab import isa
 from trnlab.errors import ConstraintError, Location
 from trnlab.isa.base import CODES, Engine, Memory
 from trnlab.isa.documentation import signature
+from trnlab.isa.random_streams import state_words
 from trnlab.program.builder import Builder
 
 FOLDER = Path(isa.__file__).parent
 NAMES = sorted(isa.REGISTRY)
-TRN1, TRN2 = CHIPS
+TRN1, TRN2, TRN3 = CHIPS
 P, H = Memory.PSUM, Memory.HBM
 
 
@@ -38,7 +39,13 @@ def test_opcodes_are_unique_and_stable() -> None:
         "nc_matmul": 1, "nc_transpose": 2, "activation": 3, "tensor_copy": 4, "memset": 5, "tensor_tensor": 6,
         "tensor_scalar": 7, "scalar_tensor_tensor": 8, "tensor_reduce": 9, "reciprocal": 10, "iota": 11,
         "affine_select": 12, "select_reduce": 13, "tensor_copy_predicated": 14, "rng": 15, "dropout": 16,
-        "dma_copy": 17,
+        "dma_copy": 17, "nc_matmul_mx": 18, "dma_transpose": 19, "tensor_partition_reduce": 20,
+        "tensor_scalar_cumulative": 21, "activation_reduce": 22, "activate2": 23, "local_gather": 24,
+        "nc_n_gather": 25, "bn_stats": 26, "bn_aggr": 27, "tensor_tensor_scan": 28, "nc_stream_shuffle": 29,
+        "set_rng_seed": 30, "rand_set_state": 31, "rand_get_state": 32, "rand2": 33, "exponential": 34, "max8": 35,
+        "sequence_bounds": 36, "tensor_scalar_reduce": 37, "core_barrier": 38, "dma_compute": 39, "quantize_mx": 40,
+        "range_select": 41, "sendrecv": 42, "register_alloc": 43, "register_move": 44, "register_load": 45,
+        "register_store": 46, "nc_find_index8": 47, "nc_match_replace8": 48, "nonzero_with_count": 49, "topk": 50,
     }  # fmt: skip
 
 
@@ -187,10 +194,64 @@ def test_through_the_builder(chip: Any) -> None:
     b.tensor_copy_predicated(dst=u, src=t, predicate=mask)
     b.rng(dst=index, seed=5)
     b.dropout(dst=u, data=t, prob=0.25, seed=index)
+    _the_rest(b, chip)
     routine = b.build()
-    assert {isa.BY_OPCODE[code].name for code in routine.opcode.tolist()} == set(NAMES)
+    assert {isa.BY_OPCODE[code].name for code in routine.opcode.tolist()} == {
+        name for name, instr in isa.REGISTRY.items() if instr.exists_on(chip)
+    }
     assert routine.work[0] == routine.work[1], "two equal transfers"
-    assert dict(routine.attr_table[routine.attr[4]]) == {"accumulate": False, "stop": False}
+    matmul = dict(routine.attr_table[routine.attr[4]])
+    assert (matmul["accumulate"], matmul["stop"], matmul["perf_mode"]) == (False, False, "none")
+
+
+def _the_rest(b: Builder, chip: Any) -> None:
+    """One of each of the other instructions that the chip has."""
+    t, row, acc = b.tile((64, 64), "float32"), b.tile((64, 1), "float32"), b.tile((64, 1), "float32")
+    eight, places, words = b.tile((64, 8), "float32"), b.tile((64, 8), "uint32"), b.tile((64, 64), "uint32")
+    hbm, state = b.param("h", (64, 64), "float32"), b.tile((64, state_words(Engine.VECTOR, chip)), "uint32")
+    b.activation_reduce(dst=t, data=t, op="exp", reduce_res=row)
+    b.activation(dst=t, data=t, reduce_cmd="reduce", accumulators=acc, reduce_res=row)
+    b.tensor_scalar_reduce(dst=t, data=t, operand0=2.0, reduce_res=row)
+    b.tensor_scalar_cumulative(dst=t, src=t, imm0=row, op0="add", op1="max", reduce_cmd="load_reduce", imm1=0.0)
+    b.tensor_tensor_scan(dst=t, data0=t, data1=t, initial=row)
+    b.tensor_partition_reduce(dst=t[:1], data=t)
+    b.max8(dst=eight, src=t)
+    b.nc_find_index8(dst=places, data=t, vals=eight)
+    b.nc_match_replace8(dst=t, data=t, vals=eight, imm=-1e30, dst_idx=places)
+    b.bn_stats(dst=eight[:, :6], data=t)
+    b.bn_aggr(dst=eight[:, 6:8], data=eight[:, :6])
+    b.nc_stream_shuffle(dst=t, src=t, shuffle_mask=(0,) * 32)
+    b.nc_n_gather(dst=t, data=t, indices=words)
+    b.local_gather(dst=t[:, :16], src_buffer=t, index=b.tile((64, 1), "uint16"))
+    b.sequence_bounds(dst=t[:1, :32], segment_ids=t[:1, :16])
+    half = b.tile((64, 8), "bfloat16")
+    b.topk(val_dst=half, idx_dst=places, src=half, n=100)
+    b.set_rng_seed(state=state, src_seeds=words[:1, :1])
+    b.dma_transpose(dst=t, src=hbm)
+    b.dma_compute(dst=hbm, src0=t, src1=t)
+    number = b.tile((1, 1), "int32")
+    b.register_alloc(dst=number, x=0)
+    b.register_move(dst=number, src=5)
+    b.register_load(dst=number, src=b.param("count", (1, 1), "int32"))
+    b.register_store(dst=b.tile((1, 1), "int16"), src=number)
+    if chip.has("logical_cores"):
+        b.range_select(dst=t, on_true_tile=t, bound0=row, bound1=row)
+        six = b.tile((64, 6), "uint32")
+        b.rand_set_state(state=six, src_seeds=six)
+        b.rand_get_state(dst=six, state=six)
+        b.nonzero_with_count(dst=b.tile((64, 65), "int32"), src=t)
+        b.core_barrier(data=hbm)
+        b.sendrecv(dst=t, src=t)
+    if chip.has("mx_formats"):
+        packed, scales = b.tile((64, 2), "float8_e5m2_x4"), b.tile((64, 2), "float8_e8m0fnu")
+        b.quantize_mx(dst=packed, dst_scale=scales, src=half, dst_format="float8_e5m2_x4")
+        b.nc_matmul_mx(
+            dst=b.psum((2, 2)), stationary=packed, moving=packed, stationary_scale=scales, moving_scale=scales,
+            stationary_format="float8_e5m2_x4", moving_format="float8_e5m2_x4",
+        )  # fmt: skip
+        b.exponential(dst=t, src=t, max_value=row, reduce_res=row)
+        b.activate2(dst=t, data=t, op="gelu", op0="multiply", imm0=2.0, op1="add", imm1=row)
+        b.rand2(dst=t, min=0.0, max=1.0, state=state)
 
 
 def test_the_builder_reports_the_users_line() -> None:

@@ -10,11 +10,20 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
+from trnlab.isa.accumulators import (
+    ACCUMULATORS,
+    ON_SCALAR,
+    RESULT,
+    accumulated,
+    check_command,
+    former_matters,
+    write_back,
+)
 from trnlab.isa.activations import activation_op
+from trnlab.isa.alu import alu_op
 from trnlab.isa.base import (
     ANY_DTYPE,
     FLOAT32,
-    FLOATS,
     Array,
     Arrays,
     Engine,
@@ -30,10 +39,11 @@ from trnlab.isa.opcheck import check_activation
 
 @register
 class Activation(Instruction):
-    """dst = op(data * scale + bias), and reduce_res = the sum of each row of results, in float32.
+    """dst = op(data * scale + bias), and the sum of each row of results in the accumulators, in float32.
 
     scale and bias are one value per partition, or numbers; they and the sum cost no throughput. The sum is taken
-    before dst is rounded to its format, and reading it costs one access to the engine's accumulators.
+    before dst is rounded to its format. reduce_cmd says what the accumulators start from, and reduce_res gets what
+    they hold in the end, at the price of one access to them.
     """
 
     name = "activation"
@@ -41,20 +51,28 @@ class Activation(Instruction):
     engines = (Engine.SCALAR,)
     operands = (
         OperandSpec("dst", "dst"),
-        OperandSpec("reduce_res", "dst", optional=True, shape=("P", "1"), dtypes=FLOATS),
+        RESULT,
+        ACCUMULATORS,
         OperandSpec("data", "src"),
         OperandSpec("bias", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=ANY_DTYPE - {"tfloat32"}),
         OperandSpec("scale", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=FLOAT32),
     )
-    attrs: ClassVar[Mapping[str, Any]] = {"op": "copy", "scale": 1.0, "bias": 0.0, "reduce_op": "add"}
+    attrs: ClassVar[Mapping[str, Any]] = {
+        "op": "copy", "scale": 1.0, "bias": 0.0, "reduce_op": "add", "reduce_cmd": "reset_reduce",
+    }  # fmt: skip
+    indirect = ("dst", "data")
     limits = (
         "op is a name of isa.activations",
         "a bias that is a number other than 0 needs scalar_bias_immediate",
         "reciprocal takes no bias",
-        "reduce_op is add",
+        "reduce_op is add; reduce_cmd is idle, reset, reduce or reset_reduce (isa.accumulators)",
     )
-    cost_kinds = ("scalar.activation", "scalar.activation_reduce")
+    cost_kinds: ClassVar[tuple[str, ...]] = ("scalar.activation", "scalar.activation_reduce")
     source = "nki.isa.activation; trainium_inferentia2_arch.rst:421-502"
+
+    def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
+        """Whether the accumulators are read."""
+        return former_matters(attrs, ON_SCALAR)
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The function exists, and its bias and reduction are possible."""
@@ -75,6 +93,7 @@ class Activation(Instruction):
                 "the accumulators only add", limit="add", got=attrs["reduce_op"], chip=chip,
                 remedy="reduce dst with tensor_reduce", code="TRN412",
             )  # fmt: skip
+        check_command(self, ON_SCALAR, ops, attrs, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """One float32 multiply and add, the function, the row sums; without a bias a negative zero keeps its sign."""
@@ -86,9 +105,9 @@ class Activation(Instruction):
             if "bias" in arrays or bias:
                 x = x + per_partition(bias, x.ndim)
             result = {"dst": activation_op(attrs["op"])(x).reshape(arrays["dst"].shape)}
-            if "reduce_res" in arrays:
-                sums = result["dst"].reshape(x.shape[0], -1).sum(axis=1, dtype=np.float32)
-                result["reduce_res"] = sums.reshape(arrays["reduce_res"].shape)
+            if "reduce_res" in arrays or "accumulators" in arrays:
+                sums = accumulated(alu_op("add"), result["dst"], arrays, attrs, ON_SCALAR)
+                write_back(result, sums, arrays)
         return result
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:

@@ -84,7 +84,7 @@ def _abs_pick(larger: bool) -> Callable[[Any, Any], Any]:
     return function
 
 
-_ABS = "alu_abs_max_min"
+_ABS, _SQUARE = "alu_abs_max_min", "alu_square_relu"
 ALU: dict[str, AluOp] = {
     op.name: op
     for op in (
@@ -116,6 +116,9 @@ ALU: dict[str, AluOp] = {
         AluOp("abs", 25, lambda x, y: np.abs(x), unary=True, engines=VECTOR_ONLY),
         AluOp("rsqrt", 26, lambda x, y: np.float32(1) / np.sqrt(x), unary=True, engines=GPSIMD_ONLY),
         AluOp("invert", 27, lambda x, y: np.bitwise_not(x), bitvec=True, unary=True, engines=VECTOR_ONLY),
+        AluOp("square", 29, lambda x, y: np.square(x), unary=True, feature=_SQUARE, engines=VECTOR_ONLY),
+        AluOp("relu", 30, lambda x, y: np.maximum(x, 0), unary=True, feature=_SQUARE, engines=VECTOR_ONLY),
+        AluOp("reciprocal", 31, lambda x, y: np.float32(1) / x, unary=True, engines=VECTOR_ONLY),
         AluOp("logical_not", 28, lambda x, y: _truth(np.equal)(x, np.zeros_like(x)), unary=True),
     )
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from inspect import cleandoc
 
 from trnlab.isa.base import ANY_DTYPE, MOVABLE, Instruction, OperandSpec
@@ -25,12 +26,13 @@ def page(instr: Instruction) -> str:
 
 
 def signature(instr: Instruction) -> str:
-    """The call as it is written with the builder."""
+    """The call as it is written with the builder, on several lines where it is long."""
     names = [spec.name for spec in instr.operands]
     required = [s.name for s in instr.operands if not s.optional]
     optional = [f"{n}={instr.attrs.get(n)!r}" for n in names if n not in required]
     attrs = [f"{n}={v!r}" for n, v in sorted(instr.attrs.items()) if n not in names]
-    return f"{instr.name}({', '.join([*required, *optional, *attrs])})"
+    call = f"{instr.name}({', '.join([*required, *optional, *attrs])})"
+    return textwrap.fill(call, 110, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
 
 
 def rule_lines(instr: Instruction) -> list[str]:
@@ -52,7 +54,9 @@ def _operand(spec: OperandSpec) -> str:
     shape = f" [{', '.join(spec.shape)}]" if any(spec.shape) else ""
     memories = " or ".join(m.name for m in sorted(spec.memories, reverse=True))
     named = {ANY_DTYPE: "any format", MOVABLE: "any format, packed ones too"}
-    formats = named.get(spec.dtypes) or ", ".join(sorted(spec.dtypes))
+    rest = sorted(ANY_DTYPE - spec.dtypes)
+    few = f"any format but {', '.join(rest)}" if len(rest) < len(spec.dtypes) else ", ".join(sorted(spec.dtypes))
+    formats = named.get(spec.dtypes, few)
     notes = [
         text
         for text, holds in (

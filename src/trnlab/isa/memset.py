@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import HALF_FLOATS, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import HALF_FLOATS, MOVABLE, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
 from trnlab.isa.opcheck import check_value
 
 
@@ -21,14 +21,22 @@ class Memset(Instruction):
     name = "memset"
     opcode = 5
     engines = (Engine.VECTOR, Engine.GPSIMD)
-    operands = (OperandSpec("dst", "dst"),)
+    operands = (OperandSpec("dst", "dst", dtypes=MOVABLE),)
     attrs: ClassVar[Mapping[str, Any]] = {"value": 0.0}
-    limits = ("value is a number; for an integer dst it is whole and within the range of the format",)
+    limits = (
+        "value is a number; for an integer dst it is whole and within the range of the format",
+        "packed formats can only be filled with 0",
+    )
     source = "nki.isa.memset"
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The value is one that dst can hold."""
         check_value(self, attrs["value"], ops["dst"].dtype, chip)
+        if ops["dst"].dtype.is_packed and attrs["value"] != 0:
+            self.refuse(
+                "packed formats can only be filled with zeros", limit=0, got=attrs["value"], chip=chip,
+                remedy="fill the words as integers (AP.cast)", code="TRN411",
+            )  # fmt: skip
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The value everywhere, exact in integer formats."""

@@ -26,9 +26,10 @@ def check_alu(instr: Instruction, name: str, engine: Engine, chip: Chip) -> AluO
     if op.feature is not None and op.feature not in chip.features:
         instr.refuse(
             f"operator {op.name} is not of this generation", limit=op.feature, got=op.name, chip=chip,
-            remedy="compose it from abs, max and min", code="TRN414",
+            remedy="compose it from other operators", code="TRN414",
         )  # fmt: skip
-    if engine not in op.engines:
+    on_scalar = engine is Engine.SCALAR and chip.has("scalar_alu") and Engine.VECTOR in op.engines and not op.bitvec
+    if engine not in op.engines and not on_scalar:
         names = ", ".join(sorted(e.name.lower() for e in op.engines))
         instr.refuse(
             f"operator {op.name} does not exist on {engine.name.lower()}", limit=names, got=engine.name.lower(),
@@ -59,6 +60,19 @@ def check_arithmetic(instr: Instruction, name: str, engine: Engine, chip: Chip) 
     return op
 
 
+def check_one_of(
+    instr: Instruction, attribute: str, allowed: tuple[str, ...], attrs: Mapping[str, Any], chip: Chip
+) -> AluOp:
+    """The operator that `attribute` names, which must be one of `allowed` (our names)."""
+    name = attrs[attribute]
+    if (name not in ALU and name not in ALIASES) or alu_op(name).name not in allowed:
+        instr.refuse(
+            f"{attribute} is not an operator it can be", limit=", ".join(allowed), got=name, chip=chip,
+            remedy="use one of these", code="TRN412",
+        )  # fmt: skip
+    return alu_op(name)
+
+
 def check_bits(instr: Instruction, ops: Mapping[str, Operand], names: tuple[str, ...], chip: Chip) -> None:
     """Bitvec operators take integers of one format and do not cast."""
     formats = {name: ops[name].dtype for name in names if name in ops}
@@ -67,6 +81,16 @@ def check_bits(instr: Instruction, ops: Mapping[str, Operand], names: tuple[str,
             "operators on bits take integers of one format", limit=" = ".join(formats),
             got={name: d.name for name, d in formats.items()}, chip=chip,
             remedy="cast with tensor_copy, or reinterpret with AP.cast", code="TRN408",
+        )  # fmt: skip
+
+
+def check_packed(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
+    """Packed words move as they are: from and to one format."""
+    formats = {name: ops[name].dtype.name for name in ("dst", "src")}
+    if any(ops[name].dtype.is_packed for name in formats) and len(set(formats.values())) > 1:
+        instr.refuse(
+            "packed formats do not cast", limit="one format", got=formats, chip=chip,
+            remedy="quantize with quantize_mx, or reinterpret with AP.cast", code="TRN408",
         )  # fmt: skip
 
 

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random bits of an instruction: a pure function of the seed and of the element's place in the tile.
+"""Random bits of an instruction: from a seed, or from the state of the engine's generator.
 
-The generators of the hardware keep state in each lane, and their exact streams are not published; here the same seed
-always gives the same bits, whatever ran before. Element (p, f) of a [P, F] tile draws number p * F + f.
+With a seed they are a pure function of the seed and of the element's place in the tile, whatever ran before: element
+(p, f) of a [P, F] tile draws number p * F + f.
+
+The hardware's generators keep a state in each lane, the operand `state`: words of 32 bits, a row per lane. GpSimd's
+is XORWOW with six words; so is that of VectorE with vector_xorwow, which has four, and element f draws from generator
+f % 4 (assumed). How VectorE drew before is not published: its state here is (seed, count), two words, and it draws
+number `count` of the seed's stream. How a seed fills a state is ours.
+
+Sources: nki.isa.rng, set_rng_seed, rand_set_state, rand_get_state, rand2; trainium3_arch.rst:206-208.
 """
 
 from __future__ import annotations
@@ -12,12 +19,64 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.isa.base import Array, Arrays, OperandSpec
+from trnlab.chips.spec import Chip
+from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec
+from trnlab.numerics import xorwow
 from trnlab.numerics.rounding import random_bits
 
 SEED = OperandSpec(
     "seed", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=frozenset({"int32", "uint32"})
 )
+WORD = frozenset({"uint32"})
+STATE = OperandSpec("state", "dst", SBUF_ONLY, optional=True, rw=True, shape=("P", "W"), dtypes=WORD, state=True)
+COUNTER_WORDS, GENERATORS = 2, 4
+
+
+def state_words(engine: Engine, chip: Chip) -> int:
+    """32-bit words of a lane's generator state."""
+    if engine is Engine.VECTOR:
+        return GENERATORS * xorwow.WORDS if chip.has("vector_xorwow") else COUNTER_WORDS
+    return xorwow.WORDS
+
+
+def check_state(instr: Instruction, ops: Mapping[str, Operand], name: str, engine: Engine, chip: Chip) -> None:
+    """A state that is given has as many words as the engine's generator."""
+    words = state_words(engine, chip)
+    if name in ops and ops[name].free != words:
+        instr.refuse(
+            f"operand {name!r} is not a state of {engine.name.lower()}'s generator", limit=f"{words} words per lane",
+            got=ops[name].free, chip=chip, remedy=f"use a uint32 tile [P, {words}]", code="TRN409",
+        )  # fmt: skip
+
+
+def seeded(seed: int, lanes: int, words: int) -> Array:
+    """uint32 [lanes, words]: the state that a seed stands for, in each lane another."""
+    numbers = random_bits(np.uint64(seed), np.arange(lanes * words, dtype=np.uint64)).reshape(lanes, words)
+    if words == COUNTER_WORDS:
+        numbers[:, 1] = 0
+    return numbers
+
+
+def draw(arrays: Arrays, attrs: Mapping[str, Any]) -> tuple[Array, dict[str, Array]]:
+    """uint32 [P, F] for the elements of dst, and the state after that (empty when a seed is used)."""
+    if "state" not in arrays:
+        return tile_bits(arrays, attrs), {}
+    state, shape = arrays["state"], arrays["dst"].shape
+    words = state.reshape(shape[0], -1)
+    bits, after = _drawn(words, int(np.prod(shape[1:], dtype=np.int64)))
+    return bits, {"state": after.reshape(state.shape)}
+
+
+def _drawn(words: Array, count: int) -> tuple[Array, Array]:
+    if words.shape[1] == COUNTER_WORDS:
+        counters = words[:, 1:].astype(np.uint64) + np.arange(count, dtype=np.uint64)
+        after = np.stack([words[:, 0], words[:, 1] + np.uint32(count & 0xFFFFFFFF)], axis=1)
+        return random_bits(words[:, :1], counters), after
+    generators = words.reshape(-1, xorwow.WORDS)
+    each = generators.shape[0] // words.shape[0]
+    numbers, after = xorwow.draw(generators, -(-count // each))
+    bits = numbers.reshape(words.shape[0], each, -1).transpose(0, 2, 1).reshape(words.shape[0], -1)
+    return bits[:, :count], after.reshape(words.shape)
 
 
 def tile_bits(arrays: Arrays, attrs: Mapping[str, Any]) -> Array:

@@ -169,10 +169,12 @@ def _pattern_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> Non
         )  # fmt: skip
     if instr.is_dma:
         return  # descriptors hold addresses, not steps
-    if op.free > MAX_FREE[op.memory]:
+    limit = MAX_FREE[op.memory]
+    if op.memory is Memory.PSUM and op.dtype.itemsize == 2 and chip.has("bf16_psum"):
+        limit *= 2  # all of PSUM, see nki.isa.nc_matmul
+    if op.free > limit:
         instr.refuse(
-            f"operand {name!r} is too long",
-            limit=f"{MAX_FREE[op.memory]} elements per partition in {op.memory.name}", got=op.free,
+            f"operand {name!r} is too long", limit=f"{limit} elements per partition in {op.memory.name}", got=op.free,
             chip=chip, remedy="split the free dimension", code="TRN406",
         )  # fmt: skip
     for step, count in op.dims:

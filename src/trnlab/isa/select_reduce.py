@@ -10,10 +10,19 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
+from trnlab.isa.accumulators import (
+    ACCUMULATORS,
+    ON_VECTOR,
+    RESULT,
+    accumulated,
+    check_command,
+    former_matters,
+    write_back,
+)
+from trnlab.isa.alu import alu_op
 from trnlab.isa.base import (
     ANY_DTYPE,
     FLOAT32,
-    FLOATS,
     INT32,
     Array,
     Arrays,
@@ -27,14 +36,15 @@ from trnlab.isa.base import (
 )
 
 PREDICATES = frozenset({"uint8", "int8", "uint16", "int16", "bool"})
+COMMANDS = tuple(command for command in ON_VECTOR if command != "load_reduce")
 
 
 @register
 class SelectReduce(Instruction):
-    """dst = on_true where predicate is not zero, on_false elsewhere; reduce_res = the largest result of each row.
+    """dst = on_true where predicate is not zero, on_false elsewhere; the largest of each row in the accumulators.
 
     on_false is a number or one value per partition. reverse_pred selects on_true where the predicate is zero. In
-    float32.
+    float32. reduce_cmd says what the accumulators start from, and reduce_res gets what they hold in the end.
     """
 
     name = "select_reduce"
@@ -42,15 +52,20 @@ class SelectReduce(Instruction):
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst"),
-        OperandSpec("reduce_res", "dst", optional=True, shape=("P", "1"), dtypes=FLOATS),
+        RESULT,
+        ACCUMULATORS,
         OperandSpec("predicate", "src", dtypes=PREDICATES),
         OperandSpec("on_true", "src", dtypes=ANY_DTYPE - INT32 - {"tfloat32"}),
         OperandSpec("on_false", "src", immediate=True, shape=("P", "1"), dtypes=FLOAT32),
     )
-    attrs: ClassVar[Mapping[str, Any]] = {"reverse_pred": False, "reduce_op": "max"}
+    attrs: ClassVar[Mapping[str, Any]] = {"reverse_pred": False, "reduce_op": "max", "reduce_cmd": "reset_reduce"}
     not_both_psum = ("predicate", "on_true")
-    limits = ("reduce_op is max",)
+    limits = ("reduce_op is max; reduce_cmd is idle, reduce or reset_reduce (isa.accumulators)",)
     source = "nki.isa.select_reduce"
+
+    def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
+        """Whether the accumulators are read."""
+        return former_matters(attrs, COMMANDS)
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Only a maximum can be taken."""
@@ -59,6 +74,7 @@ class SelectReduce(Instruction):
                 "the reduction is a maximum", limit="max", got=attrs["reduce_op"], chip=chip,
                 remedy="reduce dst with tensor_reduce", code="TRN412",
             )  # fmt: skip
+        check_command(self, COMMANDS, ops, attrs, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Selection, then the row maximum of the float32 results."""
@@ -67,9 +83,8 @@ class SelectReduce(Instruction):
         on_true = as_float(arrays["on_true"]).reshape(shape)
         on_false = per_partition(arrays.get("on_false", attrs.get("on_false")), len(shape))
         result = {"dst": np.where(taken, on_true, on_false)}
-        if "reduce_res" in arrays:
-            rows = result["dst"].reshape(shape[0], -1).max(axis=1)
-            result["reduce_res"] = rows.reshape(arrays["reduce_res"].shape)
+        if "reduce_res" in arrays or "accumulators" in arrays:
+            write_back(result, accumulated(alu_op("max"), result["dst"], arrays, attrs, COMMANDS), arrays)
         return result
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:

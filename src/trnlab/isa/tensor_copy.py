@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, OperandSpec
+from trnlab.isa.base import MOVABLE, Array, Arrays, Engine, Instruction, Operand, OperandSpec
+from trnlab.isa.opcheck import check_packed
 
 
 @register
@@ -21,8 +23,14 @@ class TensorCopy(Instruction):
     opcode = 4
     engines = (Engine.VECTOR, Engine.GPSIMD, Engine.SCALAR)
     engine_features: ClassVar[Mapping[Engine, str]] = {Engine.SCALAR: "scalar_tensor_copy"}
-    operands = (OperandSpec("dst", "dst"), OperandSpec("src", "src"))
+    operands = (OperandSpec("dst", "dst", dtypes=MOVABLE), OperandSpec("src", "src", dtypes=MOVABLE))
+    indirect = ("dst", "src")
+    limits = ("packed formats are copied as they are, not cast",)
     source = "nki.isa.tensor_copy; trainium2_arch.rst:222-239 (fast modes)"
+
+    def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
+        """Packed words stay what they are."""
+        check_packed(self, ops, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The elements of src in the shape of dst."""

@@ -33,6 +33,7 @@ class TensorCopyPredicated(Instruction):
     )
     attrs: ClassVar[Mapping[str, Any]] = {"reverse_pred": False}
     same_dtype = ("dst", "src")
+    indirect = ("dst", "predicate")
     not_both_psum = ("src", "predicate")
     limits = ("a number as src is whole when dst holds integers",)
     source = "nki.isa.tensor_copy_predicated"

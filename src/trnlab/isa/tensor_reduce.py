@@ -30,6 +30,7 @@ class TensorReduce(Instruction):
     engines = (Engine.VECTOR,)
     operands = (OperandSpec("dst", "dst", shape=("P", "O")), OperandSpec("data", "src"))
     attrs: ClassVar[Mapping[str, Any]] = {"op": "add", "axes": 1, "negate": False}
+    indirect = ("dst", "data")
     limits = (
         "op is a reduction of isa.alu; bitvec operators take integers of one format and no negate",
         "axes is between one and the number of free dimensions of data",

@@ -36,10 +36,11 @@ class TensorScalar(Instruction):
     attrs: ClassVar[Mapping[str, Any]] = {
         "op0": "multiply", "reverse0": False, "operand1": None, "op1": None, "reverse1": False, "operand0": None,
     }  # fmt: skip
+    indirect = ("dst", "data")
     limits = (
         "op0 and op1 are names of isa.alu that exist on the engine, both arithmetic or both bitvec",
         "operand tiles are float32 for arithmetic; for bitvec operators all operands are integers of one format",
-        "on scalar: multiply, add, or multiply then add, not reversed",
+        "on scalar: multiply, add, or multiply then add, not reversed; any arithmetic on chips with scalar_alu",
         "on gpsimd: rsqrt, alone or with add or multiply",
     )
     source = "nki.isa.tensor_scalar; nki.api.shared.rst (operators); trainium2_arch.rst:222-239 (fast modes)"
@@ -80,9 +81,8 @@ class TensorScalar(Instruction):
 
     def _check_combination(self, names: list[str], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         if engine is Engine.SCALAR:
-            legal = names in (["multiply", "add"], ["multiply"], ["add"]) and not (
-                attrs["reverse0"] or attrs["reverse1"]
-            )
+            plain = names in (["multiply", "add"], ["multiply"], ["add"])
+            legal = chip.has("scalar_alu") or (plain and not attrs["reverse0"] and not attrs["reverse1"])
         else:
             legal = "rsqrt" in names and set(names) <= {"rsqrt", "add", "multiply"}
         if not legal:

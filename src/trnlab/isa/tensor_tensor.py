@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.alu import alu_op, binary
-from trnlab.isa.base import INT32, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import INT32, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
 from trnlab.isa.opcheck import check_alu, check_bits
 
 CHEAP = frozenset({"add", "subtract", "multiply"})
@@ -20,19 +20,21 @@ class TensorTensor(Instruction):
     """dst = data1 op data2, element by element.
 
     In float32 for arithmetic operators, on the bits of integers for bitvec operators. Two 32-bit integer inputs are
-    computed exactly, wrapping at 32 bits, which only GpSimd can do.
+    computed exactly, wrapping at 32 bits, which only GpSimd can do; with exact=False they pass through float32, as on
+    VectorE.
     """
 
     name = "tensor_tensor"
     opcode = 6
     engines = (Engine.VECTOR, Engine.GPSIMD)
     operands = (OperandSpec("dst", "dst"), OperandSpec("data1", "src"), OperandSpec("data2", "src"))
-    attrs: ClassVar[Mapping[str, Any]] = {"op": "add"}
+    attrs: ClassVar[Mapping[str, Any]] = {"op": "add", "exact": True}
+    indirect = ("dst", "data1")
     not_both_psum = ("data1", "data2")
     limits = (
         "op is a name of isa.alu that exists on the engine and takes two operands",
         "bitvec operators: integers of one format",
-        "arithmetic on two 32-bit integer tiles: gpsimd",
+        "arithmetic on two 32-bit integer tiles: gpsimd, or exact=False",
     )
     source = "nki.isa.tensor_tensor; nki.api.shared.rst (operators); trainium2_arch.rst:222-239 (fast modes)"
 
@@ -46,7 +48,7 @@ class TensorTensor(Instruction):
             )  # fmt: skip
         if op.bitvec:
             check_bits(self, ops, ("dst", "data1", "data2"), chip)
-        elif {ops["data1"].dtype.name, ops["data2"].dtype.name} <= INT32:
+        elif {ops["data1"].dtype.name, ops["data2"].dtype.name} <= INT32 and attrs["exact"]:
             self._check_integers(op.integer, engine, chip)
 
     def _check_integers(self, exact: bool, engine: Engine, chip: Chip) -> None:
@@ -54,13 +56,16 @@ class TensorTensor(Instruction):
             self.refuse(
                 "32-bit integers lose bits here", limit="gpsimd, and an operator defined on integers",
                 got=engine.name.lower(), chip=chip,
-                remedy="issue it on gpsimd, or cast one input to float32 where 24 bits are enough", code="TRN408",
+                remedy="issue it on gpsimd, or with exact=False where 24 bits are enough", code="TRN408",
             )  # fmt: skip
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The operator on the elements in order."""
-        shape = arrays["dst"].shape
-        return {"dst": binary(alu_op(attrs["op"]), arrays["data1"].reshape(shape), arrays["data2"].reshape(shape))}
+        op, shape = alu_op(attrs["op"]), arrays["dst"].shape
+        x, y = (arrays[name].reshape(shape) for name in ("data1", "data2"))
+        if not attrs["exact"] and not op.bitvec:
+            x = as_float(x)
+        return {"dst": binary(op, x, y)}
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
         """N elements; m = 1 for the operators that VectorE can do at full rate in bfloat16."""

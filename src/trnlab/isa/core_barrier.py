@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A point that both cores of a logical core reach before either goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from trnlab.chips.spec import Chip
+from trnlab.isa import register
+from trnlab.isa.base import MOVABLE, Array, Arrays, Engine, Instruction, Memory, Operand, OperandSpec, Work
+
+CORES = (0, 1)
+
+
+@register
+class CoreBarrier(Instruction):
+    """The engine waits until the other core's has come here too; `data` in shared HBM is then complete for both.
+
+    On one core nothing happens to data: it is an operand so that what wrote it comes before, and what reads it after.
+    Whoever executes the pair stops each core here until both have come.
+    """
+
+    name = "core_barrier"
+    opcode = 38
+    engines = (Engine.GPSIMD, Engine.VECTOR, Engine.SCALAR, Engine.TENSOR, Engine.SYNC)
+    feature = "logical_cores"
+    operands = (OperandSpec("data", "dst", frozenset({Memory.HBM}), rw=True, shape=("", ""), dtypes=MOVABLE),)
+    attrs: ClassVar[Mapping[str, Any]] = {"cores": CORES}
+    cost_kinds = ("sequencer.barrier",)
+    limits = ("cores is (0, 1)",)
+    source = "nki.isa.core_barrier"
+
+    def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
+        """Both cores of the pair."""
+        if tuple(attrs["cores"]) != CORES:
+            self.refuse(
+                "a barrier is between the two cores of a pair", limit=CORES, got=attrs["cores"], chip=chip,
+                remedy="pass cores=(0, 1)", code="TRN411",
+            )  # fmt: skip
+
+    def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
+        """data as it is."""
+        return {"data": arrays["data"]}
+
+    def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
+        """One semaphore each way."""
+        return Work("sequencer.barrier", 1, 0, 1)

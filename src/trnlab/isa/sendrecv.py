@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchange of tiles between the two cores of a logical core."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from trnlab.chips.spec import Chip
+from trnlab.errors import RunError
+from trnlab.isa import register
+from trnlab.isa.base import MOVABLE, SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+
+RANKS = (0, 1)
+GPSIMD_ELEMENTS = 256  # per partition: 1024 bytes of 32-bit formats, 512 of 16-bit ones
+
+
+@register
+class Sendrecv(Instruction):
+    """dst = what core recv_from_rank sends here; src goes to core send_to_rank. Bits move as they are.
+
+    Both cores of the pair run the instruction with the same pipe_id; all of one pipe_id complete before any goes on.
+    dma_engine "dma" uses the shared DMA engines, "gpsimd_dma" the one inside GpSimd.
+
+    What arrives is no operand of this core: whoever executes the pair hands it to `meaning` as `received`.
+    """
+
+    name = "sendrecv"
+    opcode = 42
+    engines = (Engine.GPSIMD, Engine.SYNC, Engine.SCALAR, Engine.VECTOR, Engine.TENSOR)
+    feature = "logical_cores"
+    operands = (
+        OperandSpec("dst", "dst", SBUF_ONLY, dtypes=MOVABLE),
+        OperandSpec("src", "src", SBUF_ONLY, dtypes=MOVABLE),
+    )
+    attrs: ClassVar[Mapping[str, Any]] = {
+        "send_to_rank": 1, "recv_from_rank": 1, "pipe_id": 0, "dma_engine": "dma",
+    }  # fmt: skip
+    same_dtype = ("dst", "src")
+    is_dma = True
+    cost_kinds = ("dma.sendrecv",)
+    limits = (
+        "send_to_rank and recv_from_rank are 0 or 1; pipe_id is whole",
+        "dma_engine is dma or gpsimd_dma; the latter on gpsimd, at most 256 elements per partition",
+    )
+    source = "nki.isa.sendrecv"
+
+    def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
+        """Ranks, pipe and DMA engine exist."""
+        ranks = attrs["send_to_rank"], attrs["recv_from_rank"]
+        if any(rank not in RANKS for rank in ranks) or not isinstance(attrs["pipe_id"], int):
+            self.refuse(
+                "no such core", limit=self.limits[0], got=(*ranks, attrs["pipe_id"]), chip=chip,
+                remedy="name a core of the pair", code="TRN411",
+            )  # fmt: skip
+        if attrs["dma_engine"] not in ("dma", "gpsimd_dma"):
+            self.refuse(
+                "no such DMA engine", limit="dma, gpsimd_dma", got=attrs["dma_engine"], chip=chip,
+                remedy="use one of these", code="TRN411",
+            )  # fmt: skip
+        if attrs["dma_engine"] == "gpsimd_dma" and (engine is not Engine.GPSIMD or ops["src"].free > GPSIMD_ELEMENTS):
+            self.refuse(
+                "more than GpSimd's own DMA exchanges", limit=self.limits[1],
+                got=f"{ops['src'].free} elements per partition on {engine.name.lower()}", chip=chip,
+                remedy="issue it on gpsimd in smaller pieces, or use dma_engine dma", code="TRN406",
+            )  # fmt: skip
+
+    def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
+        """What was received. Raises RunError where there is no other core."""
+        if "received" not in arrays:
+            raise RunError(
+                "sendrecv: there is no other core to receive from", limit="both cores of a pair", got="one core",
+                remedy="run the kernel on a logical core of two",
+            )  # fmt: skip
+        return {"dst": arrays["received"].reshape(arrays["dst"].shape)}
+
+    def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
+        """A descriptor for each partition."""
+        src = ops["src"]
+        size = src.free * src.dtype.itemsize
+        return Work(
+            "dma.sendrecv", n=size, m=src.partitions, k=src.partitions, itemsize=src.dtype.itemsize,
+            dtype=src.dtype.name, nbytes=size * src.partitions,
+        )  # fmt: skip
