@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles that live at the same time never share bytes, and memory is used to the last byte before a kernel is refused."""
+"""Tiles that live at the same time never share bytes, and memory is filled before a kernel is refused."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine, Memory
 from trnlab.lang.recorder import current
 from trnlab.lang.strides import merged
-from trnlab.lang.tensor import Tensor, refuse
+from trnlab.lang.tensor import Region, Tensor, refuse
 from trnlab.program.access import MAX_FREE_DIMS
 
 _WHOLE = frozenset({"int32", "uint32"})
@@ -193,6 +193,16 @@ def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> boo
     except ConstraintError:
         current().emit(name, engine=engine, **arguments)
         return False
+
+
+def accumulators(engine: Engine, partitions: int) -> Tensor:
+    """The accumulation registers of an engine's first lanes, which the program keeps in a tile."""
+    tile = current().once(
+        ("accumulators", engine),
+        lambda: current().tensor((128, 1), "float32", Region.sbuf, name=f"{engine.name.lower()} accumulators"),
+    )
+    assert isinstance(tile, Tensor)
+    return tile[0:partitions]
 
 
 def accepts(name: str, attribute: str) -> bool:

@@ -49,7 +49,7 @@ def recording() -> bool:
     return bool(_active)
 
 
-@dataclass
+@dataclass(eq=False)
 class Recorder:
     """Records one program (one point of the launch grid) of a kernel.
 

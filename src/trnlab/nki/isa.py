@@ -9,8 +9,11 @@ Source: nki/api/nki/isa/__init__.py of aws-neuron/aws-neuron-sdk (NKI 0.6.0).
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from typing import Any
 
+from trnlab.isa.base import Engine
 from trnlab.lang import compose
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
@@ -62,12 +65,6 @@ def get_nc_sub_version() -> int:
 def _issue(instruction: str, label: str | None, *, on: engine | None = None, **arguments: Any) -> NkiInstruction:
     ins.emit(instruction, engine=chip_engine(on), **arguments)
     return NkiInstruction(label)
-
-
-def _no_tile(**options: Any) -> None:
-    for name, value in options.items():
-        if value:
-            refuse(f"{name} is not simulated yet", limit="left out", got=value, remedy="leave it out", code="TRN414")
 
 
 def dma_copy(
@@ -201,8 +198,9 @@ def tensor_scalar_cumulative(
 ) -> NkiInstruction:  # fmt: skip
     """A running fold with op1 over (src op0 imm0)."""
     return _issue(
-        "tensor_scalar_cumulative", name, dst=dst, src=src, op0=alu_name(op0), op1=alu_name(op1), imm0=imm0,
-        imm1=imm1, reduce_cmd=reduce_cmd.name,
+        "tensor_scalar_cumulative", name, dst=dst, src=src, op0=alu_name(op0), op1=alu_name(op1), imm0=_number(imm0),
+        imm1=None if imm1 is None else _number(imm1), reduce_cmd=reduce_cmd.name,
+        accumulators=ins.accumulators(Engine.VECTOR, dst.shape[0]),
     )  # fmt: skip
 
 
@@ -211,13 +209,33 @@ def activation(
     reduce_res: Tensor | None = None, reduce_cmd: reduce_cmd = reduce_cmd.idle, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """dst = op(data * scale + bias), optionally with the sum of each row."""
-    options: dict[str, Any] = {"reduce_op": "add"} if reduce_op is None else {"reduce_op": alu_name(reduce_op)}
-    if ins.accepts("activation", "reduce_cmd"):
-        options["reduce_cmd"] = reduce_cmd.name
+    options = _reducing("activation", Engine.SCALAR, dst, reduce_cmd, reduce_res)
+    return _activation(dst, op, data, bias, scale, reduce_op, reduce_res, name, options)
+
+
+def _activation(
+    dst: Tensor, op: Any, data: Tensor, bias: Any, scale: Any, reduce_op: Any, reduce_res: Tensor | None,
+    name: str | None, options: dict[str, Any],
+) -> NkiInstruction:  # fmt: skip
     return _issue(
         "activation", name, dst=dst, op=function_name(op), data=data, bias=_bias(bias), scale=_number(scale),
-        reduce_res=reduce_res, **options,
+        reduce_op="add" if reduce_op is None else alu_name(reduce_op), reduce_res=reduce_res, **options,
     )  # fmt: skip
+
+
+def _reducing(
+    instruction: str, on: Engine, dst: Tensor, command: reduce_cmd, result: Tensor | None, initial: Any = None
+) -> dict[str, Any]:
+    """How an instruction uses its engine's accumulators: nothing to say where it neither keeps nor shows a sum."""
+    if command is _IDLE and result is None:
+        return {}
+    options: dict[str, Any] = {"reduce_cmd": command.name, "accumulators": ins.accumulators(on, dst.shape[0])}
+    if command is _LOAD:
+        options["reduce_init"] = _number(0.0 if initial is None else initial)
+    return options if ins.accepts(instruction, "reduce_cmd") else {}
+
+
+_IDLE, _LOAD = reduce_cmd.idle, reduce_cmd.load_reduce
 
 
 def _bias(bias: Any) -> Any:
@@ -238,7 +256,7 @@ def activation_reduce(
     name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """An activation that also sums each row."""
-    return activation(dst, op, data, bias, scale, reduce_op, reduce_res, reduce_cmd.reset_reduce, name)
+    return _activation(dst, op, data, bias, scale, reduce_op, reduce_res, name, {})
 
 
 def activate2(
@@ -250,7 +268,8 @@ def activate2(
     return _issue(
         "activate2", name, dst=dst, op=function_name(op), data=data, imm0=imm0, imm1=imm1, op0=alu_name(op0),
         op1=alu_name(op1), relu_param=relu_param, reverse0=reverse0, reverse1=reverse1,
-        reduce_op=optional_alu_name(reduce_op), reduce_res=reduce_res, reduce_cmd=reduce_cmd.name,
+        reduce_op="add" if reduce_op is None else alu_name(reduce_op), reduce_res=reduce_res,
+        **_reducing("activate2", Engine.SCALAR, dst, reduce_cmd, reduce_res),
     )  # fmt: skip
 
 
@@ -322,32 +341,55 @@ def nc_stream_shuffle(dst: Tensor, src: Tensor, shuffle_mask: Any, name: str | N
 
 def rng(dst: Tensor, engine: engine = engine.vector, name: str | None = None) -> NkiInstruction:
     """Random bits."""
-    return _issue("rng", name, on=engine, dst=dst)
+    return _issue("rng", name, on=engine, dst=dst, **_drawing(engine, dst))
 
 
 def dropout(dst: Tensor, data: Tensor, prob: Any, name: str | None = None) -> NkiInstruction:
     """Zero each element with probability `prob`."""
-    return _issue("dropout", name, dst=dst, data=data, prob=prob)
+    return _issue("dropout", name, dst=dst, data=data, prob=_number(prob), **_drawing(_VECTOR, dst))
+
+
+def _drawing(on: engine, dst: Tensor) -> dict[str, Any]:
+    """Where random bits come from: the generator once the kernel has seeded it, before that a stream per use."""
+    state = _STATES.get(current(), {}).get(on)
+    if state is not None:
+        return {"state": state[0 : dst.shape[0]]}
+    draws = current().once("draws", itertools.count)
+    return {"seed": next(draws)}
+
+
+_STATES: weakref.WeakKeyDictionary[Any, dict[engine, Tensor]] = weakref.WeakKeyDictionary()
+
+
+def _state(on: engine, words: int) -> Tensor:
+    """The tile that holds an engine's generator."""
+    states = _STATES.setdefault(current(), {})
+    if on not in states:
+        states[on] = current().tensor((128, words), "uint32", Region.sbuf, name=f"{on.name} generator")
+    return states[on]
 
 
 def set_rng_seed(src_seeds: Tensor, name: str | None = None) -> NkiInstruction:
     """Seed VectorE's generator."""
-    return _issue("set_rng_seed", name, src_seeds=src_seeds)
+    words = 24 if current().chip.generation >= 4 else 2
+    return _issue("set_rng_seed", name, state=_state(_VECTOR, words), src_seeds=src_seeds)
 
 
 def rand_set_state(src_seeds: Tensor, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
     """Load the generator's state."""
-    return _issue("rand_set_state", name, on=engine, src_seeds=src_seeds)
+    rows, words = src_seeds.shape
+    return _issue("rand_set_state", name, on=engine, state=_state(engine, words)[0:rows], src_seeds=src_seeds)
 
 
 def rand_get_state(dst: Tensor, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
     """Save the generator's state."""
-    return _issue("rand_get_state", name, on=engine, dst=dst)
+    rows, words = dst.shape
+    return _issue("rand_get_state", name, on=engine, dst=dst, state=_state(engine, words)[0:rows])
 
 
 def rand2(dst: Tensor, min: Any, max: Any, name: str | None = None) -> NkiInstruction:
     """Uniform numbers in [min, max]."""
-    return _issue("rand2", name, dst=dst, min=min, max=max)
+    return _issue("rand2", name, dst=dst, min=_number(min), max=_number(max), **_drawing(_VECTOR, dst))
 
 
 def exponential(
@@ -356,8 +398,8 @@ def exponential(
 ) -> NkiInstruction:  # fmt: skip
     """exp(src - max_value) on VectorE."""
     return _issue(
-        "exponential", name, dst=dst, src=src, max_value=max_value, reduce_res=reduce_res, reduce_cmd=reduce_cmd.name,
-        reduce_init=reduce_init,
+        "exponential", name, dst=dst, src=src, max_value=_number(max_value), reduce_res=reduce_res,
+        **_reducing("exponential", Engine.VECTOR, dst, reduce_cmd, reduce_res, reduce_init),
     )  # fmt: skip
 
 
@@ -393,9 +435,13 @@ def tensor_scalar_reduce(
     reduce_res_negate: bool = False, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """data op0 operand0, and the fold of each row."""
+    if reverse0:
+        refuse("tensor_scalar_reduce does not reverse its operands", limit="reverse0=False", got=True,
+               remedy="use tensor_scalar, then tensor_reduce", code="TRN411")  # fmt: skip
     return _issue(
         "tensor_scalar_reduce", name, dst=dst, data=data, op0=alu_name(op0), operand0=_number(operand0),
-        reduce_op=alu_name(reduce_op), reduce_res=reduce_res,
+        reduce_op=alu_name(reduce_op), reduce_res=reduce_res, reduce_res_negate=reduce_res_negate,
+        **_reducing("tensor_scalar_reduce", Engine.VECTOR, dst, reduce_cmd, reduce_res, reduce_init),
     )  # fmt: skip
 
 
@@ -411,8 +457,10 @@ def range_select(
 ) -> NkiInstruction:  # fmt: skip
     """Keep the elements whose index lies between two bounds."""
     return _issue(
-        "range_select", name, dst=dst, on_true=on_true_tile, comp_op0=alu_name(comp_op0), comp_op1=alu_name(comp_op1),
-        bound0=bound0, bound1=bound1, reduce_res=reduce_res, reduce_op=alu_name(reduce_op), range_start=range_start,
+        "range_select", name, dst=dst, on_true_tile=on_true_tile, comp_op0=alu_name(comp_op0),
+        comp_op1=alu_name(comp_op1), bound0=bound0, bound1=bound1, reduce_res=reduce_res,
+        reduce_op=alu_name(reduce_op), range_start=range_start, on_false_value=float(on_false_value),
+        **_reducing("range_select", Engine.VECTOR, dst, reduce_cmd, reduce_res),
     )  # fmt: skip
 
 
@@ -425,6 +473,7 @@ def select_reduce(
     return _issue(
         "select_reduce", name, dst=dst, predicate=predicate, on_true=on_true, on_false=_number(on_false),
         reduce_res=reduce_res, reduce_op=alu_name(reduce_op), reverse_pred=reverse_pred,
+        **_reducing("select_reduce", Engine.VECTOR, dst, reduce_cmd, reduce_res),
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from trnlab.lang.recorder import current, recording
 from trnlab.lang.tensor import Region as MemoryRegion
 from trnlab.lang.tensor import Tensor as NkiTensor
 from trnlab.lang.tensor import Window, refuse
+from trnlab.nki import isa
 from trnlab.nki.target import default_chip
 
 DType = str
@@ -411,14 +412,14 @@ def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
 def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
     """Zero each element with probability `rate`."""
     out = compose.new(x, dtype=dtype)
-    ins.emit("dropout", dst=out, data=x, prob=rate)
+    isa.dropout(out, x, rate)
     return out
 
 
 def rand(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTensor:
     """Uniform numbers in [0, 1)."""
     bits = ndarray(shape, uint32)
-    ins.emit("rng", dst=bits)
+    isa.rng(bits)
     high = ndarray(shape, uint32)
     ins.tensor_scalar(high, bits, "right_shift", 8)
     out = ndarray(shape, dtype, buffer, name)
@@ -428,7 +429,7 @@ def rand(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTenso
 
 def random_seed(seed: NkiTensor) -> None:
     """Seed the generator."""
-    ins.emit("set_rng_seed", src_seeds=seed)
+    isa.set_rng_seed(seed)
 
 
 def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
