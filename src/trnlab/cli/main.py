@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     _cache(commands.add_parser("cache", help="look into the compile cache"))
     _profile(commands.add_parser("profile", help="open a run again: summary, report, trace"))
     _isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
+    _profile(commands.add_parser("sensitivity", help="which assumptions a run's time leans on"))
     _validate(commands.add_parser("validate", help="the model of time against measurements of real chips"))
     return top
 

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab sensitivity`."""
+
+from __future__ import annotations
+
+import argparse
+
+from trnlab.runtime.files import write_atomic
+from trnlab.validation.sensitivity import PICTURE, sensitivity, table, tornado
+
+
+def main(args: argparse.Namespace) -> int:
+    """Show which assumptions move a run's time, and leave the picture in its folder."""
+    found = sensitivity(args.folder)
+    print(table(found))
+    write_atomic(args.folder / PICTURE, tornado(found).encode())
+    print(f"\npicture: {args.folder / PICTURE}")
+    return 0

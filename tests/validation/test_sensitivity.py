@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table, band and picture of the assumptions that a run's time leans on."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from trnlab.cli.main import main
+from trnlab.profile.data import FILE, SCHEMA, VERSION
+from trnlab.validation.sensitivity import PICTURE, Sensitivity, table, tornado
+
+
+def entry(figure, halved, doubled):
+    return {
+        "figure": figure,
+        "value": 5,
+        "unit": "ns",
+        "reason": "as <elsewhere>",
+        "halved": halved,
+        "doubled": doubled,
+    }
+
+
+FOUND = Sensitivity(0.010, (entry("dma.descriptor", -0.03, 0.06), entry("sync.profiler", 0.04, -0.04)))
+
+
+def test_the_band_adds_independent_changes():
+    low, high = FOUND.band
+    assert low == pytest.approx(0.010 * (1 - 0.05))
+    assert high == pytest.approx(0.010 * (1 + (0.06**2 + 0.04**2) ** 0.5))
+
+
+def test_without_assumptions_there_is_no_band():
+    exact = Sensitivity(0.010, ())
+    assert exact.band == (0.010, 0.010)
+    assert "no assumed figure" in table(exact)
+    ET.fromstring(tornado(exact))
+
+
+def test_the_picture_has_two_bars_per_assumption_and_the_larger_change_is_the_wider():
+    root = ET.fromstring(tornado(FOUND))
+    svg = "{http://www.w3.org/2000/svg}"
+    widths = [float(r.attrib["width"]) for g in root.iter(f"{svg}g") for r in g.iter(f"{svg}rect")]
+    assert len(widths) == 4
+    assert widths[1] == max(widths)
+    assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
+
+
+def test_the_command_reads_a_run_and_leaves_the_picture(tmp_path, capsys):
+    summary = {"schema": SCHEMA, "version": VERSION, "step_time_s": 0.01, "assumptions": list(FOUND.assumptions)}
+    (tmp_path / FILE).write_text(json.dumps(summary))
+    assert main(["sensitivity", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "dma.descriptor" in out
+    assert "between 9.5 ms and 10.7 ms" in out
+    ET.fromstring((tmp_path / PICTURE).read_text())
+
+
+def test_a_run_without_a_step_is_refused(tmp_path, capsys):
+    (tmp_path / FILE).write_text(json.dumps({"schema": SCHEMA, "version": VERSION, "status": "failed"}))
+    assert main(["sensitivity", str(tmp_path)]) == 2
+    assert "TRN814" in capsys.readouterr().err
