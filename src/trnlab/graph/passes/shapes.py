@@ -6,17 +6,39 @@ from __future__ import annotations
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.rewrite import made_by, rewrite, splat
-from trnlab.numerics.dtypes import DType, bfloat16, bool_, float8_e4m3, float8_e5m2, float16, float32, tfloat32
+from trnlab.numerics.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float8_e4m3,
+    float8_e4m3fn,
+    float8_e5m2,
+    float8_e8m0fnu,
+    float16,
+    float32,
+    tfloat32,
+)
 
 # Formats that hold every value of another format.
 _FLOATS: dict[DType, tuple[DType, ...]] = {
     float8_e4m3: (float16, bfloat16, tfloat32, float32),
+    float8_e4m3fn: (float16, bfloat16, tfloat32, float32),
     float8_e5m2: (float16, bfloat16, tfloat32, float32),
+    float8_e8m0fnu: (bfloat16, tfloat32, float32),
     float16: (tfloat32, float32),
     bfloat16: (tfloat32, float32),
     tfloat32: (float32,),
 }
-_INTEGER_BITS = {float32: 24, tfloat32: 11, float16: 11, bfloat16: 8, float8_e4m3: 4, float8_e5m2: 3}
+_INTEGER_BITS = {
+    float32: 24,
+    tfloat32: 11,
+    float16: 11,
+    bfloat16: 8,
+    float8_e4m3: 4,
+    float8_e4m3fn: 4,
+    float8_e5m2: 3,
+    float8_e8m0fnu: 0,
+}
 
 
 def compose_shapes(graph: Graph) -> bool:
@@ -41,7 +63,7 @@ def holds_exactly(small: DType, large: DType) -> bool:
     if small is large:
         return True
     if small is bool_:
-        return True
+        return large is not float8_e8m0fnu  # which has no zero
     if large is bool_:
         return False
     if small.is_float:
