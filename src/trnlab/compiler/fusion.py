@@ -17,6 +17,8 @@ from trnlab.graph.ops import ELEMENTWISE, OPS
 
 # Full tensors that the epilogue of a matmul may read: more, and the PE array would wait for them.
 MAX_EPILOGUE_LOADS = 2
+# Elements of a group that is merged with a later one only if that makes nobody wait: there is little to save.
+SMALL = 4096
 PSUM_BANKS, BANK_COLS = 8, 512  # sums over rows stay in PSUM for the whole loop
 
 
@@ -238,6 +240,8 @@ class Partition:
     def _mergeable(self, a: Group, b: Group) -> bool:
         if a.kind is not Kind.ROWS or a.size != b.size or a.update != b.update:
             return False
+        if a.size <= SMALL and self._waits_for_more(b, a):
+            return False
         if a.cols is not None and b.cols is not None and a.cols != b.cols:
             return False
         sums = sum(c is Class.FINAL for g in (a, b) for c in g.classes.values())
@@ -250,6 +254,10 @@ class Partition:
         return not any(
             self.runs_before(x.id, g) and self.runs_before(g.id, y) for g in self.groups for x, y in ((a, b), (b, a))
         )
+
+    def _waits_for_more(self, late: Group, early: Group) -> bool:
+        """Whether `late` must wait for groups that `early` need not wait for."""
+        return bool(self._ancestors[late.id] & ~self._ancestors[early.id] & ~(1 << early.id))
 
     def _reads_final(self, reader: Group, writer: Group) -> bool:
         """Whether `reader` needs something of `writer` that its loop could not have while it runs."""
