@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For every test: PyTorch computes on one thread. Several processes test at once, and its threads would wait for cores
-that the others use."""
+"""For every test: PyTorch computes on one thread. Several processes test at once, and its threads would wait for
+cores that the others use."""
 
 import os
 

@@ -264,7 +264,7 @@ class Constants:
         self._b, self._dtype = b, dt
         self._made: dict[tuple[str, DType], AP] = {}
         # Far below any score, and small enough that its sums stay finite.
-        self._masked = float(ml_dtypes.finfo(dt.numpy).min) / 4
+        self._masked = float(ml_dtypes.finfo(dt.numpy).min) / 4  # type: ignore[no-untyped-call]
 
     def identity(self, dt: DType | None = None) -> AP:
         """Ones on the diagonal [128, 128]."""

@@ -22,10 +22,12 @@ class View:
 
     @property
     def dtype(self) -> DType:
+        """Format of the elements."""
         return self.buffer.dtype
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return prod(self.shape)
 
     def __getitem__(self, index: Any) -> View:
@@ -39,7 +41,8 @@ class View:
                 offset += item * stride
                 continue
             lo, hi = item.start or 0, count if item.stop is None else item.stop
-            assert 0 <= lo < hi <= count and item.step in (None, 1), (self.shape, index)
+            assert 0 <= lo < hi <= count, (self.shape, index)
+            assert item.step in (None, 1), index
             offset += lo * stride
             shape.append(hi - lo)
             strides.append(stride)
@@ -75,12 +78,13 @@ class View:
     def ap(self, rows: int = 1) -> AP:
         """As an access pattern: the first `rows` dimensions must merge into one stride and become the partition.
 
-        The rest become free dimensions, merged where possible. Raises AssertionError when it takes more than the four free
-        dimensions that an access pattern has.
+        The rest become free dimensions, merged where possible. Raises AssertionError when it takes more than the four
+        free dimensions that an access pattern has.
         """
         head = View(self.buffer, 0, self.shape[:rows], self.strides[:rows]).collapsed() or ((0, 1),)
         free = View(self.buffer, 0, self.shape[rows:], self.strides[rows:]).collapsed() or ((1, 1),)
-        assert len(head) == 1 and len(free) <= MAX_FREE_DIMS, (self.shape, self.strides, rows)
+        assert len(head) == 1, (self.shape, self.strides, rows)
+        assert len(free) <= MAX_FREE_DIMS, (self.shape, self.strides, rows)
         return hbm_view(self.buffer, self.offset, (head[0], *free))
 
 

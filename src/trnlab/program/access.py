@@ -25,8 +25,8 @@ class Buffer:
 
     nbytes: bytes per partition on chip, all bytes in HBM. address: byte offset within the partition (on chip), or
     within the routine's scratch (HBM scratch); parameters get theirs when the routine is called.
-    Dependencies between instructions are tracked per slot, see `routine.Slots`; `slot_bytes` is the piece of this buffer
-    that makes one slot.
+    Dependencies between instructions are tracked per slot, see `routine.Routine`; `slot_bytes` is the piece of this
+    buffer that makes one slot.
     """
 
     id: int
@@ -64,22 +64,27 @@ class AP:
     # -- what the instruction asks ------------------------------------------------------------------------------
     @property
     def memory(self) -> Memory:
+        """Where the buffer lies."""
         return self.buffer.memory
 
     @property
     def first_partition(self) -> int:
+        """Absolute partition of the first row (on chip)."""
         return self.buffer.first_partition + self.start_partition
 
     @property
     def free(self) -> int:
+        """Elements per partition, F."""
         return prod(count for _, count in self.dims)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """[P, F...]."""
         return (self.partitions, *(count for _, count in self.dims))
 
     @property
     def contiguous_bytes(self) -> int:
+        """Bytes of the longest adjacent run."""
         run = 1
         for step, count in reversed(self.dims):
             if count == 1:
@@ -93,7 +98,7 @@ class AP:
         return size
 
     def signature(self) -> tuple[object, ...]:
-        """All that the rules of an instruction may depend on; two operands with equal signatures are equally legal."""
+        """All that the rules of an instruction may depend on: operands with equal signatures are equally legal."""
         return (
             self.buffer.memory,
             self.dtype.code,
@@ -158,9 +163,7 @@ class AP:
         """The same bytes read as another format of the same width."""
         to = dtype(to)
         assert to.itemsize == self.dtype.itemsize
-        return AP(
-            self.buffer, to, self.start_partition, self.partitions, self.partition_step, self.offset, self.dims
-        )
+        return AP(self.buffer, to, self.start_partition, self.partitions, self.partition_step, self.offset, self.dims)
 
     # -- what simulators read -----------------------------------------------------------------------------------
     def extent(self) -> tuple[int, int]:
@@ -180,9 +183,8 @@ class AP:
             return (role, *self._cache[0])
         first, last = self.extent()
         buf = self.buffer
-        if first < 0 or last >= buf.nbytes or self.start_partition + self.partitions > max(buf.partitions, 1) and (
-            self.memory is not Memory.HBM
-        ):
+        too_low = self.memory is not Memory.HBM and self.start_partition + self.partitions > buf.partitions
+        if first < 0 or last >= buf.nbytes or too_low:
             raise ConstraintError(
                 f"access outside of buffer {buf.name!r}",
                 code="TRN410",

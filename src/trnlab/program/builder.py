@@ -72,7 +72,7 @@ class Builder:
 
     # -- memory -------------------------------------------------------------------------------------------------
     def param(self, name: str, shape: tuple[int, ...], dt: DType | str, *, slot_rows: int | None = None) -> AP:
-        """An HBM tensor passed in by the caller. Dependencies are tracked per `slot_rows` rows of its last two dims."""
+        """An HBM tensor passed in by the caller. Dependencies are tracked per `slot_rows` rows of its last two."""
         buffer = self._hbm(name, shape, dtype(dt), "param", slot_rows)
         self._params.append(buffer.id)
         return whole(buffer)
@@ -181,7 +181,8 @@ class Builder:
             address = self._sbuf_address(name, nbytes)
         slot = -(-nbytes // slots)
         buffer = Buffer(
-            len(self._buffers), name, memory, shape, dt, nbytes, partitions=shape[0], address=address, slot_bytes=slot,
+            len(self._buffers), name, memory, shape, dt, nbytes, partitions=shape[0], address=address,
+            slot_bytes=slot,
         )  # fmt: skip
         return self._add(buffer)
 
@@ -243,6 +244,7 @@ class Builder:
                 ops[spec.name] = value
                 records.append(value.record(role))
                 del arguments[spec.name]
+        arguments = {**instr.implied(ops), **arguments}
         attrs = tuple(sorted(({**instr.attrs, **arguments}).items())) if arguments else _defaults(instr)
         engine = engine if engine is not None else instr.engines[0]
         key = (instr.opcode, engine, attrs, *(op.signature() for op in ops.values()))

@@ -2,8 +2,8 @@
 """Routines and programs: the instructions that one NeuronCore executes.
 
 A `Routine` is a straight run of instructions over its own tiles and its HBM parameters, held in columns so that a
-million instructions cost megabytes and the simulators can run over them without Python. A `Program` is a list of calls of
-routines over HBM tensors: layers that repeat share one routine.
+million instructions cost megabytes and the simulators can run over them without Python. A `Program` is a list of calls
+of routines over HBM tensors: layers that repeat share one routine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from trnlab.isa.base import Engine, Work
 from trnlab.numerics.dtypes import DType
 from trnlab.program.access import Buffer
 
-# Columns of one operand record. role: index in the instruction's operand list. step/count: free dims, outermost first,
-# padded in front with (0, 1). partition_step: bytes (HBM only). offset: bytes. is_hbm: 1 for HBM buffers.
+# Columns of one operand record. role: index in the instruction's operand list. step/count: free dims, outermost
+# first, padded in front with (0, 1). partition_step: bytes (HBM only). offset: bytes. is_hbm: 1 for HBM buffers.
 # first/last: while recording, the first and last byte touched within the buffer; in a Routine, the slots touched.
 OPERAND_COLUMNS = (
     "role", "buffer", "dtype", "start_partition", "partitions", "partition_step", "offset",
@@ -39,9 +39,10 @@ class Routine:
     opcode int16, engine int8, queue int8 (DMA queue id, -1 for engine instructions), work/attr/loc int32 indices into
     `works`, `attr_table`, `locs`; operands of instruction i are rows first_operand[i] .. first_operand[i+1].
 
-    Slots are the units of dependency, numbered per routine: 0..num_psum-1 are the PSUM banks; then come the SBUF slots, the
-    elementary byte intervals that the tile boundaries cut SBUF into (so tiles that reuse bytes share slots); then every
-    HBM buffer's slots, from `hbm_slot[buffer id]` on (-1 for on-chip buffers), one per `slot_bytes` bytes of it.
+    Slots are the units of dependency, numbered per routine: 0..num_psum-1 are the PSUM banks; then come the SBUF
+    slots, the elementary byte intervals that the tile boundaries cut SBUF into (so tiles that reuse bytes share
+    slots); then every HBM buffer's slots, from `hbm_slot[buffer id]` on (-1 for on-chip buffers), one per
+    `slot_bytes` bytes of it.
     """
 
     name: str
