@@ -2,7 +2,7 @@
 """Routines and programs: the instructions that one NeuronCore executes.
 
 A `Routine` is a straight run of instructions over its own tiles and its HBM parameters, held in columns so that a
-million instructions cost megabytes and the simulators can run over them without Python. A `Program` is a list of calls
+million instructions cost megabytes and the simulators run over them without Python. A `Program` is a list of calls
 of routines over HBM tensors: layers that repeat share one routine.
 """
 
