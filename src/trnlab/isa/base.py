@@ -220,6 +220,10 @@ class Instruction:
         """The largest value of a letter of the shapes; None where nothing limits it."""
         return self.sizes.get(letter)
 
+    def implied(self, ops: Mapping[str, Operand]) -> Mapping[str, Any]:
+        """Attributes that follow from the operands; whoever records the instruction adds them."""
+        return {}
+
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the former contents of an `rw` destination matter."""
         return any(spec.rw for spec in self.operands)

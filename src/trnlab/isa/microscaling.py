@@ -21,6 +21,11 @@ STARTS = (0, 4, 8, 12)  # in a quadrant: four tensors may keep their scales in o
 QUADRANT = 32
 
 
+def formats_of(ops: Mapping[str, Operand], *names: str) -> dict[str, str]:
+    """The attributes that repeat the formats of packed operands."""
+    return {f"{name}_format": ops[name].dtype.name for name in names if name in ops}
+
+
 def check_format(
     instr: Instruction, ops: Mapping[str, Operand], attrs: Mapping[str, Any], name: str, chip: Chip
 ) -> None:

@@ -23,7 +23,7 @@ from trnlab.isa.base import (
     Work,
     as_float,
 )
-from trnlab.isa.microscaling import SCALES, STARTS, check_format, check_scales, codes_of
+from trnlab.isa.microscaling import SCALES, STARTS, check_format, check_scales, codes_of, formats_of
 from trnlab.isa.tiling import check_tile, columns_of_psum
 from trnlab.numerics.dtypes import dtype
 from trnlab.numerics.mx import LANES, dequantize
@@ -63,6 +63,10 @@ class NcMatmulMx(Instruction):
         "tile_position and tile_size take rows of the array only, and K fits them; no index with tiles",
     )
     source = "nki.isa.nc_matmul_mx; trainium3_arch.rst:75-118; nki/deep-dives/mxfp-matmul.rst:99-129"
+
+    def implied(self, ops: Mapping[str, Operand]) -> Mapping[str, Any]:
+        """The formats of the packed operands."""
+        return formats_of(ops, "stationary", "moving")
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Only an accumulating matmul reads dst."""

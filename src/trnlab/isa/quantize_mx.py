@@ -19,7 +19,7 @@ from trnlab.isa.base import (
     OperandSpec,
     Work,
 )
-from trnlab.isa.microscaling import SCALES, STARTS, check_format, check_scales
+from trnlab.isa.microscaling import SCALES, STARTS, check_format, check_scales, formats_of
 from trnlab.numerics.dtypes import dtype
 from trnlab.numerics.mx import LANES, block_scales, quantize, scale_rows, scale_values
 
@@ -52,6 +52,10 @@ class QuantizeMx(Instruction):
         "dst_format is the format of dst",
     )
     source = "nki.isa.quantize_mx; nki/deep-dives/mxfp-matmul.rst:99-129, 228; trainium3_arch.rst:172 (rate)"
+
+    def implied(self, ops: Mapping[str, Operand]) -> Mapping[str, Any]:
+        """The format of dst."""
+        return formats_of(ops, "dst")
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Sizes go by fours, and there is room for the scales."""

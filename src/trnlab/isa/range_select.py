@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,7 +73,8 @@ class RangeSelect(Instruction):
             check_one_of(self, name, COMPARISONS, attrs, chip)
         check_one_of(self, "reduce_op", ("max",), attrs, chip)
         start = attrs["range_start"]
-        if not isinstance(start, int) or start < -EXACT_INDEX or start + ops["dst"].free > EXACT_INDEX:
+        whole = isinstance(start, Real) and float(start).is_integer()
+        if not whole or start < -EXACT_INDEX or start + ops["dst"].free > EXACT_INDEX:
             self.refuse(
                 "indices are float32", limit=f"whole numbers within {EXACT_INDEX}", got=start, chip=chip,
                 remedy="shift the bounds instead", code="TRN411",

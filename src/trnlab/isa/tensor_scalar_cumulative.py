@@ -56,7 +56,7 @@ class TensorScalarCumulative(Instruction):
     indirect = ("dst", "src")
     limits = (
         "op0 is an arithmetic operator of isa.alu; op1 is add, subtract, multiply, max or min",
-        "reduce_cmd is reduce, reset_reduce or load_reduce, the last with imm1 (isa.accumulators)",
+        "reduce_cmd is reduce, reset_reduce or load_reduce, which needs imm1 (isa.accumulators)",
     )
     source = "nki.isa.tensor_scalar_cumulative"
 
@@ -68,8 +68,9 @@ class TensorScalarCumulative(Instruction):
         """Operators and command go together."""
         check_arithmetic(self, attrs["op0"], engine, chip)
         check_one_of(self, "op1", CUMULATIVE, attrs, chip)
-        initial = {"reduce_init": ops["imm1"]} if "imm1" in ops else {}
-        check_command(self, COMMANDS, {**ops, **initial}, {**attrs, "reduce_init": attrs.get("imm1")}, chip)
+        loads = attrs["reduce_cmd"] == "load_reduce"
+        initial = ops.get("imm1", attrs.get("imm1")) if loads else None
+        check_command(self, COMMANDS, ops, {**attrs, "reduce_init": initial}, chip)
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """One column after the other."""
