@@ -10,8 +10,6 @@ loop; in v2 and v3 delta and u are loaded once per channel tile, and deltaU, whi
 Rows of one PSUM bank are read from there (N cycles); longer ones are copied to SBUF first, B by VectorE and C by
 ScalarE, and then read at half the rate. When the eight tiles of an iteration do not fit in SBUF, those that are too
 many go to HBM and back.
-
-The scan stands as a tensor_tensor of the same size, which costs VectorE the same: two streams from SBUF.
 """
 
 from __future__ import annotations
@@ -27,7 +25,8 @@ from trnlab.program import AP, Builder, Pool, Routine
 P, BANK, BANKS = 128, 512, 4  # fp32 columns of a PSUM bank; banks that are copied at a time
 LONGEST = 4096  # steps that one instruction works on where the kernel does not cut them
 SPILLING = 512  # the same where tiles are spilled
-BUFFERS = (3, 2, 2, 2, 2, 2)  # of deltaA, deltaBu, scan, scanC, B and C while several iterations are under way
+BUFFERS = (3, 2, 2, 2)  # of deltaA, deltaBu, scan and scanC while several iterations are under way
+SPILLED_BUFFERS = (4, 3, 3, 2)  # the same where tiles go to HBM and back
 TILES = 8  # of an iteration: delta, u, deltaU, the sum, deltaA, deltaBu, scan, scanC
 FLOAT = "float32"
 DONE = object()
@@ -67,12 +66,16 @@ class _Mamba:
         self.delta_u = b.tile((P, steps), FLOAT, name="delta_u", slots=steps // self.span)
         self.a = b.pool((P, 1), FLOAT, bufs=4, name="a")
         self.rows = b.pool((1, BANK), FLOAT, bufs=4, name="row")
-        self.pipelined = sum(BUFFERS) * self.span * 4 <= b.sbuf_free
-        buffers = BUFFERS if self.pipelined else (1,) * len(BUFFERS)
+        rows = (2, 2) if self.span > BANK else (0, 0)  # B and C in SBUF
+        buffers = (SPILLED_BUFFERS if self.spilled else BUFFERS) + rows
+        self.pipelined = sum(buffers) * self.span * 4 <= b.sbuf_free
+        buffers = buffers if self.pipelined else (1,) * len(buffers)
         self.work = [b.pool((P, self.span), FLOAT, bufs=n, name="work") for n in buffers]
         self.hbm = [
             Pool([b.scratch(f"spill{n}", (P, self.span), FLOAT) for _ in range(4)]) for n in range(self.spilled)
         ]
+        self.reached_tiles = b.pool((P, 1), FLOAT, bufs=2, name="reached")
+        self.reached = self.reached_tiles.next()  # where the scan of a state stands
         self.under_way: deque[Iterator[Any]] = deque()
 
     def load(self, tile: AP, source: AP) -> AP:
@@ -108,8 +111,10 @@ class _Mamba:
             self.advance()
 
     def advance(self) -> None:
-        """One stage of each iteration, the newest first."""
-        for stages in reversed(list(self.under_way)):
+        """One stage of each iteration. The scans come last, so that none follows what it or its successor reads."""
+        scan = 2 if self.spilled else 1  # its stage
+        newest_first = list(reversed(self.under_way))
+        for stages in newest_first[:scan] + newest_first[scan + 1 :] + newest_first[scan : scan + 1]:
             if next(stages, DONE) is DONE:
                 self.under_way.remove(stages)
 
@@ -125,10 +130,17 @@ class _Mamba:
         yield
         self.bring_back(delta_a, a_place)
         self.bring_back(delta_bu, bu_place)
-        b.tensor_tensor(dst=scanned, data1=delta_a, data2=delta_bu, op="multiply")  # the scan
+        if self.spilled:
+            yield
+        b.tensor_tensor_scan(dst=scanned, data0=delta_a, data1=delta_bu, initial=self.reached if part.start else 0.0)
         scan_place = self.put_away(scanned, 2)
         yield
+        if part.stop < self.steps:
+            self.reached = self.reached_tiles.next()
+            b.tensor_copy(dst=self.reached, src=scanned[:, self.span - 1 : self.span], engine=Engine.VECTOR)
         self.bring_back(scanned, scan_place)
+        if self.spilled:
+            yield
         row = self.spread(self.c_hbm, state, part, Engine.SCALAR, 5)
         b.tensor_tensor(dst=weighted, data1=scanned, data2=row, op="multiply")
         yield
@@ -168,6 +180,8 @@ class _Mamba:
         return row
 
     def _bank(self, bank: AP, source: AP) -> AP:
-        row = self.load(self.rows.next(), source)
+        row = self.rows.next()
+        # what is brought back holds up SyncE until it has arrived in HBM
+        self.b.dma_copy(dst=row, src=source, engine=Engine.SCALAR if self.spilled else Engine.SYNC, queue=1)
         self.b.nc_matmul(dst=bank, stationary=self.ones, moving=row)
         return bank
