@@ -67,7 +67,7 @@ class _Mamba:
         self.a = b.pool((P, 1), FLOAT, bufs=4, name="a")
         self.rows = b.pool((1, BANK), FLOAT, bufs=4, name="row")
         rows = (2, 2) if self.span > BANK else (0, 0)  # B and C in SBUF
-        buffers = (SPILLED_BUFFERS if self.spilled else BUFFERS) + rows
+        buffers: tuple[int, ...] = (SPILLED_BUFFERS if self.spilled else BUFFERS) + rows
         self.pipelined = sum(buffers) * self.span * 4 <= b.sbuf_free
         buffers = buffers if self.pipelined else (1,) * len(buffers)
         self.work = [b.pool((P, self.span), FLOAT, bufs=n, name="work") for n in buffers]
