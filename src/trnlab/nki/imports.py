@@ -17,6 +17,7 @@ MODULES = {
     "neuronxcc": "trnlab.nki.neuronxcc.root",
     "neuronxcc.nki": "trnlab.nki.neuronxcc",
     "neuronxcc.nki.isa": "trnlab.nki.neuronxcc.isa",
+    "neuronxcc.nki.isa.constants": "trnlab.nki.enums",
     "neuronxcc.nki.language": "trnlab.nki.neuronxcc.language",
     "neuronxcc.nki.compiler": "trnlab.nki.neuronxcc.compiler",
     "neuronxcc.nki.typing": "trnlab.nki.neuronxcc.typing",

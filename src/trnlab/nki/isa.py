@@ -121,7 +121,8 @@ def nc_matmul(
     """dst = stationary.T @ moving, or dst += it."""
     options: dict[str, Any] = {}
     if perf_mode not in (matmul_perf_mode.none, "none", None):
-        options["perf_mode"] = getattr(perf_mode, "value", perf_mode)
+        mode = str(getattr(perf_mode, "value", perf_mode))
+        options["perf_mode"] = "double_row" if mode.startswith("double_row") else mode
     if tile_position or tile_size:
         options |= {"tile_position": tuple(tile_position), "tile_size": tuple(tile_size)}
     if is_transpose and ins.accepts("nc_matmul", "is_transpose"):

@@ -86,7 +86,7 @@ class Kernel:
         memory = _memory(trace, arrays)
         machine.call(trace.routine, memory)
         origin = arrays[0].origin if arrays else None
-        return _map(lambda r: like(_view(r, memory[r.param]), r.format, origin), trace.results, Result)
+        return map_objects(lambda r: like(_view(r, memory[r.param]), r.format, origin), trace.results, Result)
 
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
         """The recorded kernel for these arguments."""
@@ -123,7 +123,7 @@ class Kernel:
             recorder.enter(program)
             with recorder.active():
                 returned = self._run_function(inputs)
-        results = _map(lambda t: self._result(recorder, t), returned, Tensor)
+        results = map_objects(lambda t: self._result(recorder, t), returned, Tensor)
         return Trace(recorder.finish(), arguments, recorder.arrays, results)
 
     def _arguments(self, recorder: Recorder, name: str, value: Any) -> Any:
@@ -134,7 +134,7 @@ class Kernel:
             number = next(count)
             return recorder.argument(f"{name}.{number}" if number else name, array.data.shape, array.format)
 
-        return _map(tensor, value, HostArray)
+        return map_objects(tensor, value, HostArray)
 
     def _run_function(self, inputs: dict[str, Any]) -> Any:
         signature = inspect.signature(self.function)
@@ -174,14 +174,14 @@ def _view(result: Result, memory: Array) -> Array:
 
 
 # -- structures of arguments --------------------------------------------------------------------------------------
-def _map(function: Callable[[Any], Any], value: Any, kind: type) -> Any:
+def map_objects(function: Callable[[Any], Any], value: Any, kind: type) -> Any:
     """The same structure with `function` of each object of `kind`."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(_map(function, v, kind) for v in value)
+        return type(value)(map_objects(function, v, kind) for v in value)
     if isinstance(value, dict):
-        return {k: _map(function, v, kind) for k, v in value.items()}
+        return {k: map_objects(function, v, kind) for k, v in value.items()}
     return value
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trnlab.lang.tensor import Tensor
+from trnlab.lang import compose
+from trnlab.lang.recorder import current
+from trnlab.lang.tensor import Region, Tensor
 from trnlab.nki import measure
-from trnlab.nki.kernel import Kernel
+from trnlab.nki.kernel import Kernel, map_objects
 from trnlab.nki.neuronxcc import compiler, isa, language, typing
 from trnlab.nki.neuronxcc.tile import Tile
 
@@ -28,6 +30,18 @@ class OldKernel(Kernel):
     """A kernel of the old dialect: its tensors have operators, and results may be any HBM tensor."""
 
     tensor_type: type[Tensor] = Tile
+
+    def _run_function(self, inputs: dict[str, Any]) -> Any:
+        """A tile that is returned leaves the chip first."""
+        return map_objects(_to_hbm, super()._run_function(inputs), Tensor)
+
+
+def _to_hbm(tensor: Tensor) -> Tensor:
+    if not tensor.on_chip:
+        return tensor
+    out = current().tensor(tensor.shape, tensor.format, Region.shared_hbm)
+    compose.store(out, tensor)
+    return out
 
 
 def _kernel(function: Any) -> OldKernel:
