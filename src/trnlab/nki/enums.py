@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 
 from trnlab.isa.base import Engine
 
@@ -53,7 +53,7 @@ class matmul_perf_mode(Enum):
     double_row = "double_row"
 
 
-class nc_version(Enum):
+class nc_version(IntEnum):
     """Generations of the NeuronCore."""
 
     gen2 = 2

@@ -178,13 +178,18 @@ class Grid(tuple[Affine, ...]):
 
     @property
     def x(self) -> Affine:
-        """The last."""
-        return self[-1]
+        """The second: the first free dimension."""
+        return self[1]
 
     @property
     def y(self) -> Affine:
-        """The second."""
-        return self[1]
+        """The third."""
+        return self[2]
+
+    @property
+    def z(self) -> Affine:
+        """The fourth."""
+        return self[3]
 
 
 class _MeshGrid:

@@ -45,7 +45,8 @@ def nc_matmul(
     stationary: Tensor, moving: Tensor, *, is_stationary_onezero: bool = False, is_moving_onezero: bool = False,
     is_transpose: bool = False, tile_position: Any = (), tile_size: Any = (), mask: Any = None, **options: Any,
 ) -> Tensor:  # fmt: skip
-    """stationary.T @ moving in PSUM."""
+    """stationary.T @ moving in PSUM; an operand that lies there is copied to SBUF first."""
+    stationary, moving = compose.in_sbuf(stationary), compose.in_sbuf(moving)
     perf = options.get("perf_mode")
     columns = stationary.shape[2:] if perf else stationary.shape[1:]
     rows = moving.shape[2:] if perf else moving.shape[1:]

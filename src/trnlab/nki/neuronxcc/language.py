@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from trnlab.lang import compose
@@ -83,7 +84,7 @@ __all__ = [
 par_dim = ParDim
 dslice = ds
 tensor = Tile
-finfo = np.finfo
+finfo = ml_dtypes.finfo
 
 
 class nc(int):

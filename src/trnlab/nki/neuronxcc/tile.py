@@ -79,6 +79,10 @@ class Tile(Tensor):
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         return compose.broadcast_to(self, tuple(int(s) for s in sizes))
 
+    def reshape(self, *sizes: Any, shape: Any = None) -> Self:
+        """The same elements in another shape."""
+        return super().reshape(*sizes) if shape is None else super().reshape(shape)
+
     def astype(self, dtype: Any) -> Tensor:
         """A copy in another format."""
         return compose.copy(self, dtype)
