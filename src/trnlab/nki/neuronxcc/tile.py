@@ -60,6 +60,14 @@ class Tile(Tensor):
             view._indirect = indirect
         return view
 
+    def _bounds(self, key: Any, axis: int, count: int) -> tuple[int, int, int, bool]:
+        """In HBM a slice may end past the tensor: a mask then leaves out what is not there."""
+        window = slice(key.start, key.start + key.size) if isinstance(key, Window) else key
+        if not self.on_chip and isinstance(window, slice) and window.stop is not None and int(window.stop) > count:
+            start, step = int(window.start or 0), int(window.step or 1)
+            return start, -(-(int(window.stop) - start) // step), step, True
+        return super()._bounds(key, axis, count)
+
     def _expression(self, key: Any, axis: int, count: int, free_axes: list[int], ndim: int) -> Affine:
         start, length, stride, _ = self._bounds(key, axis, count)
         if not isinstance(key, (slice, Window)):
