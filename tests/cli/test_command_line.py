@@ -55,7 +55,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 def run(folder: Path, *arguments: str, limit: Callable[[], None] | None = None, **more: str) -> Done:
     return subprocess.run(
         [*TRNLAB, *arguments], cwd=folder, env=environment(folder, **more), text=True, capture_output=True,
-        timeout=120, preexec_fn=limit,
+        timeout=300, preexec_fn=limit,
     )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def test_a_question_does_not_load_what_it_does_not_need(arguments: tuple[str, ..
         f"try:\n    main({list(arguments)!r})\nexcept SystemExit:\n    pass\n"
         "assert not {'torch', 'numba', 'numpy'} & set(sys.modules), 'too much is imported'\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 
@@ -248,7 +248,7 @@ def test_a_disk_that_fills_up_costs_the_cache_and_the_report_but_not_the_trainin
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes root to give root's rights up")
 def test_no_permission_is_one_line(folder: Path) -> None:
     """Permissions do not bind root, so the command gives root up once it is imported and started."""
-    for parent in (folder, *folder.parents[:2]):
+    for parent in (folder, *(p for p in folder.parents if "pytest" in str(p))):
         parent.chmod(0o755)
     script(folder, "print('it ran')")
     code = """
@@ -348,7 +348,7 @@ def test_an_interrupted_run_ends_with_a_partial_summary(folder: Path, number: si
 """
     process = started(folder, text)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     assert process.returncode == status
     assert "Traceback" not in stderr
     found = summary(folder)
@@ -368,7 +368,7 @@ def test_a_killed_run_leaves_a_summary_that_is_whole_and_says_it_is_partial(fold
         process = started(folder, text)
         time.sleep(0.05 * i)
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         found = summary(folder, f"runs/train-{i}")
         assert (found["status"], found["complete"]) == ("running", False)
         assert found["steps"] == len(found["loss"])
