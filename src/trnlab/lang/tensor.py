@@ -35,10 +35,8 @@ class Region(enum.Enum):
     private_hbm = "private_hbm"
     shared_hbm = "shared_hbm"
 
-    @property
-    def memory(self) -> Memory:
-        """The memory of the chip."""
-        return {"sbuf": Memory.SBUF, "psum": Memory.PSUM}.get(self.value, Memory.HBM)
+    def __init__(self, name: str) -> None:
+        self.memory: Memory = {"sbuf": Memory.SBUF, "psum": Memory.PSUM}.get(name, Memory.HBM)
 
 
 @dataclass(eq=False)
