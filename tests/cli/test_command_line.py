@@ -327,10 +327,11 @@ def test_a_damaged_cache_entry_is_noticed_rebuilt_and_said(folder: Path) -> None
 
 
 def started(folder: Path, text: str) -> subprocess.Popen[str]:
-    """A run whose script has printed its first line."""
+    """A run whose script has printed its first line. It listens to Ctrl-C even where the tests run in the background."""
     process = subprocess.Popen(
         [*TRNLAB, "run", *TARGET, script(folder, text)], cwd=folder, env=environment(folder), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
