@@ -327,7 +327,7 @@ def test_a_damaged_cache_entry_is_noticed_rebuilt_and_said(folder: Path) -> None
 
 
 def started(folder: Path, text: str) -> subprocess.Popen[str]:
-    """A run whose script has printed its first line. It listens to Ctrl-C even where the tests run in the background."""
+    """A run whose script has printed its first line; it hears Ctrl-C even where tests run in the background."""
     process = subprocess.Popen(
         [*TRNLAB, "run", *TARGET, script(folder, text)], cwd=folder, env=environment(folder), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
