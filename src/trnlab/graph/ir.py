@@ -8,7 +8,7 @@ values. Nothing here is computed: ops are listed in `ops`, shapes are in `infer`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -127,8 +127,3 @@ class Graph:
             if any(v in mapping for v in op.operands):
                 op.operands = tuple(final(v) for v in op.operands)
         self.outputs = [final(v) for v in self.outputs]
-
-
-def total_bytes(values: Sequence[Value]) -> int:
-    """Bytes of all the values together."""
-    return sum(v.type.nbytes for v in values)
