@@ -14,7 +14,6 @@ A file is written aside and renamed, so no reader sees half of one; nothing in i
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.errors import RunError
+from trnlab.files import write_atomic
 
 MAGIC = b"TRNTIME1"
 VERSION = 1
@@ -158,12 +158,7 @@ class Timeline:
 
 def save(timeline: Timeline, path: Path) -> None:
     """Write the timeline to `path`, replacing what is there. Raises OSError as the file system does."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.write_bytes(timeline.to_bytes())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_atomic(path, timeline.to_bytes())
 
 
 def load(path: Path) -> Timeline:

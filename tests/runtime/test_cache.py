@@ -19,9 +19,9 @@ from cache_worker import key_of
 from runtime_samples import program
 
 from trnlab.errors import CacheError, UsageError
+from trnlab.files import write_atomic
 from trnlab.runtime import cache_report
 from trnlab.runtime.cache import Cache
-from trnlab.runtime.files import write_atomic
 
 WORKER = Path(__file__).with_name("cache_worker.py")
 METADATA = {

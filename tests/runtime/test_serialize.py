@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from runtime_samples import program
 
 from trnlab.errors import CacheError, Location
+from trnlab.files import write_atomic
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import ALL
 from trnlab.program.routine import Program
 from trnlab.runtime import serialize
 from trnlab.runtime.codec import Encoder, decode, pack, unpack
-from trnlab.runtime.files import write_atomic
 
 
 def same(a: Any, b: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trnlab
 from trnlab.errors import TrnlabError
-from trnlab.runtime.files import why
+from trnlab.files import why
 from trnlab.runtime.notices import say, tell
 
 USAGE, INTERRUPTED = 2, 130

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from trnlab.runtime.files import write_atomic
+from trnlab.files import write_atomic
 from trnlab.validation.sensitivity import PICTURE, sensitivity, table, tornado
 
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from trnlab.errors import RunError
+from trnlab.files import way_out, why, write_atomic
 from trnlab.profile.data import load, read_summary
 from trnlab.profile.page import page
 from trnlab.profile.perfetto import trace
@@ -37,15 +37,10 @@ def show(folder: Path) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Beside its place first, then renamed, so that no reader sees half of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_bytes(content)
-        os.replace(aside, path)
+        write_atomic(path, content)
     except OSError as error:
         raise RunError(
-            f"{str(path)!r} cannot be written", code="TRN813", got=error.strerror,
-            remedy="free some space, or copy the folder to where you may write",
+            f"{str(path)!r} cannot be written: {why(error)}", code="TRN813",
+            remedy=way_out(error, "copy the folder to where you may write"),
         ) from error  # fmt: skip
-    finally:
-        aside.unlink(missing_ok=True)

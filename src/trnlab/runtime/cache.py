@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import CacheError, UsageError
+from trnlab.files import abandoned, way_out, why, write_atomic
 from trnlab.program.routine import Program
 from trnlab.runtime import serialize
-from trnlab.runtime.files import abandoned, way_out, why, write_atomic
 from trnlab.runtime.fingerprint import Fingerprint
 from trnlab.runtime.notices import Say, say
 

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import trnlab
 from trnlab import profile, timeline
 from trnlab.errors import RunError
+from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import data
 from trnlab.runtime import performance, summary
 from trnlab.runtime.details import details
-from trnlab.runtime.files import way_out, why, write_atomic
 
 if TYPE_CHECKING:
     from trnlab.runtime.device import Executable

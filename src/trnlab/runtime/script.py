@@ -16,7 +16,7 @@ from types import FrameType, TracebackType
 import trnlab
 from trnlab import profile
 from trnlab.errors import TrnlabError, UsageError
-from trnlab.runtime.files import why
+from trnlab.files import why
 from trnlab.runtime.notices import say, tell
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.session import Session, activate
