@@ -140,7 +140,7 @@ def _spoil_shape(case: Case, mutation: str, name: str, op: AP) -> tuple[str, ...
         return ("TRN404", "TRN409", "TRN416")
     if mutation == "start":
         assume(not dma)
-        case.ops[name] = replace(op, start_partition=op.start_partition + 1, _cache=[])
+        case.ops[name] = replace(op, start_partition=op.start_partition + 1)
         return ("TRN405",)
     if mutation == "dimensions":
         case.ops[name] = op.with_dims(*[(1, 1)] * (5 - len(op.dims)), *op.dims)

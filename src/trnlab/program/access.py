@@ -8,15 +8,19 @@ of bytes, and the first dimension of an access pattern plays the part of the par
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
+
+import numpy as np
 
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import DType, dtype
 
 MAX_FREE_DIMS = 4
-RECORD = 18  # ints of one operand record, see AP.record
+REFERENCE = 5  # ints that name an operand while a routine is recorded, see `operand_records`
+Dims = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,58 @@ class Buffer:
     kind: str = "tile"  # "param", "scratch" or "tile"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Pattern:
+    """What access patterns of one form share, wherever they lie. There is one object per form, see `pattern_of`.
+
+    columns: dtype, partitions, partition_step, then step and count of the four free dimensions, padded in front; as
+    in `routine.OPERAND_COLUMNS`. low, high: first and last byte touched, from the pattern's offset.
+    """
+
+    number: int
+    columns: tuple[int, ...]
+    low: int
+    high: int
+    is_hbm: int
+
+
+_patterns: list[Pattern] = []
+
+
+@lru_cache(maxsize=None)
+def pattern_of(memory: Memory, dt: DType, partitions: int, partition_step: int, dims: Dims) -> Pattern:
+    """The one pattern of this form. `dims` are (step in elements, count), `partition_step` is in bytes."""
+    low = high = 0
+    for step, count in dims:
+        span = step * (count - 1)
+        low, high = low + min(span, 0), high + max(span, 0)
+    low, high = low * dt.itemsize, (high + 1) * dt.itemsize - 1
+    if memory is Memory.HBM:
+        high += partition_step * (partitions - 1)
+    padded = ((0, 1),) * (MAX_FREE_DIMS - len(dims)) + dims
+    columns = (dt.code, partitions, partition_step, *(n for dim in padded for n in dim))
+    _patterns.append(Pattern(len(_patterns), columns, low, high, int(memory is Memory.HBM)))
+    return _patterns[-1]
+
+
+def operand_records(references: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Rows of `routine.OPERAND_COLUMNS` from rows of role, pattern, buffer, start_partition, offset.
+
+    The columns first and last are the first and the last byte touched within the buffer.
+    """
+    numbers, row = np.unique(references[:, 1], return_inverse=True)
+    used = [_patterns[number] for number in numbers]
+    shared = np.array([(*p.columns, p.low, p.high, p.is_hbm) for p in used], np.int64).reshape(-1, 14)[row]
+    role, _, buffer, start, offset = references.T
+    return np.column_stack(
+        [role, buffer, shared[:, 0], start, shared[:, 1:3], offset, shared[:, 3:11],
+         offset + shared[:, 11], offset + shared[:, 12], shared[:, 13]]
+    )  # fmt: skip
+
+
+@dataclass(slots=True, unsafe_hash=True)
 class AP:
-    """An access pattern: which elements of a buffer an instruction touches, in which order.
+    """An access pattern: which elements of a buffer an instruction touches, in which order. It never changes.
 
     On chip: partitions [start_partition, +partitions) of the buffer, and in each the same free pattern.
     In HBM: `partition_step` bytes lie between the rows (0 repeats one row).
@@ -58,8 +111,8 @@ class AP:
     partitions: int
     partition_step: int
     offset: int
-    dims: tuple[tuple[int, int], ...]
-    _cache: list[Any] = field(default_factory=list, compare=False, repr=False)
+    dims: Dims
+    _reference: tuple[int, ...] = field(default=(), init=False, compare=False, repr=False)
 
     # -- what the instruction asks ------------------------------------------------------------------------------
     @property
@@ -97,17 +150,12 @@ class AP:
             size *= self.partitions
         return size
 
-    def signature(self) -> tuple[object, ...]:
+    def signature(self) -> tuple[int, ...]:
         """All that the rules of an instruction may depend on: operands with equal signatures are equally legal."""
-        return (
-            self.buffer.memory,
-            self.dtype.code,
-            self.first_partition,
-            self.partitions,
-            self.partition_step,
-            self.dims,
-            self.offset if self.memory is Memory.PSUM else self.offset % 64,  # where in its PSUM bank
-        )
+        pattern = self.reference()[0]
+        if self.buffer.memory is Memory.PSUM:  # where in its bank matters
+            return pattern, self.first_partition, self.offset
+        return pattern, self.first_partition, self.offset % 64
 
     # -- views --------------------------------------------------------------------------------------------------
     def __getitem__(self, index: Any) -> AP:
@@ -165,55 +213,34 @@ class AP:
         assert to.itemsize == self.dtype.itemsize
         return AP(self.buffer, to, self.start_partition, self.partitions, self.partition_step, self.offset, self.dims)
 
-    # -- what simulators read -----------------------------------------------------------------------------------
+    # -- what is recorded ---------------------------------------------------------------------------------------
     def extent(self) -> tuple[int, int]:
         """First and last byte touched, relative to the buffer (within a partition, on chip)."""
-        low = high = 0
-        for step, count in self.dims:
-            span = step * (count - 1)
-            low, high = low + min(span, 0), high + max(span, 0)
-        first, last = self.offset + low * self.dtype.itemsize, self.offset + (high + 1) * self.dtype.itemsize - 1
-        if self.memory is Memory.HBM:
-            last += self.partition_step * (self.partitions - 1)
-        return first, last
+        form = self._pattern()
+        return self.offset + form.low, self.offset + form.high
 
-    def record(self, role: int) -> tuple[int, ...]:
-        """The operand as RECORD integers; column names are in `routine.OPERAND_COLUMNS`."""
-        if self._cache:
-            return (role, *self._cache[0])
+    def reference(self) -> tuple[int, ...]:
+        """Pattern, buffer, start_partition, offset. Raises ConstraintError for what lies outside of the buffer."""
+        if not self._reference:
+            buffer, form, offset = self.buffer, self._pattern(), self.offset
+            too_low = not form.is_hbm and self.start_partition + self.partitions > buffer.partitions
+            if too_low or offset + form.low < 0 or offset + form.high >= buffer.nbytes:
+                self._outside()
+            self._reference = (form.number, buffer.id, self.start_partition, offset)
+        return self._reference
+
+    def _pattern(self) -> Pattern:
+        return pattern_of(self.buffer.memory, self.dtype, self.partitions, self.partition_step, self.dims)
+
+    def _outside(self) -> NoReturn:
         first, last = self.extent()
-        buf = self.buffer
-        too_low = self.memory is not Memory.HBM and self.start_partition + self.partitions > buf.partitions
-        if first < 0 or last >= buf.nbytes or too_low:
-            raise ConstraintError(
-                f"access outside of buffer {buf.name!r}",
-                code="TRN410",
-                limit=f"{buf.nbytes} bytes, {buf.partitions} partitions",
-                got=f"bytes {first}..{last}, partitions {self.start_partition}+{self.partitions}",
-                remedy="slice the tile within its shape",
-            )
-        dims = [(0, 1)] * (MAX_FREE_DIMS - len(self.dims)) + list(self.dims)
-        body = (
-            buf.id,
-            self.dtype.code,
-            self.start_partition,
-            self.partitions,
-            self.partition_step,
-            self.offset,
-            dims[0][0],
-            dims[0][1],
-            dims[1][0],
-            dims[1][1],
-            dims[2][0],
-            dims[2][1],
-            dims[3][0],
-            dims[3][1],
-            first,
-            last,
-            1 if buf.memory is Memory.HBM else 0,
+        raise ConstraintError(
+            f"access outside of buffer {self.buffer.name!r}",
+            code="TRN410",
+            limit=f"{self.buffer.nbytes} bytes, {self.buffer.partitions} partitions",
+            got=f"bytes {first}..{last}, partitions {self.start_partition}+{self.partitions}",
+            remedy="slice the tile within its shape",
         )
-        self._cache.append(body)
-        return (role, *body)
 
 
 def whole(buffer: Buffer) -> AP:

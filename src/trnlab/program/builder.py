@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -29,8 +29,8 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError, Location
 from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
-from trnlab.program.access import AP, RECORD, Buffer, whole
-from trnlab.program.routine import COL, Attrs, Routine
+from trnlab.program.access import AP, REFERENCE, Buffer, operand_records, whole
+from trnlab.program.routine import Attrs, Routine
 from trnlab.program.slots import assign_slots
 
 HBM_ROWS_PER_SLOT = 128
@@ -66,8 +66,10 @@ class Builder:
         self._work, self._attr, self._loc = array("i"), array("i"), array("i")
         self._first, self._operands = array("i", [0]), array("q")
         self._works: dict[Work, int] = {}
-        self._attrs: dict[Attrs, int] = {}
+        self._attrs: list[Attrs] = []
+        self._attr_memo: dict[tuple[Any, ...], int] = {}
         self._locs: dict[Location | None, int] = {}
+        self._line_of: tuple[object, int] = (self, 0)  # the last location and its index
         self._legal: dict[tuple[object, ...], int] = {}
 
     # -- memory -------------------------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ class Builder:
 
     def uses(self) -> tuple[dict[int, tuple[int, int]], int]:
         """First and last instruction that names each buffer (by id), and the number of instructions so far."""
-        ids = np.array(self._operands, np.int64).reshape(-1, RECORD)[:, COL["buffer"]]
+        ids = np.array(self._operands, np.int64).reshape(-1, REFERENCE)[:, 2]
         owner = np.repeat(np.arange(len(self._opcode)), np.diff(self._first))
         last = dict(zip(ids.tolist(), owner.tolist()))
         first = dict(zip(ids[::-1].tolist(), owner[::-1].tolist()))
@@ -236,42 +238,66 @@ class Builder:
 
         Raises ConstraintError (with the current location) when the chip would refuse it.
         """
-        ops: dict[str, AP] = {}
-        records = []
-        for role, spec in enumerate(instr.operands):
-            value = arguments.get(spec.name)
-            if isinstance(value, AP):
-                ops[spec.name] = value
-                records.append(value.record(role))
-                del arguments[spec.name]
-        arguments = {**instr.implied(ops), **arguments}
-        attrs = tuple(sorted(({**instr.attrs, **arguments}).items())) if arguments else _defaults(instr)
         engine = engine if engine is not None else instr.engines[0]
-        key = (instr.opcode, engine, attrs, *(op.signature() for op in ops.values()))
-        work = self._legal.get(key)
+        operands: list[tuple[int, AP]] = []
+        key: list[Any] = [instr.opcode, engine]
+        for role, name in _slots(instr):
+            value = arguments.get(name)
+            if value.__class__ is AP:
+                operands.append((role, value))
+                key += value.signature()
+                del arguments[name]
+        if _derives(instr):
+            arguments = {**instr.implied(_by_name(instr, operands)), **arguments}
+        attrs = self._attributes(instr, arguments)
+        key.append(attrs)
+        work = self._legal.get(tuple(key))
         if work is None:
-            checked = isa.validate(instr, ops, dict(attrs), engine, self.chip, self.location)
-            work = self._legal[key] = self._works.setdefault(checked, len(self._works))
-        for record in records:
-            self._operands.extend(record)
+            work = self._legal[tuple(key)] = self._checked(instr, operands, attrs, engine)
+        for role, ap in operands:
+            self._operands.append(role)
+            self._operands.extend(ap.reference())
         self._opcode.append(instr.opcode)
         self._engine.append(engine)
         self._queue.append(-1 if queue is None else queue)
         self._work.append(work)
-        self._attr.append(self._attrs.setdefault(attrs, len(self._attrs)))
-        self._loc.append(self._locs.setdefault(self.location, len(self._locs)))
-        self._first.append(len(self._operands) // RECORD)
+        self._attr.append(attrs)
+        self._loc.append(self._line())
+        self._first.append(len(self._operands) // REFERENCE)
+
+    def _attributes(self, instr: Instruction, given: dict[str, Any]) -> int:
+        """Index of the attributes in the routine's table."""
+        key = (instr.opcode, *given.items())
+        if any(v.__class__ is float and v == 0 for v in given.values()):
+            key = (*key, *map(str, given.values()))  # 0.0 and -0.0 are equal and not the same
+        known = self._attr_memo.get(key)
+        if known is None:
+            known = self._attr_memo[key] = len(self._attrs)
+            self._attrs.append(tuple(sorted({**instr.attrs, **given}.items())))
+        return known
+
+    def _checked(self, instr: Instruction, operands: list[tuple[int, AP]], attrs: int, engine: Engine) -> int:
+        """Index of the instruction's work, once the chip's rules allow it."""
+        given = _by_name(instr, operands)
+        work = isa.validate(instr, given, dict(self._attrs[attrs]), engine, self.chip, self.location)
+        return self._works.setdefault(work, len(self._works))
+
+    def _line(self) -> int:
+        """Index of the current location."""
+        if self.location is not self._line_of[0]:
+            self._line_of = (self.location, self._locs.setdefault(self.location, len(self._locs)))
+        return self._line_of[1]
 
     def retract(self) -> None:
         """Take back the last instruction; kernels that assign a result to a tile redirect it there."""
         self._first.pop()
-        del self._operands[self._first[-1] * RECORD :]
+        del self._operands[self._first[-1] * REFERENCE :]
         for column in (self._opcode, self._engine, self._queue, self._work, self._attr, self._loc):
             column.pop()
 
     def build(self) -> Routine:
         """The finished routine."""
-        operands = np.array(self._operands, np.int64).reshape(-1, RECORD)
+        operands = operand_records(np.array(self._operands, np.int64).reshape(-1, REFERENCE))
         num_slots, hbm_slot = assign_slots(self._buffers, operands, self.chip.psum)
         return Routine(
             name=self.name,
@@ -297,5 +323,17 @@ class Builder:
         )
 
 
-def _defaults(instr: Instruction) -> Attrs:
-    return tuple(sorted(instr.attrs.items()))
+@lru_cache(maxsize=None)
+def _slots(instr: Instruction) -> tuple[tuple[int, str], ...]:
+    """Number and name of each operand."""
+    return tuple((role, spec.name) for role, spec in enumerate(instr.operands))
+
+
+@lru_cache(maxsize=None)
+def _derives(instr: Instruction) -> bool:
+    """Whether some attributes follow from the operands."""
+    return type(instr).implied is not Instruction.implied
+
+
+def _by_name(instr: Instruction, operands: list[tuple[int, AP]]) -> dict[str, AP]:
+    return {instr.operands[role].name: ap for role, ap in operands}

@@ -203,7 +203,7 @@ def _operand(lines: _Lines, text: str, buffers: dict[str, AP]) -> AP:
         pairs = [tuple(int(n) for n in dim.split("*")) for dim in dims.split(", ")[1:]]
         full = replace(
             full, start_partition=start, partitions=count, partition_step=int(by or 0), offset=int(offset),
-            dims=tuple((step, number) for step, number in pairs), _cache=[],
+            dims=tuple((step, number) for step, number in pairs),
         )  # fmt: skip
     return full if found[3] is None else full.cast(found[3])
 

@@ -134,11 +134,10 @@ def _operands(routine: Routine, chip: Chip) -> None:
             if role >= len(instr.operands) or ap.dtype.code not in BY_CODE:
                 _fail("TRN421", f"{instr.name} has no operand {role}", where)
             try:
-                record = ap.record(role)
+                ap.reference()
             except ConstraintError as error:
                 _fail("TRN422", f"{instr.name}: {error.what}", where, limit=error.limit, got=error.got)
-            for column in (COL["first"], COL["last"]):
-                bytes_touched[row, column] = record[column]
+            bytes_touched[row, [COL["first"], COL["last"]]] = ap.extent()
             ops[instr.operands[role].name] = ap
             row += 1
         attrs = routine.attr_table[int(routine.attr[i])]
