@@ -121,3 +121,12 @@ def test_temporaries_may_follow_each_other_in_one_place():
     tensors = (*chain().tensors[:3], replace(chain().tensors[1], id=4, name="later"))
     calls = (Call(0, (0, 1)), Call(0, (1, 2)), Call(0, (2, 4)))
     verify_program(chain(tensors=tensors, calls=calls, constants={}), CHIP)
+
+
+def test_both_zeros_are_attributes_of_their_own():
+    b = Builder("zeros", CHIP)
+    tile = b.tile((128, 8), "float32")
+    for value in (0.0, -0.0):
+        b.memset(dst=tile, value=value)
+    routine = b.build()
+    assert [str(dict(routine.attr_table[a])["value"]) for a in routine.attr] == ["0.0", "-0.0"]

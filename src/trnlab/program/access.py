@@ -8,7 +8,7 @@ of bytes, and the first dimension of an access pattern plays the part of the par
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from math import prod
 from typing import Any, NoReturn
 
@@ -64,7 +64,7 @@ class Pattern:
 _patterns: list[Pattern] = []
 
 
-@lru_cache(maxsize=None)
+@cache
 def pattern_of(memory: Memory, dt: DType, partitions: int, partition_step: int, dims: Dims) -> Pattern:
     """The one pattern of this form. `dims` are (step in elements, count), `partition_step` is in bytes."""
     low = high = 0

@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -323,13 +323,13 @@ class Builder:
         )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _slots(instr: Instruction) -> tuple[tuple[int, str], ...]:
     """Number and name of each operand."""
     return tuple((role, spec.name) for role, spec in enumerate(instr.operands))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _derives(instr: Instruction) -> bool:
     """Whether some attributes follow from the operands."""
     return type(instr).implied is not Instruction.implied
