@@ -295,32 +295,46 @@ class Builder:
         for column in (self._opcode, self._engine, self._queue, self._work, self._attr, self._loc):
             column.pop()
 
+    def __len__(self) -> int:
+        return len(self._opcode)
+
     def build(self) -> Routine:
         """The finished routine."""
-        operands = operand_records(np.array(self._operands, np.int64).reshape(-1, REFERENCE))
-        num_slots, hbm_slot = assign_slots(self._buffers, operands, self.chip.psum)
-        return Routine(
-            name=self.name,
-            target=self.chip.name,
-            buffers=tuple(self._buffers),
-            params=tuple(self._params),
-            opcode=np.array(self._opcode, np.int16),
-            engine=np.array(self._engine, np.int8),
-            queue=np.array(self._queue, np.int8),
-            work=np.array(self._work, np.int32),
-            attr=np.array(self._attr, np.int32),
-            loc=np.array(self._loc, np.int32),
-            first_operand=np.array(self._first, np.int32),
-            operands=operands,
-            works=tuple(self._works),
-            attr_table=tuple(self._attrs),
-            locs=tuple(self._locs),
-            sbuf_bytes=self._sbuf_peak,
-            scratch_bytes=self._scratch,
-            num_slots=num_slots,
-            num_psum=self.chip.psum.num_banks,
-            hbm_slot=hbm_slot,
-        )
+        columns = self._columns(0)
+        num_slots, hbm_slot = assign_slots(self._buffers, columns["operands"], self.chip.psum)
+        return Routine(**columns, num_slots=num_slots, hbm_slot=hbm_slot)
+
+    def part(self, start: int) -> Routine:
+        """The instructions from number `start` on, for whoever executes while others are still being recorded.
+
+        Its tiles need not have addresses yet, it has no slots, and the last operand columns count bytes.
+        """
+        return Routine(**self._columns(start))
+
+    def _columns(self, start: int) -> dict[str, Any]:
+        """Everything of a routine from instruction `start` on, except the slots."""
+        first = self._first[start]
+        references = np.array(self._operands[first * REFERENCE :], np.int64).reshape(-1, REFERENCE)
+        return {
+            "name": self.name,
+            "target": self.chip.name,
+            "buffers": tuple(self._buffers),
+            "params": tuple(self._params),
+            "opcode": np.array(self._opcode[start:], np.int16),
+            "engine": np.array(self._engine[start:], np.int8),
+            "queue": np.array(self._queue[start:], np.int8),
+            "work": np.array(self._work[start:], np.int32),
+            "attr": np.array(self._attr[start:], np.int32),
+            "loc": np.array(self._loc[start:], np.int32),
+            "first_operand": np.array(self._first[start:], np.int32) - np.int32(first),
+            "operands": operand_records(references),
+            "works": tuple(self._works),
+            "attr_table": tuple(self._attrs),
+            "locs": tuple(self._locs),
+            "sbuf_bytes": self._sbuf_peak,
+            "scratch_bytes": self._scratch,
+            "num_psum": self.chip.psum.num_banks,
+        }
 
 
 @cache
