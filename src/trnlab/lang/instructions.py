@@ -14,7 +14,7 @@ from trnlab.errors import ConstraintError
 from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine, Memory
 from trnlab.lang.recorder import current
-from trnlab.lang.strides import merged
+from trnlab.lang.strides import free_dims, merged
 from trnlab.lang.tensor import Region, Tensor, refuse
 from trnlab.program.access import MAX_FREE_DIMS
 
@@ -52,7 +52,14 @@ def transfers(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _too_deep(tensor: Tensor) -> bool:
-    return len(merged(tuple(zip(tensor.strides[1:], tensor.shape[1:])))) > MAX_FREE_DIMS
+    return len(tensor.shape) > MAX_FREE_DIMS + 1 and len(free_dims(tensor.strides, tensor.shape)) > MAX_FREE_DIMS
+
+
+def _any_too_deep(arguments: dict[str, Any]) -> bool:
+    for value in arguments.values():  # a plain loop: this is asked of every instruction
+        if isinstance(value, Tensor) and _too_deep(value):
+            return True
+    return False
 
 
 def _halves(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -150,7 +157,7 @@ def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
     if not isinstance(dst, Tensor):
         current().emit(name, engine=engine, **arguments)
         return
-    if name in _ELEMENTWISE and any(isinstance(a, Tensor) and _too_deep(a) for a in arguments.values()):
+    if name in _ELEMENTWISE and _any_too_deep(arguments):
         axis = next(i for i, n in enumerate(dst.shape) if i and n > 1)
         for i in range(dst.shape[axis]):
             emit(name, engine=engine, **{k: _piece(a, dst.shape, axis, i) for k, a in arguments.items()})

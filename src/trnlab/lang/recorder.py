@@ -170,7 +170,7 @@ class Recorder:
         queue = self._queue(engine or instr.engines[0]) if instr.is_dma else None
         given = {k: v.access() if isinstance(v, Tensor) else v for k, v in arguments.items() if v is not None}
         try:
-            self.builder.emit(instr, engine=engine, queue=queue, **given)
+            self.builder.append(instr, engine, queue, given)
         except TrnlabError as error:
             error.where = error.where or where
             error.chip = error.chip or self.chip.name

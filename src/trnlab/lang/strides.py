@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
-Dims = tuple[tuple[int, int], ...]  # (step, count), outermost first
+from trnlab.program.access import MAX_FREE_DIMS, Dims
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -24,6 +25,13 @@ def merged(dims: Dims) -> Dims:
         else:
             out.append((step, count))
     return tuple(out) or ((1, 1),)
+
+
+@lru_cache(maxsize=65536)
+def free_dims(strides: tuple[int, ...], shape: tuple[int, ...], keep: bool = False) -> Dims:
+    """All dimensions but the first, in as few as possible unless `keep` and the hardware has as many."""
+    free = tuple(zip(strides[1:], shape[1:]))
+    return free if keep and len(free) <= MAX_FREE_DIMS else merged(free)
 
 
 def restride(shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...] | None:

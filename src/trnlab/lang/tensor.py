@@ -18,13 +18,14 @@ from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
 from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.source import user_line
-from trnlab.lang.strides import inferred, merged, restride, row_major
-from trnlab.program.access import AP, MAX_FREE_DIMS, hbm_view
+from trnlab.lang.strides import free_dims, inferred, restride, row_major
+from trnlab.program.access import AP, hbm_view
 
 if TYPE_CHECKING:
     from trnlab.lang.recorder import Recorder
 
 Pattern = list[list[int]]
+_ALL = slice(None)
 
 
 class Region(enum.Enum):
@@ -84,7 +85,7 @@ def refuse(what: str, *, limit: object, got: object, remedy: str, code: str = "T
 class Tensor:
     """A view: `shape` elements, `strides` elements apart, from element `offset` of its storage."""
 
-    __slots__ = ("_indirect", "format", "name", "offset", "shape", "storage", "strides")
+    __slots__ = ("_access", "_indirect", "format", "name", "offset", "shape", "storage", "strides")
 
     def __init__(
         self, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0,
@@ -92,6 +93,7 @@ class Tensor:
     ) -> None:  # fmt: skip
         self.storage, self.shape, self.strides, self.offset = storage, tuple(shape), tuple(strides), offset
         self.format, self._indirect, self.name = fmt or storage.format, indirect, name
+        self._access: AP | None = None  # a view does not change, and many instructions name the same one
 
     # -- what it is ---------------------------------------------------------------------------------------------
     @property
@@ -164,25 +166,26 @@ class Tensor:
             if keep:
                 shape.append(length)
                 strides.append(step * stride)
-        least = 2 if self.on_chip else 1
-        while len(shape) < min(least, self.ndim):
+        while len(shape) < min(2 if self.on_chip else 1, len(self.shape)):
             shape.append(1)
             strides.append(1)
-        view = self._like(tuple(shape), tuple(strides), offset)
-        return view
+        return self._like(tuple(shape), tuple(strides), offset)
 
-    def _expand(self, keys: tuple[Any, ...]) -> list[Any]:
-        full = slice(None)
-        if any(k is Ellipsis for k in keys):
-            at = next(i for i, k in enumerate(keys) if k is Ellipsis)
-            keys = (*keys[:at], *[full] * (self.ndim - len(keys) + 1), *keys[at + 1 :])
-        if len(keys) > self.ndim:
-            refuse("too many indices", limit=f"{self.ndim} dimensions {list(self.shape)}", got=len(keys),
+    def _expand(self, keys: tuple[Any, ...]) -> tuple[Any, ...]:
+        ndim = len(self.shape)
+        for at, key in enumerate(keys):
+            if key is Ellipsis:
+                keys = (*keys[:at], *[_ALL] * (ndim - len(keys) + 1), *keys[at + 1 :])
+                break
+        if len(keys) > ndim:
+            refuse("too many indices", limit=f"{ndim} dimensions {list(self.shape)}", got=len(keys),
                    remedy="index at most one per dimension", code="TRN410")  # fmt: skip
-        return [*keys, *[full] * (self.ndim - len(keys))]
+        return (*keys, *[_ALL] * (ndim - len(keys)))
 
     def _bounds(self, key: Any, axis: int, count: int) -> tuple[int, int, int, bool]:
         """First element, number, step, and whether the dimension stays."""
+        if key is _ALL:
+            return 0, count, 1, True
         if isinstance(key, Window):
             key = slice(key.start, key.start + key.size)
         if isinstance(key, slice):
@@ -358,16 +361,22 @@ class Tensor:
 
         Raises ConstraintError for a pattern that no instruction can carry.
         """
+        if keep_dims:
+            return self._pattern(keep_dims)
+        if self._access is None:
+            self._access = self._pattern(False)
+        return self._access
+
+    def _pattern(self, keep_dims: bool) -> AP:
         fmt = chip_format(self.format)
-        free = tuple(zip(self.strides[1:], self.shape[1:]))
-        dims = free if keep_dims and len(free) <= MAX_FREE_DIMS else merged(free)
+        dims = free_dims(self.strides, self.shape, keep_dims)
         buffer = self.storage.whole.buffer
         if not self.on_chip:
             step = self.strides[0] if self.shape else 1
             count = self.shape[0] if self.shape else 1
             if self._indirect is not None:
                 step, count = self._indirect.step, self._indirect.rows
-            if not free and count > 1 and self._indirect is None:  # a vector is one row
+            if len(self.shape) < 2 and count > 1 and self._indirect is None:  # a vector is one row
                 step, count, dims = 0, 1, ((step, count),)
             if fmt is buffer.dtype:
                 return hbm_view(buffer, self.offset, ((step, count), *dims))

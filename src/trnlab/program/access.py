@@ -21,6 +21,9 @@ from trnlab.numerics.dtypes import DType, dtype
 MAX_FREE_DIMS = 4
 REFERENCE = 5  # ints that name an operand while a routine is recorded, see `operand_records`
 Dims = tuple[tuple[int, int], ...]
+# Pattern, buffer, start_partition, offset; and all that the rules of an instruction may depend on: operands for which
+# that is equal are equally legal.
+Recorded = tuple[tuple[int, int, int, int], tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class AP:
     partition_step: int
     offset: int
     dims: Dims
-    _reference: tuple[int, ...] = field(default=(), init=False, compare=False, repr=False)
+    _recorded: Recorded | None = field(default=None, init=False, compare=False, repr=False)
 
     # -- what the instruction asks ------------------------------------------------------------------------------
     @property
@@ -149,13 +152,6 @@ class AP:
         if self.memory is Memory.HBM and self.partition_step == size:
             size *= self.partitions
         return size
-
-    def signature(self) -> tuple[int, ...]:
-        """All that the rules of an instruction may depend on: operands with equal signatures are equally legal."""
-        pattern = self.reference()[0]
-        if self.buffer.memory is Memory.PSUM:  # where in its bank matters
-            return pattern, self.first_partition, self.offset
-        return pattern, self.first_partition, self.offset % 64
 
     # -- views --------------------------------------------------------------------------------------------------
     def __getitem__(self, index: Any) -> AP:
@@ -219,15 +215,18 @@ class AP:
         form = self._pattern()
         return self.offset + form.low, self.offset + form.high
 
-    def reference(self) -> tuple[int, ...]:
-        """Pattern, buffer, start_partition, offset. Raises ConstraintError for what lies outside of the buffer."""
-        if not self._reference:
-            buffer, form, offset = self.buffer, self._pattern(), self.offset
-            too_low = not form.is_hbm and self.start_partition + self.partitions > buffer.partitions
+    def recorded(self) -> Recorded:
+        """What is written down of this operand. Raises ConstraintError for what lies outside of its buffer."""
+        if self._recorded is None:
+            buffer, form, offset, start = self.buffer, self._pattern(), self.offset, self.start_partition
+            too_low = not form.is_hbm and start + self.partitions > buffer.partitions
             if too_low or offset + form.low < 0 or offset + form.high >= buffer.nbytes:
                 self._outside()
-            self._reference = (form.number, buffer.id, self.start_partition, offset)
-        return self._reference
+            within = offset if buffer.memory is Memory.PSUM else offset % 64  # where in its PSUM bank
+            self._recorded = (
+                (form.number, buffer.id, start, offset), (form.number, buffer.first_partition + start, within)
+            )  # fmt: skip
+        return self._recorded
 
     def _pattern(self) -> Pattern:
         return pattern_of(self.buffer.memory, self.dtype, self.partitions, self.partition_step, self.dims)

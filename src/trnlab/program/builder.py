@@ -238,25 +238,32 @@ class Builder:
 
         Raises ConstraintError (with the current location) when the chip would refuse it.
         """
+        self.append(instr, engine, queue, arguments)
+
+    def append(self, instr: Instruction, engine: Engine | None, queue: int | None, arguments: dict[str, Any]) -> None:
+        """`emit` for callers that have a dict; they lose it."""
         engine = engine if engine is not None else instr.engines[0]
-        operands: list[tuple[int, AP]] = []
+        operands: dict[str, AP] = {}
+        rows: list[int] = []
         key: list[Any] = [instr.opcode, engine]
         for role, name in _slots(instr):
             value = arguments.get(name)
             if value.__class__ is AP:
-                operands.append((role, value))
-                key += value.signature()
+                operands[name] = value
+                reference, rules = value.recorded()
+                rows.append(role)
+                rows += reference
+                key += rules
                 del arguments[name]
         if _derives(instr):
-            arguments = {**instr.implied(_by_name(instr, operands)), **arguments}
+            arguments = {**instr.implied(operands), **arguments}
         attrs = self._attributes(instr, arguments)
         key.append(attrs)
         work = self._legal.get(tuple(key))
         if work is None:
-            work = self._legal[tuple(key)] = self._checked(instr, operands, attrs, engine)
-        for role, ap in operands:
-            self._operands.append(role)
-            self._operands.extend(ap.reference())
+            checked = isa.validate(instr, operands, dict(self._attrs[attrs]), engine, self.chip, self.location)
+            work = self._legal[tuple(key)] = self._works.setdefault(checked, len(self._works))
+        self._operands.extend(rows)
         self._opcode.append(instr.opcode)
         self._engine.append(engine)
         self._queue.append(-1 if queue is None else queue)
@@ -268,19 +275,14 @@ class Builder:
     def _attributes(self, instr: Instruction, given: dict[str, Any]) -> int:
         """Index of the attributes in the routine's table."""
         key = (instr.opcode, *given.items())
-        if any(v.__class__ is float and v == 0 for v in given.values()):
-            key = (*key, *map(str, given.values()))  # 0.0 and -0.0 are equal and not the same
+        for value in given.values():
+            if value.__class__ is float and value == 0:
+                key = (*key, str(value))  # 0.0 and -0.0 are equal and not the same
         known = self._attr_memo.get(key)
         if known is None:
             known = self._attr_memo[key] = len(self._attrs)
             self._attrs.append(tuple(sorted({**instr.attrs, **given}.items())))
         return known
-
-    def _checked(self, instr: Instruction, operands: list[tuple[int, AP]], attrs: int, engine: Engine) -> int:
-        """Index of the instruction's work, once the chip's rules allow it."""
-        given = _by_name(instr, operands)
-        work = isa.validate(instr, given, dict(self._attrs[attrs]), engine, self.chip, self.location)
-        return self._works.setdefault(work, len(self._works))
 
     def _line(self) -> int:
         """Index of the current location."""
@@ -347,7 +349,3 @@ def _slots(instr: Instruction) -> tuple[tuple[int, str], ...]:
 def _derives(instr: Instruction) -> bool:
     """Whether some attributes follow from the operands."""
     return type(instr).implied is not Instruction.implied
-
-
-def _by_name(instr: Instruction, operands: list[tuple[int, AP]]) -> dict[str, AP]:
-    return {instr.operands[role].name: ap for role, ap in operands}

@@ -134,7 +134,7 @@ def _operands(routine: Routine, chip: Chip) -> None:
             if role >= len(instr.operands) or ap.dtype.code not in BY_CODE:
                 _fail("TRN421", f"{instr.name} has no operand {role}", where)
             try:
-                ap.reference()
+                ap.recorded()
             except ConstraintError as error:
                 _fail("TRN422", f"{instr.name}: {error.what}", where, limit=error.limit, got=error.got)
             bytes_touched[row, [COL["first"], COL["last"]]] = ap.extent()
@@ -142,7 +142,7 @@ def _operands(routine: Routine, chip: Chip) -> None:
             row += 1
         attrs = routine.attr_table[int(routine.attr[i])]
         engine = Engine(int(routine.engine[i]))
-        key = (instr.opcode, engine, attrs, *(op.signature() for op in ops.values()))
+        key = (instr.opcode, engine, attrs, *(op.recorded()[1] for op in ops.values()))
         if key not in legal:
             isa.validate(instr, ops, dict(attrs), engine, chip, where)
             legal.add(key)
