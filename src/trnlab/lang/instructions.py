@@ -55,13 +55,6 @@ def _too_deep(tensor: Tensor) -> bool:
     return len(tensor.shape) > MAX_FREE_DIMS + 1 and len(free_dims(tensor.strides, tensor.shape)) > MAX_FREE_DIMS
 
 
-def _any_too_deep(arguments: dict[str, Any]) -> bool:
-    for value in arguments.values():  # a plain loop: this is asked of every instruction
-        if isinstance(value, Tensor) and _too_deep(value):
-            return True
-    return False
-
-
 def _halves(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
     """One transfer per index of the first dimension that both have in common."""
     axis = next((i for i, (a, b) in enumerate(zip(dst.shape, src.shape)) if a == b and a > 1 and i), None)
@@ -157,7 +150,7 @@ def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
     if not isinstance(dst, Tensor):
         current().emit(name, engine=engine, **arguments)
         return
-    if name in _ELEMENTWISE and _any_too_deep(arguments):
+    if name in _ELEMENTWISE and any(_too_deep(a) for a in arguments.values() if isinstance(a, Tensor)):
         axis = next(i for i, n in enumerate(dst.shape) if i and n > 1)
         for i in range(dst.shape[axis]):
             emit(name, engine=engine, **{k: _piece(a, dst.shape, axis, i) for k, a in arguments.items()})

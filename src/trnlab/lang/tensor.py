@@ -171,7 +171,7 @@ class Tensor:
             strides.append(1)
         return self._like(tuple(shape), tuple(strides), offset)
 
-    def _expand(self, keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _expand(self, keys: tuple[Any, ...]) -> list[Any]:
         ndim = len(self.shape)
         for at, key in enumerate(keys):
             if key is Ellipsis:
@@ -180,7 +180,7 @@ class Tensor:
         if len(keys) > ndim:
             refuse("too many indices", limit=f"{ndim} dimensions {list(self.shape)}", got=len(keys),
                    remedy="index at most one per dimension", code="TRN410")  # fmt: skip
-        return (*keys, *[_ALL] * (ndim - len(keys)))
+        return [*keys, *[_ALL] * (ndim - len(keys))]
 
     def _bounds(self, key: Any, axis: int, count: int) -> tuple[int, int, int, bool]:
         """First element, number, step, and whether the dimension stays."""
