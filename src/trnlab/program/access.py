@@ -16,7 +16,7 @@ import numpy as np
 
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
-from trnlab.numerics.dtypes import DType, dtype
+from trnlab.numerics.dtypes import BY_CODE, DType, dtype
 
 MAX_FREE_DIMS = 4
 REFERENCE = 5  # ints that name an operand while a routine is recorded, see `operand_records`
@@ -68,18 +68,22 @@ _patterns: list[Pattern] = []
 
 
 @cache
-def pattern_of(memory: Memory, dt: DType, partitions: int, partition_step: int, dims: Dims) -> Pattern:
-    """The one pattern of this form. `dims` are (step in elements, count), `partition_step` is in bytes."""
+def pattern_of(memory: int, code: int, partitions: int, partition_step: int, dims: Dims) -> Pattern:
+    """The one pattern of this form. `dims` are (step in elements, count), `partition_step` is in bytes.
+
+    Memory and format are given as numbers, which are quicker to look up than the objects.
+    """
+    itemsize = BY_CODE[code].itemsize
     low = high = 0
     for step, count in dims:
         span = step * (count - 1)
         low, high = low + min(span, 0), high + max(span, 0)
-    low, high = low * dt.itemsize, (high + 1) * dt.itemsize - 1
-    if memory is Memory.HBM:
+    low, high = low * itemsize, (high + 1) * itemsize - 1
+    if memory == Memory.HBM:
         high += partition_step * (partitions - 1)
     padded = ((0, 1),) * (MAX_FREE_DIMS - len(dims)) + dims
-    columns = (dt.code, partitions, partition_step, *(n for dim in padded for n in dim))
-    _patterns.append(Pattern(len(_patterns), columns, low, high, int(memory is Memory.HBM)))
+    columns = (code, partitions, partition_step, *(n for dim in padded for n in dim))
+    _patterns.append(Pattern(len(_patterns), columns, low, high, int(memory == Memory.HBM)))
     return _patterns[-1]
 
 
@@ -229,7 +233,7 @@ class AP:
         return self._recorded
 
     def _pattern(self) -> Pattern:
-        return pattern_of(self.buffer.memory, self.dtype, self.partitions, self.partition_step, self.dims)
+        return pattern_of(int(self.buffer.memory), self.dtype.code, self.partitions, self.partition_step, self.dims)
 
     def _outside(self) -> NoReturn:
         first, last = self.extent()

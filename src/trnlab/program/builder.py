@@ -245,7 +245,7 @@ class Builder:
         engine = engine if engine is not None else instr.engines[0]
         operands: dict[str, AP] = {}
         rows: list[int] = []
-        key: list[Any] = [instr.opcode, engine]
+        key = [instr.opcode, int(engine)]
         for role, name in _slots(instr):
             value = arguments.get(name)
             if value.__class__ is AP:
