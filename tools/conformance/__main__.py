@@ -2,6 +2,7 @@
 """Run kernels that nobody here wrote, from a checkout on this machine, and print what became of each.
 
     python tools/conformance PATH [--only TEXT] [--timeout SECONDS]
+    python tools/conformance --library PATH [-k TEXT] [--folder core/qkv] [--timeout SECONDS] [--memory GIB]
 
 PATH is a checkout of aws-neuron/nki-samples, or the folder nki/ of aws-neuron/aws-neuron-sdk. Three kinds of files
 are run, each in a process of its own with the imports of kernels resolved to trnlab:
@@ -32,6 +33,7 @@ RUNNER = HERE / "run_one.py"
 sys.path.insert(0, str(HERE))
 
 import cases  # noqa: E402
+import library  # noqa: E402
 
 NOT_RUN = ("setup", "conf", "integration", "api", "_ext", "scripts")  # folders that hold no kernels
 MISSING = re.compile(r"No module named '([\w.]+)'")
@@ -51,9 +53,16 @@ def main() -> int:
     """Print the table; the exit status says whether anything failed."""
     parser = argparse.ArgumentParser(prog="conformance", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--only", default="", help="run only what has this in its name")
+    parser.add_argument("--only", "-k", default="", help="run only what has this in its name")
     parser.add_argument("--timeout", type=float, default=300)
+    parser.add_argument("--library", action="store_true", help="PATH is a checkout of aws-neuron/nki-library")
+    parser.add_argument("--folder", default="core", help="of nki-library's tests, e.g. core/qkv")
+    parser.add_argument("--most", type=int, default=0, help="cases of each test of nki-library, the smallest first")
+    parser.add_argument("--memory", type=float, default=12, help="of a case of nki-library, in GiB")
     options = parser.parse_args()
+    if options.library:
+        path, limits = options.path.resolve(), (options.timeout, options.memory)
+        return library.main(path, options.folder, options.only, options.most, *limits)
     lines = []
     for line in run(options.path.resolve(), options.only, options.timeout):
         lines.append(line)

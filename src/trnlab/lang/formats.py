@@ -6,6 +6,7 @@ Source: nki/api/nki.api.shared.rst and nki.language of aws-neuron/aws-neuron-sdk
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import ml_dtypes
@@ -84,6 +85,18 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return found
 
 
+@functools.cache
+def host_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a format in arrays of the caller: packed ones are records that nothing casts by accident.
+
+    A record's scalar type bears the format's name, which views, slices and copies keep.
+    """
+    if name not in _PACKED:
+        return numpy_dtype(name)
+    lanes = [(f"{name}.{byte}", np.uint8) for byte in range(_PACKED[name])]
+    return np.dtype((type(name, (np.void,), {"__module__": __name__}), lanes))
+
+
 def format_of(kind: Any) -> Format:
     """The format that a name, a NumPy dtype or type, or a torch dtype stands for; 64 bits narrow to 32.
 
@@ -97,7 +110,8 @@ def format_of(kind: Any) -> Format:
     elif text in FORMATS:
         name = text
     else:
-        name = np.dtype(kind).name
+        dtype = np.dtype(kind)
+        name = dtype.type.__name__ if dtype.type.__name__ in _PACKED else dtype.name
     return FORMATS[_NARROWED.get(name, name)]
 
 

@@ -16,12 +16,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trnlab.nki import isa, language, typing
+from trnlab.nki import dtype, isa, language, typing
 from trnlab.nki.imports import install_imports
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.measure import benchmark
 
-__all__ = ["Kernel", "benchmark", "cpu_simulate", "install_imports", "isa", "jit", "language", "simulate", "typing"]
+__all__ = [
+    "Kernel",
+    "benchmark",
+    "cpu_simulate",
+    "dtype",
+    "install_imports",
+    "isa",
+    "jit",
+    "language",
+    "simulate",
+    "typing",
+]
 
 
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the integration tests of aws-neuron/nki-library here and print what became of each case; see `__main__.py`.
+
+Cases and how each is run: `library_harness.py`. A case that the tests exclude or skip on trn2 is run for trn3. Cases
+that must fail (the tests' own negative ones) are counted apart: refusing is all that they ask for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PLATFORMS = ("trn2", "trn3")
+SEED = "0"
+
+
+def main(root: Path, folder: str, only: str, most: int, timeout: float, memory: float) -> int:
+    """Print a line per case and the table per test file; the exit status says whether anything failed."""
+    options = {"only": only, "most": most, "timeout": timeout, "memory": memory * 2**30}
+    lines = []
+    for line in cases(root, folder, options):
+        lines.append(line)
+        print(f"{line['status']:8} {line['seconds']:6.1f} s  {line['name']}", flush=True)
+        if line["reason"]:
+            print(f"{'':19}{line['reason']}", flush=True)
+    print("\n".join(table(lines)))
+    return 1 if any(line["status"] == "failed" for line in lines) else 0
+
+
+def cases(root: Path, folder: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What became of each case, platform after platform."""
+    done: list[str] = []
+    for platform in PLATFORMS:
+        last = platform == PLATFORMS[-1]
+        for line in run(root, folder, platform, options | {"done": done}):
+            if line["outcome"] == "skipped" and not last:
+                continue
+            if line["name"] in done:
+                continue
+            done.append(line["name"])
+            status, reason = judge(line)
+            name = f"{line['name'].removeprefix('test/integration/nkilib/')} {platform}"
+            yield line | {"name": name, "status": status, "reason": reason}
+
+
+def run(root: Path, folder: str, platform: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Lines of the harness as they come; see `library_harness`."""
+    with tempfile.TemporaryDirectory(prefix="trnlab-library-") as scratch:
+        report = Path(scratch) / "report.jsonl"
+        report.touch()
+        settings = json.dumps(options | {"report": str(report), "scratch": scratch})
+        environment = os.environ | {
+            "TRNLAB_CONFORMANCE": settings, "NEURON_PYTHONHASHSEED": SEED, "PYTHONHASHSEED": SEED,
+            "NKILIB_SIMULATION_RUN_ALL": "1", "PYTHONDONTWRITEBYTECODE": "1",
+            "NEURON_PLATFORM_TARGET_OVERRIDE": platform,
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(root / "src"), os.environ.get("PYTHONPATH", "")]),
+        }  # fmt: skip
+        tests = root / "test" / "integration" / "nkilib" / folder
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-p", "library_harness", "-p", "no:cacheprovider",
+            "-c", str(root / "test" / "pytest.ini"), "--rootdir", str(root), str(tests), "--test-mode", "simulation",
+            "--platform-target", platform, "--force-local-cleanup", "--continue-on-collection-errors",
+            "--output-directory", f"{scratch}/out",
+        ]  # fmt: skip
+        with subprocess.Popen(
+            command, cwd=scratch, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            yield from _follow(report, process)
+            output = process.stdout.read() if process.stdout else ""
+        if '"collected"' not in report.read_text(encoding="utf-8"):
+            raise SystemExit(f"nothing could be collected from {tests} for {platform}:\n{output[-3000:]}")
+
+
+def _follow(report: Path, process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    with open(report, encoding="utf-8") as stream:
+        ended = False
+        while True:
+            text = stream.readline()
+            if text:
+                line = json.loads(text)
+                if "name" in line:
+                    yield line
+            elif ended:
+                return
+            else:
+                try:
+                    process.wait(0.1)
+                    ended = True
+                except subprocess.TimeoutExpired:
+                    continue
+
+
+NOT_SIMULATED = ("TRN414", "TRN408")
+
+
+def judge(line: dict[str, Any]) -> tuple[str, str]:
+    """Status and reason: refused is what trnlab says that it does not simulate, and what needs another package."""
+    text = line.get("text", "")
+    if line["outcome"] == "passed":
+        return "passed", ""
+    if line["outcome"] == "skipped":
+        return "skipped", last_line(text)
+    missing = re.search(r"No module named '([\w.]+)'", text)
+    if missing:
+        return "refused", f"needs {missing.group(1)}"
+    ours = re.findall(r"(TRN\d{3}: [^\n]*)((?:\n  [^\n]*)*)", text)
+    if ours:
+        what, rest = ours[0]
+        place = re.search(r"at\s+\S*?([\w.]+:\d+)", rest)
+        detail = "; ".join(part.strip() for part in rest.split("\n") if re.match(r"\s*(limit|got)", part))
+        reason = f"{what} [{detail[:160]}]{'  at ' + place.group(1) if place else ''}"
+        return ("refused" if what.startswith(NOT_SIMULATED) else "failed"), reason
+    return "failed", last_line(text)
+
+
+def last_line(text: str) -> str:
+    """The error's own line."""
+    errors = [line[1:].strip() for line in text.splitlines() if line.startswith("E  ")]
+    if not errors:
+        errors = [line for line in text.strip().splitlines() if line.strip()]
+    return errors[-1][:200] if errors else ""
+
+
+def table(lines: list[dict[str, Any]]) -> list[str]:
+    """Counts per test file and in all; positive cases, with those that must fail beside them."""
+    columns = ("passed", "failed", "refused", "skipped")
+    files: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in lines:
+        group = f"{line['status']} negative" if line["negative"] else line["status"]
+        files[line["name"].split("::")[0]][group] += 1
+        files["all"][group] += 1
+    out = ["", f"{'':58}{''.join(f'{c:>9}' for c in columns)}   must fail: did"]
+    for name in [n for n in sorted(files) if n != "all"] + ["all"] * ("all" in files):
+        count = files[name]
+        must = sum(count[f"{c} negative"] for c in columns)
+        out.append(f"{name:58}{''.join(f'{count[c]:>9}' for c in columns)}   {count['passed negative']:>4} of {must}")
+    total = files["all"]
+    ran = sum(total[c] for c in columns[:3])
+    out.append(f"share of cases that pass: {total['passed']}/{ran} = {100 * total['passed'] / max(ran, 1):.1f} %")
+    return out
