@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings in words: what is wrong, at which line of the user's, how much, and the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trnlab import isa
+from trnlab.chips.spec import Chip
+from trnlab.errors import ConstraintError, Location
+from trnlab.isa.base import Instruction, Memory
+from trnlab.numerics.dtypes import BY_CODE
+from trnlab.program.access import Buffer
+from trnlab.program.routine import COL, Routine
+from trnlab.program.spans import Spans
+from trnlab.sim.checks import watch as w
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The error, and the name of the check that found it; `trnlab.checks.report` decides what becomes of it."""
+
+    check: str
+    error: ConstraintError
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """What an operand reads that nothing wrote: bytes, of all it touches, and where they lie (ends excluded)."""
+
+    nbytes: int
+    touched: int
+    partitions: tuple[int, int]
+    bytes: tuple[int, int]
+
+
+class About:
+    """Looks things up in a routine and puts them into sentences."""
+
+    def __init__(self, routine: Routine, chip: Chip, spans: Spans) -> None:
+        self.routine, self.chip, self.spans = routine, chip, spans
+
+    # -- looking up ---------------------------------------------------------------------------------------------
+    def buffer(self, operand: int) -> Buffer:
+        """The buffer of an operand record."""
+        return self.routine.buffers[int(self.routine.operands[operand, COL["buffer"]])]
+
+    def instruction(self, operand: int) -> int:
+        """The instruction that an operand record belongs to."""
+        return int(self.routine.first_operand.searchsorted(operand, side="right")) - 1
+
+    def line(self, instruction: int) -> Location | None:
+        """The user's line of an instruction."""
+        return self.routine.locs[int(self.routine.loc[instruction])] if instruction >= 0 else None
+
+    def instr(self, instruction: int) -> Instruction:
+        """What an instruction is."""
+        return isa.BY_OPCODE[int(self.routine.opcode[instruction])]
+
+    def key(self, kind: int, operand: int, other: int) -> Any:
+        """Findings with equal keys are one to the reader."""
+        i = self.instruction(operand)
+        where = self.line(i)
+        return kind, where.file if where else "", where.line if where else i, self.buffer(operand).name
+
+    # -- findings -----------------------------------------------------------------------------------------------
+    def missing(self, operand: int, gaps: Gaps) -> Finding:
+        """A read of what nothing wrote."""
+        i, buffer = self.instruction(operand), self.buffer(operand)
+        item = max(BY_CODE[int(self.routine.operands[operand, COL["dtype"]])].itemsize, 1)
+        name, instr = _name(buffer), self.instr(i).name
+        adds = instr in ("nc_matmul", "nc_matmul_mx") and int(self.routine.operands[operand, COL["role"]]) == 0
+        amount = f"{gaps.nbytes // item} of {gaps.touched // item} elements ({gaps.nbytes} bytes)"
+        got = f"{amount}, {_range(buffer, gaps)}"
+        if adds:
+            what = f"{instr} accumulates onto {name}, where no matmul has started a sum"
+            limit = "a first matmul with accumulate=False"
+            remedy = "pass accumulate=(k > 0) for the k-th matmul of a sum, or leave accumulate out"
+        else:
+            part = "" if gaps.nbytes < gaps.touched else ", of which nothing is written"
+            what = f"{instr} reads elements of {name} that nothing has written{part}"
+            limit = "memory that an earlier instruction wrote"
+            remedy = _fill(buffer, whole=gaps.nbytes == gaps.touched)
+        return self._finding("uninitialised-read", what, "TRN430", i, limit=limit, got=got, remedy=remedy)
+
+    def unwritten(self, buffer: int, missing: int, total: int) -> Finding:
+        """A result that is not complete."""
+        name = self.routine.buffers[buffer].name
+        none = missing == total
+        what = f"the kernel returns {name!r} but writes " + ("nothing to it" if none else "only part of it")
+        remedy = (
+            "store the result before returning it; a loop may have run zero times (-(-n // tile) rounds up)"
+            if none else "check the bounds of the loops that store it: a last, smaller tile is often left out"
+        )  # fmt: skip
+        error = ConstraintError(
+            what, code="TRN431", limit=f"{total} elements", got=f"{missing} elements never written",
+            chip=self.chip.name, remedy=remedy,
+        )  # fmt: skip
+        return Finding("unwritten-output", error)
+
+    def finding(self, kind: int, operand: int, cells: int, other: int, loop: int) -> Finding:
+        """Any other finding."""
+        if kind == w.CLOBBERED:
+            return self._clobbered(operand, other)
+        if kind in (w.FOREIGN, w.MIXED):
+            return self._accumulation(kind, operand, other)
+        return self._race(kind, operand, other, loop)
+
+    def _clobbered(self, operand: int, other: int) -> Finding:
+        i, buffer = self.instruction(operand), self.buffer(operand)
+        by = self._written_buffer(other, buffer)
+        return self._finding(
+            "overlap",
+            f"{self.instr(i).name} reads {_name(buffer)} after {_name(by)} was written over it: both have addresses "
+            "of the kernel's own, and they overlap",
+            "TRN432", i, limit=f"{_extent(buffer)} while {buffer.name!r} is in use",
+            got=f"{_extent(by)} for {by.name!r}, written at {_short(self.line(other))}",
+            remedy=f"move one of them (the next free address after {buffer.name!r} is "
+            f"{buffer.address + buffer.nbytes}), or finish with {buffer.name!r} first",
+        )  # fmt: skip
+
+    def _written_buffer(self, instruction: int, near: Buffer) -> Buffer:
+        first, last = self.routine.first_operand[instruction : instruction + 2]
+        found = [self.buffer(k) for k in range(first, last)]
+        others = [b for b in found if b.id != near.id and b.memory is near.memory and _overlap(b, near)]
+        return (others or found)[0]
+
+    def _accumulation(self, kind: int, operand: int, other: int) -> Finding:
+        i, buffer = self.instruction(operand), self.buffer(operand)
+        if kind == w.FOREIGN:
+            return self._finding(
+                "accumulation",
+                f"accumulate=True onto {_name(buffer)}, whose contents no matmul made",
+                "TRN433", i, limit="a sum that a matmul with accumulate=False started",
+                got=f"written by {self.instr(other).name} at {_short(self.line(other))}",
+                remedy="start with accumulate=False, and add the other values with tensor_tensor afterwards",
+            )  # fmt: skip
+        return self._finding(
+            "accumulation",
+            f"a matmul adds to parts of {_name(buffer)} that belong to different sums",
+            "TRN433", i, limit="one sum, started by one matmul over the same region",
+            got=f"a part was started anew at {_short(self.line(other))} before the sum in it was read",
+            remedy="give every sum a region of its own, and copy it out before the next one starts there",
+        )  # fmt: skip
+
+    def _race(self, kind: int, operand: int, other: int, loop: int) -> Finding:
+        i, buffer = self.instruction(operand), self.buffer(operand)
+        verb = {w.CARRIED: "reads", w.REWRITTEN: "writes", w.OVERTAKEN: "writes"}[kind]
+        if kind == w.OVERTAKEN or (loop >= 0 and self.spans.loops[loop].kind == "grid"):
+            earlier = "reads" if kind == w.OVERTAKEN else "writes"
+            where = f" at {_short(self.line(other))}" if other >= 0 else ""
+            return self._finding(
+                "race",
+                f"a program of the launch grid {verb} elements of {_name(buffer)} that another one {earlier}",
+                "TRN435", i, limit="programs of a grid run in any order, or at the same time",
+                got=f"{self.instr(i).name} here, the other access{where}",
+                remedy="index with nl.program_id so that each program has its own part, or loop inside one program",
+            )  # fmt: skip
+        earlier = "wrote" if kind == w.CARRIED else "wrote, too"
+        found = self.spans.loops[loop].where
+        return self._finding(
+            "race",
+            f"an iteration of affine_range {verb} elements of {_name(buffer)} that another iteration {earlier}",
+            "TRN434", i, limit=f"independent iterations (loop at {_short(found)}); only matmuls may add up, in PSUM",
+            got=f"{self.instr(i).name} here, written in an earlier iteration at {_short(self.line(other))}",
+            remedy="use nl.sequential_range, make the tile inside the loop, or index it with the loop's variable",
+        )  # fmt: skip
+
+    def _finding(self, check: str, what: str, code: str, i: int, *, limit: str, got: str, remedy: str) -> Finding:
+        error = ConstraintError(
+            what, code=code, where=self.line(i), limit=limit, got=got, chip=self.chip.name,
+            remedy=f"{remedy} (check: {check})",
+        )  # fmt: skip
+        return Finding(check, error)
+
+
+def _name(buffer: Buffer) -> str:
+    kind = {Memory.HBM: "the HBM tensor", Memory.SBUF: "the SBUF tile", Memory.PSUM: "the PSUM tile"}[buffer.memory]
+    return f"{kind} {buffer.name!r} {list(buffer.shape)}"
+
+
+def _short(where: Location | None) -> str:
+    if where is None:
+        return "an unknown line"
+    return f"{where.file.rsplit('/', 1)[-1]}:{where.line}"
+
+
+def _range(buffer: Buffer, gaps: Gaps) -> str:
+    rows = f"partitions {gaps.partitions[0]}..{gaps.partitions[1] - 1}, " if buffer.memory is not Memory.HBM else ""
+    return f"{rows}bytes {gaps.bytes[0]}..{gaps.bytes[1] - 1}"
+
+
+def _extent(buffer: Buffer) -> str:
+    last = buffer.address + buffer.nbytes - 1
+    return f"bytes {buffer.address}..{last} of partitions {buffer.first_partition}.." + str(
+        buffer.first_partition + buffer.partitions - 1
+    )
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
+
+
+def _fill(buffer: Buffer, *, whole: bool) -> str:
+    if buffer.memory is Memory.HBM:
+        return "store to it first; memory from nl.ndarray holds nothing in particular"
+    if whole:
+        return "load or compute into it first; nl.ndarray only reserves memory (nl.zeros and nisa.memset fill it)"
+    return "slice to the part that is written (a last tile is often smaller), or fill the rest with nisa.memset first"

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check one routine: run the pass over it, and turn what it found into errors that a kernel's author can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.program.routine import COL, Routine
+from trnlab.program.spans import Spans
+from trnlab.sim.checks import findings as f
+from trnlab.sim.checks import watch as w
+from trnlab.sim.checks.usage import usage
+from trnlab.sim.checks.walks import Regions, walks
+
+Array = np.ndarray[Any, Any]
+_LARGEST = 1 << 27  # cells; a routine that needs more (many huge HBM tensors, odd offsets) is not checked
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A result: a view of an HBM buffer. strides and offset count elements of `itemsize` bytes."""
+
+    buffer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a routine does not say about itself.
+
+    filled: buffers with contents at the start. explicit: tiles whose address the kernel chose. told: instructions of
+    which the kernel itself said that they accumulate. free: instructions that may carry values from one iteration to
+    the next. spans: iterations that are declared independent.
+    """
+
+    filled: frozenset[int] = frozenset()
+    results: tuple[Returned, ...] = ()
+    explicit: frozenset[int] = frozenset()
+    told: tuple[int, ...] = ()
+    free: tuple[int, ...] = ()
+    spans: Spans = field(default_factory=Spans)
+
+
+class _Pass:
+    """The arrays of one run of `watch`."""
+
+    def __init__(self, routine: Routine, scene: Scene, walked: Array, regions: Regions) -> None:
+        flags, what = usage(routine)
+        what[list(scene.told)] |= w.TOLD
+        what[list(scene.free)] |= w.FREE
+        self.routine, self.walks, self.regions, self.flags, self.what = routine, walked, regions, flags, what
+        self.span_of, self.spans = scene.spans.of_instructions(len(routine)), scene.spans.columns()
+        self.grid = any(loop.kind == "grid" for loop in scene.spans.loops)
+        self.filled = [number for number in scene.filled if number < len(routine.buffers)]
+
+    def run(self, instructions: int) -> tuple[Array, Array]:
+        """Over the first instructions; returns findings and the last writer of each cell."""
+        r, g = self.routine, self.regions
+        writer = np.zeros(g.cells, np.int32)
+        for number in self.filled:
+            first = g.first[g.of_buffer[number]]
+            writer[first : first + g.size(int(g.of_buffer[number]))] = w.INITIAL
+        found = np.zeros((w.MOST, w.FINDING), np.int64)
+        count = w.watch(
+            r.first_operand[: instructions + 1], self.walks, self.flags,
+            np.ascontiguousarray(r.operands[:, COL["buffer"]]), np.ascontiguousarray(r.operands[:, COL["is_hbm"]]),
+            self.what, self.span_of[:instructions], self.spans, g.first[g.of_buffer], g.shared, writer,
+            np.zeros(g.cells if g.own else 0, np.int32), np.zeros(g.own, np.uint8), np.zeros(g.psum, np.int64),
+            np.zeros(g.cells if self.grid else 0, np.int32), g.psum, found,
+        )  # fmt: skip
+        return found[:count], writer
+
+
+def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding, ...]:
+    """What is wrong, in the order of the instructions; one finding per kind, line and buffer."""
+    walked, regions = walks(routine, scene.explicit)
+    if regions.cells > _LARGEST:
+        return ()
+    watched = _Pass(routine, scene, walked, regions)
+    rows, writer = watched.run(len(routine))
+    out: dict[Any, f.Finding] = {}
+    about = f.About(routine, chip, scene.spans)
+    for row in rows.tolist():
+        kind, operand, cells, other, loop = row
+        if kind == w.FOREIGN and chip.has("matmul_onto_any"):
+            continue
+        key = about.key(kind, operand, other)
+        if key in out:
+            continue
+        if kind == w.MISSING:
+            _, before = watched.run(about.instruction(operand))
+            out[key] = about.missing(operand, _gaps(walked[operand], regions, about.buffer(operand).id, before))
+        else:
+            out[key] = about.finding(kind, operand, cells, other, loop)
+    for result in scene.results:
+        missing = _unwritten(result, regions, writer)
+        if missing:
+            out[("unwritten", result.buffer)] = about.unwritten(result.buffer, missing, int(np.prod(result.shape)))
+    return tuple(out.values())
+
+
+def _gaps(walk: Array, regions: Regions, buffer: int, writer: Array) -> f.Gaps:
+    """Which partitions and bytes of an operand hold nothing yet."""
+    region = int(regions.of_buffer[buffer])
+    axes = [np.arange(walk[w.DIMS + 2 * d + 1]) * walk[w.DIMS + 2 * d] for d in range(5)]
+    cells = walk[w.BASE] + np.arange(walk[w.RUN])
+    for axis in reversed(axes):
+        cells = axis[(...,) + (None,) * cells.ndim] + cells[None]
+    flat = cells.reshape(-1)
+    local = flat[writer[flat] == w.NEVER] - regions.first[region]
+    row, size, height = (
+        int(regions.row[region]),
+        int(regions.cell_bytes[region]),
+        int(regions.cell_partitions[region]),
+    )
+    partition, byte = local // row * height - regions.partition[buffer], local % row * size - regions.byte[buffer]
+    return f.Gaps(
+        nbytes=len(local) * size * height, touched=len(flat) * size * height,
+        partitions=(int(partition.min()), int(partition.max()) + height),
+        bytes=(int(byte.min()), int(byte.max()) + size),
+    )  # fmt: skip
+
+
+def _unwritten(result: Returned, regions: Regions, writer: Array) -> int:
+    """Elements of a result that nothing wrote."""
+    region = int(regions.of_buffer[result.buffer])
+    first = int(regions.first[region])
+    known = writer[first : first + regions.size(region)] != w.NEVER
+    if known.all():
+        return 0
+    size = int(regions.cell_bytes[region])
+    at = np.full((), result.offset, np.int64)
+    for count, stride in zip(result.shape, result.strides):
+        at = at[..., None] + np.arange(count) * stride
+    return int(np.count_nonzero(~known[at * result.itemsize // size]))

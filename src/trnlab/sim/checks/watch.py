@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pass over a routine that remembers who wrote each cell last. Compiled; it keeps what it finds in rows.
+
+A cell is NEVER, INITIAL (contents from before the routine), or 2 + the instruction that wrote it last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from trnlab.sim.checks.walks import BASE, DIMS, RUN
+
+Array = np.ndarray[Any, Any]
+
+NEVER, INITIAL, WRITTEN = 0, 1, 2
+
+# What an operand does with its cells, bits. ADDS: it adds to what is there (a matmul that accumulates). SOME: it uses
+# only some of them, chosen at run time.
+READ, WRITE, ADDS, SOME = 1, 2, 4, 8
+
+# What an instruction is, bits. TOLD: the kernel itself said that it accumulates. FREE: it may carry values over
+# iterations.
+MATMUL, TOLD, FREE = 1, 2, 4
+
+# Kinds of finding, and what a row of findings holds: kind, operand, cells, the other instruction, loop.
+MISSING, CLOBBERED, CARRIED, REWRITTEN, OVERTAKEN, FOREIGN, MIXED = range(7)
+FINDING = 5
+MOST = 256  # findings that are kept
+
+# Columns of `Spans.columns`.
+_LOOP, _ITERATION, _PARENT, _DEPTH, _BUFFERS, _GRID = range(6)
+_MANY = -1
+
+
+@njit(cache=True)
+def _carried(spans: Array, a: int, b: int, buffer: int, is_hbm: int) -> int:
+    """The loop of which the spans a and b are in different iterations while the buffer is outside of it, or -1."""
+    if a == b or a < 0 or b < 0:
+        return -1
+    while spans[a, _DEPTH] > spans[b, _DEPTH]:
+        a = spans[a, _PARENT]
+    while spans[b, _DEPTH] > spans[a, _DEPTH]:
+        b = spans[b, _PARENT]
+    while a != b and a >= 0 and b >= 0:
+        if spans[a, _LOOP] == spans[b, _LOOP]:
+            outside = is_hbm if spans[a, _GRID] else buffer < spans[a, _BUFFERS]
+            return spans[a, _LOOP] if outside else -1
+        a, b = spans[a, _PARENT], spans[b, _PARENT]
+    return -1
+
+
+@njit(cache=True)
+def _tell(found: Array, count: int, kind: int, operand: int, cells: int, other: int, loop: int) -> int:
+    if count < found.shape[0]:
+        row = found[count]
+        row[0], row[1], row[2], row[3], row[4] = kind, operand, cells, other, loop
+        return count + 1
+    return count
+
+
+@njit(cache=True)
+def watch(
+    first_operand: Array,
+    walks: Array,
+    flags: Array,
+    buffers: Array,
+    hbm: Array,
+    what: Array,
+    span_of: Array,
+    spans: Array,
+    region_first: Array,
+    shared: Array,
+    writer: Array,
+    owner: Array,
+    mine: Array,
+    group: Array,
+    reader: Array,
+    psum: int,
+    found: Array,
+) -> int:
+    """Run over all instructions; returns the number of findings.
+
+    owner: the buffer that wrote a cell last, where regions are shared (else empty). mine: cells that a buffer wrote.
+    group: per PSUM cell 4 * (1 + the matmul that started its sum) + 2 (an unread sum was lost here) + 1 (unread).
+    reader: per cell 1 + the program of a grid that read it, or _MANY (empty where there is no grid).
+    """
+    told = 0
+    has_spans = span_of.max() >= 0 if span_of.shape[0] else False
+    for i in range(first_operand.shape[0] - 1):
+        kind = what[i]
+        for step in range(2):  # first everything is read, then written
+            for k in range(first_operand[i], first_operand[i + 1]):
+                flag = flags[k]
+                if step == 0 and not flag & READ:
+                    continue
+                if step == 1 and not flag & WRITE:
+                    continue
+                walk = walks[k]
+                buffer = buffers[k]
+                among = shared[buffer] >= 0
+                own = shared[buffer] - region_first[buffer]
+                missing = clobbered = carried = overtaken = foreign = 0
+                clobberer = carrier = stranger = loop = -1
+                group_low, group_high, lost, last, seen = 1 << 60, -1, False, NEVER, 0
+                for p in range(walk[DIMS + 1]):
+                    for a in range(walk[DIMS + 3]):
+                        for b in range(walk[DIMS + 5]):
+                            for c in range(walk[DIMS + 7]):
+                                at = (
+                                    walk[BASE] + p * walk[DIMS] + a * walk[DIMS + 2] + b * walk[DIMS + 4]
+                                    + c * walk[DIMS + 6]
+                                )  # fmt: skip
+                                for d in range(walk[DIMS + 9]):
+                                    start = at + d * walk[DIMS + 8]
+                                    for cell in range(start, start + walk[RUN]):
+                                        before = writer[cell]
+                                        seen += 1
+                                        if has_spans and before != last:
+                                            last = before
+                                            free = kind & FREE or flag & (ADDS | SOME)
+                                            if before >= WRITTEN and not free:
+                                                across = _carried(
+                                                    spans, span_of[before - WRITTEN], span_of[i], buffer, hbm[k]
+                                                )
+                                                if across >= 0:
+                                                    carried += 1
+                                                    carrier, loop = before - WRITTEN, across
+                                        if step == 0:
+                                            if before == NEVER:
+                                                missing += 1
+                                                if not flag & SOME:
+                                                    writer[cell] = INITIAL
+                                            elif among and owner[cell] != buffer and mine[own + cell]:
+                                                clobbered += 1
+                                                clobberer = before - WRITTEN
+                                                mine[own + cell] = 0
+                                            if cell < psum:
+                                                if flag & ADDS and kind & MATMUL:
+                                                    g = group[cell] >> 2
+                                                    if g:
+                                                        group_low, group_high = min(group_low, g), max(group_high, g)
+                                                    if group[cell] & 2:
+                                                        lost = True
+                                                    if before >= WRITTEN and not what[before - WRITTEN] & MATMUL:
+                                                        foreign += 1
+                                                        stranger = before - WRITTEN
+                                                else:
+                                                    group[cell] &= ~3
+                                            if reader.shape[0] and hbm[k] and not flag & SOME:
+                                                mark = _program(spans, span_of[i]) + 1
+                                                known = reader[cell]
+                                                reader[cell] = mark if known == 0 or known == mark else _MANY
+                                        else:
+                                            known = reader[cell] if reader.shape[0] and not flag & SOME else 0
+                                            if known and known != _program(spans, span_of[i]) + 1:
+                                                overtaken += 1
+                                            if not flag & SOME:
+                                                writer[cell] = i + WRITTEN
+                                            elif before == NEVER:
+                                                writer[cell] = INITIAL
+                                            if among:
+                                                owner[cell] = buffer
+                                                mine[own + cell] = 1
+                                            if cell < psum:
+                                                if not kind & MATMUL:
+                                                    group[cell] = 0
+                                                elif flag & ADDS:
+                                                    group[cell] |= 1
+                                                else:
+                                                    group[cell] = ((i + 1) << 2) | ((group[cell] & 1) << 1) | 1
+                if missing and (not flag & SOME or missing == seen):
+                    told = _tell(found, told, MISSING, k, missing, -1, -1)
+                if clobbered:
+                    told = _tell(found, told, CLOBBERED, k, clobbered, clobberer, -1)
+                if carried:
+                    told = _tell(found, told, CARRIED if step == 0 else REWRITTEN, k, carried, carrier, loop)
+                if overtaken:
+                    told = _tell(found, told, OVERTAKEN, k, overtaken, -1, -1)
+                if foreign and kind & TOLD:
+                    told = _tell(found, told, FOREIGN, k, foreign, stranger, -1)
+                if lost and group_high > group_low:
+                    told = _tell(found, told, MIXED, k, 0, group_high - 1, -1)
+    return told
+
+
+@njit(cache=True)
+def _program(spans: Array, span: int) -> int:
+    """The program of a grid that a span lies in, or -1."""
+    while span >= 0:
+        if spans[span, _GRID]:
+            return spans[span, _ITERATION]
+        span = spans[span, _PARENT]
+    return -1
