@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import MOVABLE, Array, Arrays, Engine, Instruction, Memory, Operand, OperandSpec, Work
+from trnlab.isa.base import MOVABLE, Array, Arrays, Engine, Memory, Operand, OperandSpec, Work
+from trnlab.isa.meeting import Meeting, Place
 
 CORES = (0, 1)
+ALONE = (0,)
 
 
 @register
-class CoreBarrier(Instruction):
+class CoreBarrier(Meeting):
     """The engine waits until the other core's has come here too; `data` in shared HBM is then complete for both.
 
     On one core nothing happens to data: it is an operand so that what wrote it comes before, and what reads it after.
@@ -28,16 +30,20 @@ class CoreBarrier(Instruction):
     operands = (OperandSpec("data", "dst", frozenset({Memory.HBM}), rw=True, shape=("", ""), dtypes=MOVABLE),)
     attrs: ClassVar[Mapping[str, Any]] = {"cores": CORES}
     cost_kinds = ("sequencer.barrier",)
-    limits = ("cores is (0, 1)",)
+    limits = ("cores is (0, 1), or (0,) in a kernel that runs on one core, where it waits for nobody",)
     source = "nki.isa.core_barrier"
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
-        """Both cores of the pair."""
-        if tuple(attrs["cores"]) != CORES:
+        """Both cores of the pair, or the only core there is."""
+        if tuple(attrs["cores"]) not in (CORES, ALONE):
             self.refuse(
                 "a barrier is between the two cores of a pair", limit=CORES, got=attrs["cores"], chip=chip,
                 remedy="pass cores=(0, 1)", code="TRN411",
             )  # fmt: skip
+
+    def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
+        """The cores of this rank that are named."""
+        return frozenset(Place(here.rank, core) for core in attrs["cores"])
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """data as it is."""

@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
 from trnlab.isa import register
-from trnlab.isa.base import MOVABLE, SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import MOVABLE, SBUF_ONLY, Array, Arrays, Engine, Operand, OperandSpec, Work
+from trnlab.isa.meeting import Meeting, Place, Side
 
 RANKS = (0, 1)
 GPSIMD_ELEMENTS = 256  # per partition: 1024 bytes of 32-bit formats, 512 of 16-bit ones
 
 
 @register
-class Sendrecv(Instruction):
+class Sendrecv(Meeting):
     """dst = what core recv_from_rank sends here; src goes to core send_to_rank. Bits move as they are.
 
     Both cores of the pair run the instruction with the same pipe_id; all of one pipe_id complete before any goes on.
@@ -64,6 +65,31 @@ class Sendrecv(Instruction):
                 got=f"{ops['src'].free} elements per partition on {engine.name.lower()}", chip=chip,
                 remedy="issue it on gpsimd in smaller pieces, or use dma_engine dma", code="TRN406",
             )  # fmt: skip
+
+    def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
+        """This core, the one it sends to and the one it receives from."""
+        return frozenset(Place(here.rank, c) for c in (here.core, attrs["send_to_rank"], attrs["recv_from_rank"]))
+
+    def key(self, attrs: Mapping[str, Any]) -> object:
+        """The pipe."""
+        return attrs["pipe_id"]
+
+    def disagreement(self, sides: Mapping[Place, Side]) -> tuple[Place, Place, str, str] | None:
+        """Each receives from a core that sends to it, as many bytes of the same format as it has room for."""
+        for here, mine in sides.items():
+            sender = Place(here.rank, mine.attrs["recv_from_rank"])
+            other = sides[sender]
+            if other.attrs["send_to_rank"] != here.core:
+                return here, sender, f"receives from {sender}", f"sends to core {other.attrs['send_to_rank']}"
+            if mine.operands["dst"] != other.operands["src"]:
+                return here, sender, f"has room for {mine.describe('dst')}", f"sends {other.describe('src')}"
+            if mine.attrs["dma_engine"] != other.attrs["dma_engine"]:
+                return here, sender, f"uses {mine.attrs['dma_engine']}", f"uses {other.attrs['dma_engine']}"
+        return None
+
+    def received(self, here: Place, sides: Mapping[Place, Arrays], attrs: Mapping[str, Any]) -> dict[str, Array]:
+        """What the other side sends."""
+        return {"received": sides[Place(here.rank, attrs["recv_from_rank"])]["src"]}
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """What was received. Raises RunError where there is no other core."""

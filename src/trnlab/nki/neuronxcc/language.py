@@ -7,13 +7,13 @@ Source: how kernels of aws-neuron/nki-samples (3a99c91) and tests of aws-neuron/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
 
-from trnlab.lang import compose
+from trnlab.lang import compose, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, format_of
 from trnlab.lang.recorder import current
@@ -46,6 +46,7 @@ from trnlab.nki.language import (
     uint16,
     uint32,
 )
+from trnlab.nki.launch import Spread
 from trnlab.nki.neuronxcc import isa
 from trnlab.nki.neuronxcc.affine import arange, mgrid
 from trnlab.nki.neuronxcc.tile import Blocks, LoopSum, ParDim, Tile, make, promise_zero, trimmed
@@ -87,18 +88,28 @@ tensor = Tile
 finfo = ml_dtypes.finfo
 
 
-class nc(int):
-    """A number of physical cores in a launch grid."""
+class nc(Spread):
+    """A number of physical cores in a launch grid: nl.nc(2) programs, one on each."""
+
+    def __new__(cls, cores: int) -> Self:
+        """`cores` programs on as many cores."""
+        return super().__new__(cls, int(cores), int(cores))
 
     def __mul__(self, other: int) -> int:
-        return int(self) * int(other)
+        """nl.nc(2) * n: neighbouring programs share a core."""
+        return spmd_dim(self, other)
 
-    __rmul__ = __mul__
+    def __rmul__(self, other: int) -> int:
+        """n * nl.nc(2): cores take turns."""
+        return spmd_dim(other, self)
 
 
-def spmd_dim(*sizes: int) -> int:
-    """A grid dimension spread over cores; the order of programs is not changed here."""
-    return math.prod(int(s) for s in sizes)
+def spmd_dim(outer: int, inner: int) -> int:
+    """A grid dimension of outer * inner programs, one of which may say nl.nc: how they spread over cores."""
+    size = int(outer) * int(inner)
+    if isinstance(outer, Spread):
+        return Spread(size, outer.cores)
+    return Spread(size, inner.cores, in_turns=True) if isinstance(inner, Spread) else size
 
 
 def _region(buffer: Any) -> Region:
@@ -173,7 +184,7 @@ def load(src: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Any:
     out = current().tensor(shape, dtype or src.format, Region.sbuf)
     parts = trimmed(mask, out, src)
     if parts:
-        ins.dma_copy(parts[0], parts[1])
+        transfers.dma_copy(parts[0], parts[1])
     return out
 
 
@@ -224,12 +235,17 @@ def all_zero(indices: Any) -> bool:
 
 
 # -- loops ------------------------------------------------------------------------------------------------------
-def affine_range(*bounds: int, **_: Any) -> range:
-    """range()."""
+def affine_range(*bounds: int, **_: Any) -> Iterator[int]:
+    """range(), of which the kernel says that no iteration depends on another; the check `race` looks whether."""
+    return current().independent(range(*(int(b) for b in bounds)))
+
+
+def sequential_range(*bounds: int, **_: Any) -> range:
+    """range(): iterations may depend on earlier ones."""
     return range(*(int(b) for b in bounds))
 
 
-sequential_range = static_range = affine_range
+static_range = sequential_range
 no_reorder = new.no_reorder
 
 

@@ -100,6 +100,7 @@ class Frame:
     pitch: Array  # per buffer: bytes from one partition to the next
     pace: Pace
     progress: Array
+    memory: tuple[Array | None, ...]  # what `base` points to lives as long as this
 
 
 class Machine:
@@ -126,20 +127,11 @@ class Machine:
         Raises RunError for arguments that do not match and for a gather outside of its table, NumericsError as
         `RunOptions.check_nan` asks.
         """
-        self._check(routine, args, sbuf_base)
-        if routine.scratch_bytes and scratch is None:
-            scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
-        plan = plan_of(routine)
-        base, pitch = self._bind(plan, routine, args, sbuf_base, scratch)
-        if self.options.by_definition:
-            plan = replace(plan, kind=np.full_like(plan.kind, k.MEANING))
         alone = order is not None or self.options.check_nan or self.options.by_definition or self.options.threads < 2
-        frame = Frame(routine, plan, base, pitch, NO_PACE if alone else pace_of(routine), np.full(24, -1, np.int64))
-        frame.progress[ABORT] = 0
+        frame = self._frame(routine, args, sbuf_base, scratch, NO_PACE if alone else pace_of(routine))
         if frame.pace is NO_PACE:
-            self._execute(
-                frame, self._lanes[0], plan.order if order is None else np.ascontiguousarray(order, np.int64)
-            )
+            sequence = frame.plan.order if order is None else np.ascontiguousarray(order, np.int64)
+            self._execute(frame, self._lanes[0], sequence)
         else:
             self._partner = self._partner or Partner()
             lanes, orders = self._lanes, frame.pace.orders
@@ -148,6 +140,30 @@ class Machine:
                 lambda: self._execute(frame, lanes[REST], orders[REST], REST),
             )
         self.executed += len(routine)
+
+    def begin(self, routine: Routine, args: Sequence[Array]) -> Frame:
+        """A call that `advance` executes piece by piece. Raises RunError for arguments that do not match."""
+        return self._frame(routine, args, 0, None, NO_PACE)
+
+    def advance(self, frame: Frame, first: int, last: int) -> None:
+        """Execute instructions [first, last) of a frame from `begin`. Raises what `call` raises."""
+        self._execute(frame, self._lanes[0], frame.plan.order[first:last])
+        if last == len(frame.routine):
+            self.executed += last
+
+    def _frame(
+        self, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None, pace: Pace
+    ) -> Frame:  # fmt: skip
+        self._check(routine, args, sbuf_base)
+        if routine.scratch_bytes and scratch is None:
+            scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
+        plan = plan_of(routine)
+        base, pitch = self._bind(plan, routine, args, sbuf_base, scratch)
+        if self.options.by_definition:
+            plan = replace(plan, kind=np.full_like(plan.kind, k.MEANING))
+        frame = Frame(routine, plan, base, pitch, pace, np.full(24, -1, np.int64), (*args, scratch))
+        frame.progress[ABORT] = 0
+        return frame
 
     def _execute(self, frame: Frame, lane: Lane, sequence: Array, thread: int = 0) -> None:
         """All instructions of a sequence, on the thread that calls. Whatever goes wrong, the other thread is told."""

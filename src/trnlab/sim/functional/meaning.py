@@ -49,7 +49,7 @@ def execute_meaning(routine: Routine, i: int, base: Array, pitch: Array, rounder
     for row in range(int(routine.first_operand[i]), int(routine.first_operand[i + 1])):
         record = routine.operands[row]
         views[instr.operands[int(record[COL["role"]])].name] = operand_array(record, base, pitch)
-    arrays = {name: _as_read(array, dtype) for name, (array, dtype) in views.items()}
+    arrays = {name: as_read(array, dtype) for name, (array, dtype) in views.items()}
     results = instr.meaning(arrays, dict(routine.attr_table[int(routine.attr[i])]))
     for name, value in results.items():
         target, dtype = views[name]
@@ -57,7 +57,8 @@ def execute_meaning(routine: Routine, i: int, base: Array, pitch: Array, rounder
         target[...] = value if exact else rounder(value.astype(np.float32), dtype)
 
 
-def _as_read(array: Array, dtype: DType) -> Array:
+def as_read(array: Array, dtype: DType) -> Array:
+    """An operand as instructions read it: floats as float32, integers in their own format; always a copy."""
     if dtype is tfloat32:
         return narrow(array, dtype)  # 32 bits in memory, of which the reader takes the upper 19, rounded
     return array.copy() if dtype.is_integer else widen(array, dtype)

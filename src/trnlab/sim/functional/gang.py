@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Execution of a gang: one machine per core, the streams in turns between the events where cores meet.
+
+The schedule is fixed by the gang's events: before each, its members run up to it, in their order; the rest runs after
+the last. Ranks have HBM tensors of their own; cores of a rank get the same arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.numerics.dtypes import DType
+from trnlab.numerics.rounding import store
+from trnlab.program.gang import Event, Gang, attributes, meeting
+from trnlab.program.routine import COL
+from trnlab.sim.functional.machine import Frame, Machine, RunOptions
+from trnlab.sim.functional.meaning import as_read, operand_array
+
+Array = np.ndarray[Any, Any]
+Views = dict[str, tuple[Array, DType]]
+Advance = Callable[[int, int, int], None]  # member, first and last instruction
+
+
+class GangRun:
+    """One execution of a gang over `memories`: per rank, its tensors by number, C-contiguous."""
+
+    def __init__(
+        self, gang: Gang, memories: Sequence[Sequence[Array]], chip: Chip, options: RunOptions | None = None
+    ) -> None:  # fmt: skip
+        self.gang = gang
+        self.machines = [Machine(chip, options) for _ in gang.members]
+        self.frames: list[Frame] = []
+        for member, machine in zip(gang.members, self.machines):
+            tensors = memories[member.place.rank]
+            self.frames.append(machine.begin(member.routine, [tensors[t] for t in member.tensors]))
+        self.at = [0] * len(gang.members)
+
+    def run(self) -> None:
+        """Everything, from start to end. Raises what `Machine.call` raises."""
+        for event in self.gang.events:
+            for member, at in zip(event.members, event.at):
+                self._advance(member, at)
+            self.meet(event)
+        for m, member in enumerate(self.gang.members):
+            self._advance(m, len(member.routine))
+
+    def _advance(self, m: int, last: int) -> None:
+        if self.at[m] < last or not last:
+            self.machines[m].advance(self.frames[m], self.at[m], last)
+        self.at[m] = last
+
+    def meet(self, event: Event) -> None:
+        """Let the members of an event execute their sides; all read before any writes."""
+        sides = [self._views(m, at) for m, at in zip(event.members, event.at)]
+        places = [self.gang.members[m].place for m in event.members]
+        first = meeting(self.gang.members[event.members[0]].routine, event.at[0])
+        assert first is not None
+        arrays = {place: _read(views, first.moves_bits) for place, views in zip(places, sides)}
+        results = []
+        for place, m, at in zip(places, event.members, event.at):
+            routine = self.gang.members[m].routine
+            instr, attrs = meeting(routine, at), attributes(routine, at)
+            assert instr is not None
+            results.append(instr.meaning({**arrays[place], **instr.received(place, arrays, attrs)}, attrs))
+            self.at[m] = at + 1
+        for views, result in zip(sides, results):
+            _write(views, result)
+
+    def _views(self, m: int, at: int) -> Views:
+        """The operands of an instruction, as writable arrays with their formats."""
+        frame, routine = self.frames[m], self.gang.members[m].routine
+        instr = meeting(routine, at)
+        assert instr is not None
+        views: Views = {}
+        for record in routine.operands[int(routine.first_operand[at]) : int(routine.first_operand[at + 1])]:
+            name = instr.operands[int(record[COL["role"]])].name
+            views[name] = operand_array(record, frame.base, frame.pitch)
+        return views
+
+
+def _read(views: Views, bits: bool) -> dict[str, Array]:
+    """The operands as their instruction gets them: copies of the bits, or numbers."""
+    return {name: array.copy() if bits else as_read(array, dtype) for name, (array, dtype) in views.items()}
+
+
+def _write(views: Views, results: dict[str, Array]) -> None:
+    for name, value in results.items():
+        target, dtype = views[name]
+        target[...] = (value if value.dtype == target.dtype else store(value, dtype)).reshape(target.shape)
