@@ -36,6 +36,7 @@ FEATURES: dict[str, str] = {
     "fp8_double_row": "two FP8 rows of the contraction in one pass (K = 256)",
     "pe_tiles_32": "the PE array splits into tiles of 32 rows or columns, not of 64 only",
     "long_matmul": "one matmul writes as many columns as all of PSUM holds",
+    "matmul_onto_any": "a matmul may accumulate onto what another engine wrote to PSUM",
     "bf16_psum": "the PE array writes and accumulates bfloat16 in PSUM",
     "fp8_e4m3fn": "the PE array multiplies the OCP format float8_e4m3fn",
     "mx_formats": "matmul and quantization of the MX formats (packed words with shared scales)",
@@ -212,13 +213,15 @@ class Dma:
     engines: Figure
     queues: Figure  # rings per engine
     engine_bandwidth: Figure  # bytes/s of one engine while it moves data
+    read_rate: Figure  # speed of a transfer whose source lies in HBM
+    read_stall: Figure  # ns that an engine waits for HBM in each such transfer
     descriptor: Figure  # ns per descriptor beyond its bytes
     descriptor_bytes: Figure  # longest run that one descriptor moves
     partitions_per_engine: Figure  # rows of a [128, F] transfer that one engine serves
     trigger: Figure  # ns that the issuing sequencer is busy (ScalarE, SyncE, TensorE, VectorE)
-    trigger_gpsimd: Figure  # ns that GpSimdE is busy when it issues
+    trigger_gpsimd: Figure  # ns that GpSimdE's software is busy with the descriptors of a transfer
     trigger_ring: Figure  # ns that the sequencer is busy when descriptors lie ready in a ring in HBM
-    queue_interval: Figure  # ns at least between the first bytes of two transfers of one queue
+    queue_interval: Figure  # ns at least between the descriptors of two transfers of one queue
     start: Figure  # ns from the trigger's end to the first byte
     start_indirect: Figure  # the same when descriptors are made by software (gather)
     start_ring: Figure  # the same when descriptors lie ready in a ring in HBM

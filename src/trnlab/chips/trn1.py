@@ -103,6 +103,8 @@ DMA = Dma(
     engines=documented(16, "engine", f"{ARCH1}:613"),
     queues=documented(16, "queue", f"{DMA_INTRO}:29"),
     engine_bandwidth=documented(17e9, "byte/s", f"{BANDWIDTH}:61-63 achievable; the links could do 27.2e9"),
+    read_rate=assumed(1.0, "ratio", "the achievable bandwidth is taken to be that of loads"),
+    read_stall=derived(0, "ns", f"the achievable bandwidth of {BANDWIDTH}:61-63 contains it"),
     descriptor=assumed(5, "ns", "as measured on Trainium2"),
     descriptor_bytes=documented(
         4 * KIB, "byte", "neuron-runtime/explore/compute-comm-overlap.rst:83 packet of a ring"
@@ -121,7 +123,7 @@ DMA = Dma(
     stagger=assumed(10, "ns", "as on Trainium2"),
     stagger_read=assumed(28, "ns", "as on Trainium2"),
     read_latency=assumed(130, "ns", "as on Trainium2"),
-    cast_rate=assumed(0.5, "ratio", "as on NeuronCore-v3"),
+    cast_rate=assumed(1.0, "ratio", "as measured on NeuronCore-v3"),
     start=derived(1084, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less trigger and reading"),
     start_indirect=assumed(
         1214, "ns", "software makes the descriptors; its time is not published for this generation"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from trnlab.chips.sources import (
     ARCH1,
     ARCH2,
-    ARCH3,
+    BANDWIDTH,
     CHIP2,
     DGE,
     DMA_INTRO,
@@ -85,7 +85,9 @@ SCALAR = ScalarEngine(
     issue=measured(60, "cycle", f"{PROFILES}: independent copies of 512 elements every 477 to 483 ns"),
     latency=measured(190, "cycle", f"{PROFILES}: copies end 158 ns after their last element"),
     function_issue=measured(196, "cycle", f"{PROFILES}: exp of 512 elements every 570 to 614 ns"),
-    function_latency=measured(352, "cycle", f"{DMA_INTRO} timelines: exp takes 293 ns + N / 1.2 GHz"),
+    function_latency=measured(
+        334, "cycle", f"mean of {DMA_INTRO} timelines (exp takes 295 ns + N / 1.2 GHz) and {PROFILES} (270 ns)"
+    ),
     accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
     table_load=measured(1326, "ns", f"{DMA_INTRO} timelines; {PROFILES} show 1283"),
 )
@@ -102,28 +104,34 @@ GPSIMD = GpSimdEngine(
 DMA = Dma(
     engines=documented(16, "engine", f"{ARCH1}:613"),
     queues=documented(16, "queue", f"{DMA_INTRO}:29"),
-    engine_bandwidth=measured(
-        23.8e9,
-        "byte/s",
-        f"{PROFILES}: packets of 0.25 to 2 KiB take 5 ns + bytes / 23.8e9 on average, 27.3e9 at best",
+    engine_bandwidth=documented(
+        27.2e9, "byte/s", f"{DMA_INTRO}:16; {PROFILES} agree: packets of 4 and 2 KiB follow every 155.5 and 80 ns"
     ),
-    descriptor=measured(5, "ns", f"{PROFILES}: packets of 0.25 to 2 KiB take 5 ns + bytes / 23.8e9 on average"),
+    read_rate=measured(
+        0.85, "ratio", f"{PROFILES}: least squares over 26 loads; {BANDWIDTH}:61-63 says 23e9 are achievable"
+    ),
+    read_stall=measured(57, "ns", f"{PROFILES}: least squares over 26 loads, whose engines stand still at first"),
+    descriptor=measured(5, "ns", f"{PROFILES}: packets of 0.25 to 4 KiB follow every 5 ns + bytes / 27.2e9"),
     descriptor_bytes=measured(4 * KIB, "byte", f"{PROFILES}: no longer data packets"),
     partitions_per_engine=documented(8, "partition", f"{DMA_INTRO}:34"),
-    trigger=measured(570, "ns", f"{PROFILES}: SyncE and ScalarE are busy 541 to 613 ns; {DGE} says about 600"),
+    trigger=measured(600, "ns", f"{PROFILES}: SyncE's triggers follow every 590 to 606 ns; {DGE} says about 600"),
     trigger_ring=measured(86, "ns", f"{DMA_INTRO} timeline of a load of 32 KiB"),
-    trigger_gpsimd=measured(43, "ns", f"{PROFILES}: GpSimdE is busy 31 to 75 ns"),
-    queue_interval=measured(580, "ns", f"{PROFILES}: GpSimdE's transfers follow every 581 ns, SyncE's every 606 ns"),
-    start=measured(690, "ns", f"{PROFILES}: from SBUF, first byte 660 to 710 ns after the trigger's end"),
-    start_indirect=measured(590, "ns", f"{PROFILES}: from SBUF, first byte 580 to 600 ns after GpSimdE's trigger"),
+    trigger_gpsimd=measured(581, "ns", f"{PROFILES}: GpSimdE's triggers follow every 581 to 586 ns"),
+    queue_interval=measured(581, "ns", f"{PROFILES}: GpSimdE's transfers follow every 581 ns, SyncE's every 606 ns"),
+    start=measured(650, "ns", f"{PROFILES}: from SBUF, first byte 1234 to 1281 ns after the trigger's start"),
+    start_indirect=measured(45, "ns", f"{PROFILES}: from SBUF, first byte 625 to 643 ns after GpSimdE's trigger"),
     start_ring=measured(
         813, "ns", f"{DMA_INTRO} timeline: a store's first byte 899 ns after the start of the trigger"
     ),
     stagger=measured(10, "ns", f"{PROFILES}: from SBUF, the last engine starts 140 to 180 ns after the first"),
-    stagger_read=measured(28, "ns", f"{PROFILES}: from HBM, the last engine starts 180 to 560 ns after the first"),
+    stagger_read=measured(31, "ns", f"{PROFILES}: from HBM, the last engine starts 180 to 750 ns after the first"),
     read_latency=measured(130, "ns", f"{PROFILES}: first byte of a small load 80 to 150 ns later than of a store"),
-    cast_rate=documented(0.5, "ratio", f"{ARCH3}:270 half the rate in the DMA engines' arithmetic; {PROFILES} agree"),
-    completion=measured(310, "ns", f"{DMA_INTRO} timelines: 298 and 328 ns; {PROFILES} agree"),
+    cast_rate=measured(1.0, "ratio", f"{PROFILES}: stores of fp32 rows take 28 ns a row, with or without a cast"),
+    completion=measured(
+        354,
+        "ns",
+        f"{PROFILES}: 24 instructions started 312 to 454 ns after the last byte; {DMA_INTRO}: 305 and 335 ns",
+    ),
 )
 
 SYNC = Sync(

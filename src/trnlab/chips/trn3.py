@@ -69,7 +69,7 @@ SCALAR = ScalarEngine(
     issue=assumed(60, "cycle", f"{_V3}, whose clock it has"),
     latency=assumed(190, "cycle", f"{_V3}, whose clock it has"),
     function_issue=assumed(196, "cycle", f"{_V3}, whose clock it has"),
-    function_latency=assumed(352, "cycle", f"{_V3}, whose clock it has"),
+    function_latency=assumed(334, "cycle", f"{_V3}, whose clock it has"),
     accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
     table_load=assumed(1326, "ns", _V3),
 )
@@ -82,21 +82,23 @@ GPSIMD = replace(
 
 DMA = replace(
     trn2.DMA,
-    engine_bandwidth=documented(33e9, "byte/s", f"{BANDWIDTH}:61-63 achievable; the links could do 38.4e9"),
+    engine_bandwidth=documented(38.4e9, "byte/s", f"{DMA_INTRO}:16"),
+    read_rate=derived(0.86, "ratio", f"{BANDWIDTH}:61-63 33e9 achievable"),
+    read_stall=assumed(57, "ns", _V3),
     descriptor=assumed(5, "ns", _V3),
     descriptor_bytes=assumed(4 * KIB, "byte", _V3),
-    trigger=assumed(570, "ns", f"{_V3}; {DGE} says about 600"),
-    trigger_gpsimd=assumed(43, "ns", _V3),
+    trigger=assumed(600, "ns", f"{_V3}; {DGE} says about 600"),
+    trigger_gpsimd=assumed(581, "ns", _V3),
     trigger_ring=assumed(86, "ns", _V3),
-    queue_interval=assumed(580, "ns", _V3),
-    start=assumed(690, "ns", _V3),
-    start_indirect=assumed(590, "ns", _V3),
+    queue_interval=assumed(581, "ns", _V3),
+    start=assumed(650, "ns", _V3),
+    start_indirect=assumed(45, "ns", _V3),
     start_ring=assumed(813, "ns", _V3),
     stagger=assumed(10, "ns", _V3),
-    stagger_read=assumed(28, "ns", _V3),
+    stagger_read=assumed(31, "ns", _V3),
     read_latency=assumed(130, "ns", _V3),
     cast_rate=assumed(1.0, "ratio", f"{ARCH3}:264-272 arithmetic at the full rate"),
-    completion=assumed(310, "ns", f"{_V3} ({DMA_INTRO})"),
+    completion=assumed(354, "ns", f"{_V3} ({DMA_INTRO})"),
 )
 
 SYNC = replace(
@@ -116,6 +118,7 @@ TRN3 = Chip(
     | {
         "long_matmul",
         "bf16_psum",
+        "matmul_onto_any",
         "fp8_e4m3fn",
         "mx_formats",
         "tensor_indirection",

@@ -61,13 +61,14 @@ def dma_cost(work: Work, chip: Chip, engine: Engine, *, from_hbm: bool, to_hbm: 
     """Cost of a transfer issued by `engine`."""
     dma, hbm_sides = chip.dma, from_hbm + to_hbm
     lanes, descriptors, size = _spread(work, chip, hbm_sides)
-    rate = dma.engine_bandwidth.value
+    rate = dma.engine_bandwidth.value * (dma.read_rate.value if from_hbm else 1.0)
     if hbm_sides:
         rate = min(rate, chip.hbm.bandwidth.value / dma.engines.value / hbm_sides)
     if work.dtype == "mixed":
         rate *= dma.cast_rate.value
     rate *= _DMA_RATES[work.kind](hbm_sides) if work.kind in _DMA_RATES else 1.0
     share = descriptors * (dma.descriptor.value * PS_PER_NS + size * PS_PER_S / rate)
+    share += dma.read_stall.value * PS_PER_NS if from_hbm else 0
     trigger, start = _issue(work, chip, engine)
     start += dma.read_latency.value if from_hbm else 0
     stagger = dma.stagger_read if from_hbm else dma.stagger

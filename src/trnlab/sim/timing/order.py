@@ -53,7 +53,7 @@ class Clocks:
         self.engine_last = np.full(ENGINES, -1, np.int64)
         self.window = np.array([base, 0, 1], np.int64)  # of the PE array: it starts at half rate
         self.table = np.zeros(1, np.int64)  # table set that ScalarE holds
-        self.ring_begin = np.full((RINGS, 2), NEVER, np.int64)  # first byte of the last transfer, and which it was
+        self.ring_begin = np.full((RINGS, 2), NEVER, np.int64)  # last descriptors: when, whose
         self.ring_free = np.full((RINGS, LANES), NEVER, np.int64)
         self.ring_last = np.full((RINGS, LANES), -1, np.int64)
         self.lane_free = np.full(LANES, base, np.int64)
@@ -295,7 +295,7 @@ def _transfer(
         first = min(first, at)
         if at + share > last:
             last, held = at + share, before
-    ring_begin[ring, 0], ring_begin[ring, 1] = first, index
+    ring_begin[ring, 0], ring_begin[ring, 1] = issued, index
     return first, last, held
 
 
