@@ -171,7 +171,7 @@ def test_an_unknown_target_is_one_line_with_the_known_ones(folder: Path) -> None
 
 
 def test_no_target_is_one_line_with_the_ways_to_choose(folder: Path) -> None:
-    line = one_line(run(folder, "run", script(folder, "")), "TRN120")
+    line = one_line(run(folder, "run", script(folder, MATMUL)), "TRN120")
     assert "--target" in line
     assert "TRNLAB_TARGET" in line
 

@@ -62,10 +62,21 @@ def get(name: str) -> Chip:
 
 
 def target(name: str) -> Target:
-    """The instance type called `name`. Raises UsageError with the names that exist."""
+    """The instance type called `name`, or one chip of that name, which has no price. Raises UsageError with the names
+    that exist."""
+    if name in _CHIPS:
+        return _bare(_CHIPS[name])
     if name not in TARGETS:
         raise _unknown("target", name, TARGETS)
     return TARGETS[name]
+
+
+def _bare(chip: Chip) -> Target:
+    """One chip by itself, which nobody rents out."""
+    return Target(
+        name=chip.name, chip=chip, chips=1, vcpus=0, host_memory_gib=0, on_demand=None, reserved=None,
+        capacity_block=None, spot="", price_date="", price_source="", source="", note="",
+    )  # fmt: skip
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:

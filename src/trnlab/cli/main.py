@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="trnlab", description="A whole AWS Trainium in software.")
     top.add_argument("--version", action="version", version=f"trnlab {trnlab.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _run(commands.add_parser("run", help="run a training script on a simulated Trainium"))
+    _run(commands.add_parser("run", help="run a script, of training or of kernels, on a simulated Trainium"))
     _chips(commands.add_parser("chips", help="the chips and instances that are known, with their figures"))
     _cache(commands.add_parser("cache", help="look into the compile cache"))
     _profile(commands.add_parser("profile", help="open a run again: summary, report, trace"))
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--target", metavar="NAME", help="the instance to simulate, e.g. trn1.2xlarge; default: $TRNLAB_TARGET")
+    add("--target", metavar="NAME", help="what to simulate, e.g. trn1.2xlarge or trn2; default: $TRNLAB_TARGET")
     add("--precision", choices=("bf16", "fp32"), help="format of matmul operands; default: $TRNLAB_PRECISION or bf16")
     add("--out", metavar="DIR", type=Path, help="folder of the run; default: runs/<script>-<n>")
     add("--stochastic-rounding", action="store_true", help="round to bf16 stochastically, reproducibly")
@@ -63,6 +63,12 @@ def _run(command: argparse.ArgumentParser) -> None:
     add("--set", metavar="FIGURE=VALUE", action="append", help="what if, e.g. chip.dma.engine_bandwidth=30GBps")
     add("--check-nan", action="store_true", help="stop at the first instruction that makes a NaN or infinity")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
+    add(
+        "--own-nki",
+        action="store_true",
+        help="`import nki` means trnlab even where the vendor's package is installed",
+    )
+    add("-m", dest="module", action="store_true", help="SCRIPT is a module, as with python -m: -m pytest my_test.py")
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 

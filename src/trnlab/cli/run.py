@@ -8,17 +8,21 @@ import os
 from dataclasses import replace
 
 from trnlab.chips import apply_settings
-from trnlab.runtime.script import run_script
-from trnlab.runtime.session import from_environment
+from trnlab.nki.imports import install_imports
+from trnlab.runtime.script import Script, run_script
+from trnlab.runtime.session import for_kernels
 
 
 def main(args: argparse.Namespace) -> int:
     """Run a script; returns its exit status."""
     given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
-    session = from_environment({**os.environ, **{name: str(value) for name, value in given.items() if value}})
+    session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
     if args.set:
         session.target = replace(session.target, chip=apply_settings(session.chip, args.set))
     session.stochastic_rounding, session.seed, session.check_nan = args.stochastic_rounding, args.seed, args.check_nan
     if args.no_cache:
         session.cache = None
-    return run_script(args.script, args.arguments, session, args.out)
+    script = Script(args.script, args.arguments, args.module)
+    script.file  # noqa: B018  (says at once when it cannot be read)
+    install_imports(override=args.own_nki)
+    return run_script(script, session, args.out)

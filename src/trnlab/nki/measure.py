@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trnlab.nki.kernel import Kernel
+from trnlab.nki.target import default_chip
+from trnlab.runtime import kernels
 from trnlab.units import PS_PER_US
 
 
@@ -42,6 +44,7 @@ class Benchmark:
     def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
         """Time the kernel on these arguments."""
         timeline = self.kernel.timeline(*args, **kwargs)
+        kernels.called(self.kernel.trace(*args, **kwargs).routine, self.kernel.chip or default_chip(), executed=False)
         self.benchmark_result = BenchmarkResult(Latency(timeline.total))
         if not self.quiet:
             name = self.kernel.function.__name__

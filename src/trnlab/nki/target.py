@@ -3,20 +3,13 @@
 
 from __future__ import annotations
 
-import os
-
-from trnlab.chips import catalog
 from trnlab.chips.spec import Chip
-
-VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
-_GENERATIONS = {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
-DEFAULT = "trn2"
+from trnlab.runtime import session
 
 
 def default_chip() -> Chip:
-    """The chip that NEURON_PLATFORM_TARGET_OVERRIDE names (trn1, inf2, trn2, trn3, gen2, gen3, gen4), else trn2.
+    """The chip of the session, else the one that NEURON_PLATFORM_TARGET_OVERRIDE names, else trn2.
 
-    Raises UsageError for a name that is none.
+    Raises UsageError for a name that is none. See `session.kernel_chip`.
     """
-    name = os.environ.get(VARIABLE) or DEFAULT
-    return catalog.get(_GENERATIONS.get(name, name))
+    return session.kernel_chip()

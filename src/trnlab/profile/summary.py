@@ -21,10 +21,26 @@ def text(summary: Summary) -> str:
     """What the run was and came to, each answer on a line or a few."""
     s = summary
     state = "" if s["complete"] else f", {s['status']}: what follows is partial"
-    rows = [("loss", learning(s)), *_timed(s), ("compiling", compiling(s))]
+    loss = [] if only_kernels(s) else [("loss", learning(s))]
+    rows = [*loss, *_kernels(s), *_timed(s), ("executed" if loss == [] else "compiling", compiling(s))]
     width = max(len(label) for label, _ in rows)
     lines = [f"{s['name']} on {s['target']} ({s['chip']}, {s['precision']}){state}", ""]
     return "\n".join([*lines, *(f"{label:<{width}}  {value}" for label, value in rows)])
+
+
+def only_kernels(s: Summary) -> bool:
+    """Whether the run trained nothing: its "step" is the kernels that the script called, once each."""
+    called = {kernel["executable"] for kernel in s.get("kernels", ())}
+    return bool(called) and called == {entry["executable"] for entry in s["step"]}
+
+
+def kernel_line(kernel: Mapping[str, Any]) -> str:
+    """One kernel that the script called: how often, how long it takes, and which engines are busy meanwhile."""
+    busy = sorted(kernel["engines"].items(), key=lambda item: -item[1]["busy"])
+    shares = ", ".join(f"{name} {use['busy']:.0%}" for name, use in busy if use["busy"] >= SMALL)
+    calls = f"{kernel['calls']} call{'s' * (kernel['calls'] != 1)}"
+    work = f"{calls} of {kernel['instructions']:,} instructions"
+    return f"{kernel['name']}: {format_time(kernel['time_s'] * PS_PER_S)} predicted, {work}; busy: {shares}"
 
 
 def learning(s: Summary) -> str:
@@ -57,7 +73,7 @@ def compiling(s: Summary) -> str:
     how = CACHE.get(made["cache"], "nothing to compile")
     host = s["host_fallback_ops"]
     done = f"{s['instructions']:,} instructions executed, {host or 'no'} operator{'s' * (host != 1)} on the host"
-    return f"{made['seconds']:.2f} s, {how}; {done}"
+    return done if only_kernels(s) else f"{made['seconds']:.2f} s, {how}; {done}"
 
 
 def price(s: Summary) -> str:
@@ -94,13 +110,19 @@ def bar(share: float, width: int = BAR) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()
 
 
+def _kernels(s: Summary) -> Iterable[tuple[str, str]]:
+    for i, kernel in enumerate(s.get("kernels", ())):
+        yield "" if i else "kernels", kernel_line(kernel)
+
+
 def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     if "step_time_s" not in s:
         return
     tokens = f" for {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
     here = s["step_wall_s"]
     wall = f"; simulated here in {format_time(median(here) * PS_PER_S)}" if here else ""
-    yield "one step", f"{format_time(s['step_time_s'] * PS_PER_S)} on the chip{tokens}{wall}"
+    whole = "all, once" if only_kernels(s) else "one step"
+    yield whole, f"{format_time(s['step_time_s'] * PS_PER_S)} on the chip{tokens}{wall}"
     speed = f"{format_count(s['tokens_per_s'])} tokens/s, " if s["tokens_per_step"] else ""
     yield "throughput", f"{speed}MFU {s['mfu']:.1%} of {format_count(s['peak_flops'])}FLOP/s"
     yield "bound by", bound(s)
@@ -108,6 +130,9 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     for i, (name, use) in enumerate(engines):
         yield "" if i else "engines active", f"{name:<7} {use['active']:>4.0%}  {bar(use['active'])}".rstrip()
     yield "HBM", memory(s)
+    if only_kernels(s):
+        yield "leans on", leans(s)
+        return
     yield "cost", price(s)
     yield "", f"price from: {s['cost']['price_source']}" if s["cost"]["price_source"] else "no source of prices"
     yield "leans on", leans(s)

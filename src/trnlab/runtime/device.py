@@ -65,6 +65,11 @@ class Executable:
         """The graph's name."""
         return str(self.metadata["name"])
 
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a kernel that a script called by itself, and no graph."""
+        return self.metadata.get("kind") == "kernel"
+
     @cached_property
     def timeline(self) -> Timeline:
         """When each instruction of one execution starts and ends; simulated on first use."""
@@ -134,8 +139,9 @@ def compile_graph(graph: Graph, session: Session) -> Executable:
     """The executable of `graph` for the session's chip and options, compiled unless memory or the cache has it.
 
     Says in one line what changed when a graph that this session already compiled has to be compiled again.
-    Raises CapacityError, before compiling, for a graph that cannot fit.
+    Raises UsageError when no target was chosen, CapacityError, before compiling, for a graph that cannot fit.
     """
+    session.require_target()
     forecast_graph(graph, session.chip).require(graph.name, session.chip)
     wanted = fingerprint(graph, session.chip, session.compile_options())
     found = session.executables.get(wanted.key)

@@ -38,6 +38,7 @@ def summarise(run: Run) -> dict[str, Any]:
     tokens_per_s = run.tokens_per_step / step_s
     return {
         "step": [{"executable": e.key, "times": count} for e, count in calls],
+        "kernels": _kernels(run),
         "step_time_s": step_s,
         "tokens_per_step": run.tokens_per_step,
         "tokens_per_s": tokens_per_s,
@@ -91,6 +92,25 @@ def _engines(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str
     return {
         name: {"active": active[name] / PS_PER_S / step_s, "busy": busy[name] / PS_PER_S / step_s} for name in active
     }
+
+
+def _kernels(run: Run) -> list[dict[str, Any]]:
+    """The kernels that the script called by themselves: those that take longest over all calls first."""
+    found = []
+    for key, executable in run.executables.items():
+        if executable.is_kernel:
+            part = timing.summarise(executable.timeline)
+            found.append({
+                "name": executable.name,
+                "executable": key,
+                "chip": executable.chip.name,
+                "calls": run.calls[key],
+                "instructions": executable.program.num_instructions,
+                "time_s": part.total / PS_PER_S,
+                "engines": _engines([(part, 1)], part.total / PS_PER_S),
+                "bound_by": next(iter(part.critical)),
+            })  # fmt: skip
+    return sorted(found, key=lambda kernel: -kernel["time_s"] * kernel["calls"])
 
 
 def _critical(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str, float]:

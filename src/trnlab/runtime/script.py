@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trnlab run`: somebody's training script in this process, under a session, with its run kept in a folder."""
+"""`trnlab run`: somebody's script in this process, under a session, with its run kept in a folder."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import runpy
 import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -30,31 +33,56 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM arrived: the run ends as on Ctrl-C."""
 
 
-def run_script(script: Path, arguments: Sequence[str], session: Session, out: Path | None) -> int:
-    """Run `script` as `python SCRIPT ARGS` would; returns the exit status.
+@dataclass(frozen=True)
+class Script:
+    """What to run: `python path arguments`, or `python -m path arguments` for a module."""
+
+    path: Path
+    arguments: Sequence[str] = ()
+    module: bool = False
+
+    @property
+    def file(self) -> Path:
+        """The file that is run. Raises UsageError, in one line, when it cannot be read."""
+        found = self._module_file() if self.module else self.path
+        try:
+            with found.open("rb"):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"the script {str(found)!r} cannot be read: {why(error)}", code="TRN123", remedy="check the path"
+            ) from error
+        return found.resolve()
+
+    def _module_file(self) -> Path:
+        """As `python -m` finds it: the module, or __main__ of the package."""
+        name, spec = str(self.path), None
+        sys.path.insert(0, str(Path.cwd()))
+        with suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{name}.__main__")
+        if spec is None or spec.origin is None:
+            raise UsageError(
+                f"there is no module {name!r} to run", code="TRN123", remedy="check its name, or leave out -m"
+            )
+        return Path(spec.origin)
+
+
+def run_script(script: Script, session: Session, out: Path | None) -> int:
+    """Run a script as Python would; returns the exit status.
 
     The script's own exceptions are shown as its own traceback (status 1), ours as their message (status 2). Whatever
     happens, the run's folder is left with a summary; when anything ran, with a report and a trace too.
     Raises TrnlabError for what is wrong before the script starts.
     """
-    check_script(script)
-    folder = out if out is not None else new_folder(Path("runs"), script.stem)
-    run = session.run = Run(folder, session, script.resolve(), arguments)
+    file = script.file
+    folder = out if out is not None else new_folder(Path("runs"), script.path.stem)
+    run = session.run = Run(folder, session, file, script.arguments)
     with activate(session), _sigterm():
-        status = _execute(script, arguments)
+        status = _execute(script)
         outcome = {0: "complete", INTERRUPTED: "interrupted", TERMINATED: "interrupted"}.get(status, "failed")
         return max(status, _finish(run, outcome))
-
-
-def check_script(script: Path) -> None:
-    """Raise UsageError, in one line, when the script cannot be read."""
-    try:
-        with script.open("rb"):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"the script {str(script)!r} cannot be read: {why(error)}", code="TRN123", remedy="check the path"
-        ) from error
 
 
 def _finish(run: Run, outcome: str) -> int:
@@ -64,6 +92,8 @@ def _finish(run: Run, outcome: str) -> int:
         if record["steps"] or record["instructions"]:
             profile.render(run.folder)
             print(f"\n{profile.show(run.folder)}", flush=True)
+        elif outcome == "complete":
+            say(nothing_ran(run))
     except KeyboardInterrupt:
         say(f"interrupted while the report was written; {run.folder} holds a partial summary")
         return INTERRUPTED
@@ -73,11 +103,28 @@ def _finish(run: Run, outcome: str) -> int:
     return 0
 
 
-def _execute(script: Path, arguments: Sequence[str]) -> int:
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
+def nothing_ran(run: Run) -> str:
+    """What to say when a script came to its end without using the device, with the likely reason."""
+    host = run.session.counters.host_fallback_ops
+    if re.search(r"^\s*def test_", run.script.read_text(errors="replace"), re.MULTILINE):
+        reason = f"it only defines tests: trnlab run -m pytest {run.script.name}"
+    elif host:
+        reason = (
+            f"{host} operators on neuron tensors ran on the host: compile them, see compile_step and torch.compile"
+        )
+    else:
+        reason = "call a kernel (@nki.jit) on arrays, or compile a model on device 'neuron'"
+    return f"nothing ran on the simulated chip; {reason}"
+
+
+def _execute(script: Script) -> int:
+    sys.argv = [str(script.path), *script.arguments]
+    sys.path.insert(0, str(Path.cwd() if script.module else script.file.parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        if script.module:
+            runpy.run_module(str(script.path), run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(script.path), run_name="__main__")
     except SystemExit as exit:
         return _exit_status(exit)
     except Terminated:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.runtime.run import Run
     from trnlab.sim.functional import Machine
 
+PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
+GENERATIONS = {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
+KERNEL_CHIP = "trn2"
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 
 
@@ -58,6 +61,7 @@ class Compiled:
 class Session:
     """The settings of one run and what it counted.
 
+    chosen: whether somebody chose the target. Kernels have a default of their own (`for_kernels`), models have none.
     precision: "bf16" (matmul operands rounded to bfloat16, accumulation in float32) or "fp32".
     seed: of stochastic rounding and of the device's random streams. check_nan: stop at the first NaN or infinity.
     """
@@ -73,6 +77,7 @@ class Session:
     executables: dict[str, Executable] = field(default_factory=dict)  # by key: compiled or read in this process
     compiled: dict[str, Compiled] = field(default_factory=dict)  # the latest of each graph name
     core: Machine | None = None  # made when something first runs
+    chosen: bool = True
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -85,6 +90,11 @@ class Session:
     def chip(self) -> chips.Chip:
         """The chip of the target."""
         return self.target.chip
+
+    def require_target(self) -> None:
+        """Raise UsageError, with the ways to choose one, when nobody chose the target."""
+        if not self.chosen:
+            raise _no_target()
 
     def compile_options(self) -> dict[str, Any]:
         """The settings that change the program; they are part of the cache key."""
@@ -111,18 +121,63 @@ def current() -> Session:
     return _active[-1]
 
 
+def active() -> Session | None:
+    """The session that was activated or made, if there is one."""
+    return _active[-1] if _active else None
+
+
 def from_environment(environment: Mapping[str, str]) -> Session:
-    """The session that environment variables describe. Raises UsageError when they name no known target."""
-    name = environment.get("TRNLAB_TARGET")
+    """The session that environment variables describe: TRNLAB_TARGET, else the variable that NKI's tools read.
+
+    Raises UsageError when they name no known target.
+    """
+    name = environment.get("TRNLAB_TARGET") or platform(environment)
     if not name:
-        raise UsageError(
-            "no target is chosen, and none is guessed",
-            code="TRN120",
-            limit=", ".join(chips.TARGETS),
-            remedy="start the script with `trnlab run --target NAME SCRIPT`, or set TRNLAB_TARGET=NAME",
-        )
+        raise _no_target()
     precision = environment.get("TRNLAB_PRECISION", "bf16")
     return Session(chips.target(name), precision, cache=Cache(cache_folder(environment)))
+
+
+def for_kernels(environment: Mapping[str, str]) -> Session:
+    """As `from_environment`, but where nobody chose a target the session is for kernels alone, on their default."""
+    if environment.get("TRNLAB_TARGET") or platform(environment):
+        return from_environment(environment)
+    session = from_environment({**environment, "TRNLAB_TARGET": KERNEL_CHIP})
+    session.chosen = False
+    return session
+
+
+def platform(environment: Mapping[str, str]) -> str | None:
+    """The chip that NEURON_PLATFORM_TARGET_OVERRIDE names: trn1, inf2, trn2, trn3, or gen2 to gen4.
+
+    Source: nki.jit of aws-neuron/aws-neuron-sdk.
+    """
+    name = environment.get(PLATFORM)
+    return GENERATIONS.get(name, name) if name else None
+
+
+def kernel_chip() -> chips.Chip:
+    """The chip that kernels are recorded for now: the target that was chosen for this process, else what
+    NEURON_PLATFORM_TARGET_OVERRIDE says at this moment, for scripts set it, else trn2.
+
+    Raises UsageError for a name that is none.
+    """
+    now = active() or (current() if os.environ.get("TRNLAB_TARGET") else None)
+    if now is not None and now.chosen:
+        return now.chip
+    name = platform(os.environ)
+    if name is not None and (now is None or name != now.chip.name):
+        return chips.get(name)
+    return now.chip if now is not None else chips.get(KERNEL_CHIP)
+
+
+def _no_target() -> UsageError:
+    return UsageError(
+        "no target is chosen, and none is guessed",
+        code="TRN120",
+        limit=", ".join(chips.TARGETS),
+        remedy="start the script with `trnlab run --target NAME SCRIPT`, or set TRNLAB_TARGET=NAME",
+    )
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
