@@ -103,12 +103,17 @@ NOT_SIMULATED = ("TRN414", "TRN408")
 
 
 def judge(line: dict[str, Any]) -> tuple[str, str]:
-    """Status and reason: refused is what trnlab says that it does not simulate, and what needs another package."""
+    """Status and reason: refused is what trnlab says that it does not simulate, and what needs another package.
+
+    A case is broken when the tests' own code fails before it calls a kernel.
+    """
     text = line.get("text", "")
     if line["outcome"] == "passed":
         return "passed", ""
     if line["outcome"] == "skipped":
         return "skipped", last_line(text)
+    if not line.get("reached", True) and "trnlab" not in text:
+        return "broken", last_line(text)
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing:
         return "refused", f"needs {missing.group(1)}"
@@ -132,7 +137,7 @@ def last_line(text: str) -> str:
 
 def table(lines: list[dict[str, Any]]) -> list[str]:
     """Counts per test file and in all; positive cases, with those that must fail beside them."""
-    columns = ("passed", "failed", "refused", "skipped")
+    columns = ("passed", "failed", "refused", "broken", "skipped")
     files: dict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
         group = f"{line['status']} negative" if line["negative"] else line["status"]
@@ -144,6 +149,6 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
         must = sum(count[f"{c} negative"] for c in columns)
         out.append(f"{name:58}{''.join(f'{count[c]:>9}' for c in columns)}   {count['passed negative']:>4} of {must}")
     total = files["all"]
-    ran = sum(total[c] for c in columns[:3])
+    ran = sum(total[c] for c in columns[:4])
     out.append(f"share of cases that pass: {total['passed']}/{ran} = {100 * total['passed'] / max(ran, 1):.1f} %")
     return out

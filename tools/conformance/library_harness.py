@@ -41,6 +41,7 @@ ABSENT = (
     "plotext", "pytest_html", "test.utils.perf_analysis_private", "test.utils.scripts",
 )  # fmt: skip
 BORDER = "test.utils.simulation_setup"
+REACHED: list[Any] = []  # what the harness has asked to run
 OPTIONS: dict[str, Any] = json.loads(os.environ.get("TRNLAB_CONFORMANCE", "{}"))
 
 
@@ -92,6 +93,7 @@ def skip_slow_simulation_tests(items: list[Any], marker: Any) -> None:
 
 def run_simulator_inference(case: Any) -> dict[str, Any]:
     """Outputs of a case (a `KernelArgs` of the harness) by name, in the formats of its goldens."""
+    REACHED.append(case)
     if case.inference_args.collective_ranks > 1:
         raise NotImplementedError(f"a case on {case.inference_args.collective_ranks} ranks")
     os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = case.compiler_input.platform_target.get_nc_gen()
@@ -125,8 +127,8 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
             smallest[name] = item
     done = set(OPTIONS.get("done", ()))
     kept = [item for item in items if item in fast or smallest.get(_function(item)) is item]
-    kept = [item for item in kept if OPTIONS["only"] in item.nodeid and item.nodeid not in done]
-    items[:] = _fewest(kept, OPTIONS["most"])
+    kept = _fewest([item for item in kept if OPTIONS["only"] in item.nodeid], OPTIONS["most"])
+    items[:] = [item for item in kept if item.nodeid not in done]
 
 
 def _fewest(items: list[Any], most: int) -> list[Any]:
@@ -141,7 +143,7 @@ def _fewest(items: list[Any], most: int) -> list[Any]:
 def pytest_collectreport(report: Any) -> None:
     """A file that cannot be imported is a line of its own."""
     if OPTIONS and report.failed:
-        line = {"name": report.nodeid, "negative": False, "seconds": 0.0, "outcome": "failed"}
+        line = {"name": report.nodeid, "negative": False, "seconds": 0.0, "outcome": "failed", "reached": False}
         with open(OPTIONS["report"], "a", encoding="utf-8") as stream:
             print(json.dumps(line | {"text": str(report.longrepr)}), file=stream, flush=True)
 
@@ -221,7 +223,8 @@ def _run_here(item: Any, where: Path) -> None:
         reports = runtestprotocol(item, log=False)
         bad = next((r for r in reports if not r.passed), None)
         text = "" if bad is None else _first_cause(bad)
-        where.write_text(json.dumps({"outcome": "passed" if bad is None else bad.outcome, "text": text}))
+        outcome = "passed" if bad is None else bad.outcome
+        where.write_text(json.dumps({"outcome": outcome, "text": text, "reached": bool(REACHED)}))
     except BaseException:
         where.write_text(json.dumps({"outcome": "failed", "text": traceback.format_exc()}))
     finally:

@@ -20,6 +20,11 @@ class engine(Enum):
     sync = 6
 
 
+# deprecated names of the same
+tensor_engine, vector_engine, scalar_engine = engine.tensor, engine.vector, engine.scalar
+gpsimd_engine, unknown_engine = engine.gpsimd, engine.unknown
+
+
 class reduce_cmd(Enum):
     """What an instruction does with the accumulation registers."""
 
