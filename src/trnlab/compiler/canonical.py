@@ -12,41 +12,41 @@ from math import prod
 
 import numpy as np
 
-from trnlab.compiler.rewrite import rewrite
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.composites import define
 from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.passes.rewrite import rewrite
 from trnlab.numerics.dtypes import float32
 
 WIDEST_HEAD = 128  # the PE array contracts over as many rows
 LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
 
 
-def expand_composites(graph: Graph) -> Graph:
-    """A copy in which attention with heads too wide for the kernels is spelled out."""
-    return rewrite(graph, dict.fromkeys(("trn.attention", "trn.attention_backward"), _attention))
+def expand_composites(graph: Graph) -> None:
+    """Spell out attention with heads too wide for the kernels."""
+    rewrite(graph, dict.fromkeys(("trn.attention", "trn.attention_backward"), _attention))
 
 
-def _attention(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
-    return define(op.name, operands, op.attrs, b) if op.operands[1].shape[-1] > WIDEST_HEAD else None
+def _attention(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+    return define(op.name, op.operands, op.attrs, b) if op.operands[1].shape[-1] > WIDEST_HEAD else None
 
 
-def canonicalize(graph: Graph) -> Graph:
-    """The graph in canonical forms; same meaning."""
-    return rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather})
+def canonicalize(graph: Graph) -> None:
+    """Bring ops into their canonical forms; same meaning."""
+    rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather})
 
 
 # -- reduce ---------------------------------------------------------------------------------------------------------
 
 
-def _reduce(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
-    (x,) = operands
+def _reduce(op: Op, b: GraphBuilder) -> Value:
+    (x,) = op.operands
     kind: str = op.attrs["kind"]
     dims = tuple(d for d in op.attrs["dimensions"] if x.shape[d] > 1)
     total = _one_hot_sum(b, x) if kind == "add" and dims == (len(x.shape) - 1,) else None
     if total is None:
         total = _reduce_dims(b, x, dims, kind)
-    return (b.reshape(total, op.result.shape) if total.shape != op.result.shape else total,)
+    return b.reshape(total, op.result.shape) if total.shape != op.result.shape else total
 
 
 def _one_hot_sum(b: GraphBuilder, x: Value) -> Value | None:
@@ -113,17 +113,17 @@ def _reduce_all(b: GraphBuilder, x: Value, kind: str) -> Value:
 # -- rows by index --------------------------------------------------------------------------------------------------
 
 
-def _scatter(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
-    into, ids, update = operands
+def _scatter(op: Op, b: GraphBuilder) -> Value | None:
+    into, ids, update = op.operands
     if is_zero(into):
         return None
     zeros = b.broadcast_in_dim(b.constant(0.0, into.dtype), into.shape, ())
     summed = b.append("scatter", (zeros, ids, update), op.attrs).results[0]
-    return (b.binary("add", into, summed),)
+    return b.binary("add", into, summed)
 
 
-def _gather(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
-    return (_take_along(b, *operands),) if op.attrs["operand_batching_dims"] else None
+def _gather(op: Op, b: GraphBuilder) -> Value | None:
+    return _take_along(b, *op.operands) if op.attrs["operand_batching_dims"] else None
 
 
 def _take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
@@ -149,7 +149,7 @@ def is_zero(value: Value) -> bool:
 # -- outputs --------------------------------------------------------------------------------------------------------
 
 
-def compute_outputs(graph: Graph) -> Graph:
+def compute_outputs(graph: Graph) -> None:
     """Copy outputs that no op computes, and all but the first of outputs that are the same value.
 
     An input that is returned as its own update stays as it is.
@@ -165,4 +165,3 @@ def compute_outputs(graph: Graph) -> Graph:
             graph.ops.append(copy)
             graph.outputs[index] = result
         seen.add(graph.outputs[index])
-    return graph

@@ -32,21 +32,13 @@ from trnlab.program import Builder, Call, Program, Routine, Tensor
 Unit = list[Group]  # groups that share one routine, run as one call
 
 
-def _simplified(graph: Graph, options: Mapping[str, Any]) -> Graph:
-    simplify(graph)
-    return graph
-
-
-def _mixed_precision(graph: Graph, options: Mapping[str, Any]) -> Graph:
-    return cast_matmuls(graph) if options.get("precision") == "bf16" else graph
-
-
-PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], Graph]], ...] = (
+# Each changes the graph in place and keeps its meaning.
+PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
     ("expand", lambda graph, options: expand_composites(graph)),
-    ("simplify", _simplified),
-    ("mixed-precision", _mixed_precision),
+    ("simplify", lambda graph, options: simplify(graph)),
+    ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
-    ("simplify-again", _simplified),
+    ("simplify-again", lambda graph, options: simplify(graph)),
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),
 )
 
@@ -65,8 +57,9 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Program:
     options: "precision": "fp32" (as the framework says) or "bf16" (see `precision`).
     Raises CapacityError for what does not fit on chip, UnsupportedOpError for what has no lowering.
     """
+    graph = graph.copy()
     for _, run in PASSES:
-        graph = run(graph, options)
+        run(graph, options)
     refuse_unsupported(graph, chip)
     return _Assembly(graph, chip).program()
 

@@ -9,22 +9,24 @@ at once.
 
 from __future__ import annotations
 
-from trnlab.compiler.rewrite import Rule, rewrite
 from trnlab.compiler.strided import VIEW_OPS
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.passes.rewrite import Rule, rewrite
 from trnlab.numerics.dtypes import bfloat16, float32
 
 MOVES = (*VIEW_OPS, "concatenate")
 
 
-def cast_matmuls(graph: Graph) -> Graph:
-    """Insert casts before every op that the PE array computes. Results keep their formats."""
-    return rewrite(graph, {**dict.fromkeys(MOVES, _widen_after), **_Casts().rules()})
+def cast_matmuls(graph: Graph, *, to_bf16: bool) -> None:
+    """Insert casts before every op that the PE array computes, if wanted. Results keep their formats."""
+    if to_bf16:
+        rewrite(graph, {**dict.fromkeys(MOVES, _widen_after), **_Casts().rules()})
 
 
-def _widen_after(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
+def _widen_after(op: Op, b: GraphBuilder) -> Value | None:
     """Move first, widen to fp32 afterwards: half the bytes, and the narrow form stays at hand for the next matmul."""
+    operands = op.operands
     sources = [v.op.operands[0] for v in operands if v.op is not None and v.op.name == "convert"]
     if (
         len(sources) < len(operands)
@@ -32,7 +34,7 @@ def _widen_after(b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[
         or operands[0].dtype is not float32
     ):
         return None
-    return (b.convert(b.append(op.name, sources, op.attrs).results[0], float32),)
+    return b.convert(b.append(op.name, sources, op.attrs).results[0], float32)
 
 
 class _Casts:
@@ -65,19 +67,19 @@ class _Casts:
                 self._cast[value] = b.convert(value, bfloat16)
         return self._cast[value]
 
-    def _dot(self, b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...]:
-        return b.append(op.name, tuple(self._low(b, v) for v in operands), op.attrs).results
+    def _dot(self, op: Op, b: GraphBuilder) -> tuple[Value, ...]:
+        return b.append(op.name, tuple(self._low(b, v) for v in op.operands), op.attrs).results
 
-    def _scatter(self, b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
-        into, ids, update = operands
+    def _scatter(self, op: Op, b: GraphBuilder) -> Value | None:
+        into, ids, update = op.operands
         if update.dtype is not float32:
             return None
         summed = b.append(op.name, (b.convert(into, bfloat16), ids, self._low(b, update)), op.attrs)
-        return (b.convert(summed.results[0], into.dtype),)
+        return b.convert(summed.results[0], into.dtype)
 
-    def _attention(self, b: GraphBuilder, op: Op, operands: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _attention(self, op: Op, b: GraphBuilder) -> tuple[Value, ...]:
         forward = ("q", "k", "v", "bias")
         names = forward if op.name == "trn.attention" else ("dout", "q", "k", "v", "out", "lse", "bias")
-        given = tuple(v if name in ("lse", "bias") else self._low(b, v) for name, v in zip(names, operands))
+        given = tuple(v if name in ("lse", "bias") else self._low(b, v) for name, v in zip(names, op.operands))
         results = b.append(op.name, given, op.attrs).results
         return tuple(r if r.dtype is old.dtype else b.convert(r, old.dtype) for r, old in zip(results, op.results))

@@ -9,7 +9,7 @@ values. Nothing here is computed: ops are listed in `ops`, shapes are in `infer`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -108,6 +108,20 @@ class Graph:
             for operand in dict.fromkeys(op.operands):
                 found.setdefault(operand, []).append(op)
         return found
+
+    def copy(self) -> Graph:
+        """The same graph in objects of its own; attribute values are shared."""
+        new: dict[Value, Value] = {v: replace(v) for v in self.inputs}
+        ops = []
+        for op in self.ops:
+            made = replace(op, operands=tuple(new[v] for v in op.operands), attrs=dict(op.attrs))
+            made.results = tuple(replace(v, op=made) for v in op.results)
+            new.update(zip(op.results, made.results))
+            ops.append(made)
+        outputs = [new[v] for v in self.outputs]
+        return Graph(
+            self.name, [new[v] for v in self.inputs], ops, outputs, list(self.output_names), dict(self.aliases)
+        )  # fmt: skip
 
     def values(self) -> Iterator[Value]:
         """Inputs, then results in order."""

@@ -12,9 +12,9 @@ import numpy as np
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 
-Rule = Callable[[Op, GraphBuilder], "Value | None"]
-"""Given an op of one result and a builder that appends before it: the value to use instead, or None to keep the
-op."""
+Rule = Callable[[Op, GraphBuilder], "Value | tuple[Value, ...] | None"]
+"""Given an op and a builder that appends before it: what to use instead of its result or of all its results, or None
+to keep the op."""
 
 
 def rewrite(graph: Graph, rules: Mapping[str, Rule]) -> bool:
@@ -30,12 +30,13 @@ def rewrite(graph: Graph, rules: Mapping[str, Rule]) -> bool:
             op.operands = tuple(replaced.get(v, v) for v in op.operands)
         rule = rules.get(op.name)
         b.loc, b.origin = op.loc, op.origin
-        value = rule(op, b) if rule is not None else None
-        if value is None:
+        instead = rule(op, b) if rule is not None else None
+        if instead is None:
             new_ops.append(op)
-        else:
-            replaced[op.result] = value
-            value.name = value.name or op.result.name
+            continue
+        for old, value in zip(op.results, (instead,) if isinstance(instead, Value) else instead, strict=True):
+            replaced[old] = value
+            value.name = value.name or old.name
     graph.ops = new_ops
     graph.outputs = [replaced.get(v, v) for v in graph.outputs]
     return bool(replaced)
