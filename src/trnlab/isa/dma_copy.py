@@ -58,7 +58,7 @@ class DmaCopy(Instruction):
     cost_kinds = ("dma.copy", "dma.gather", "dma.ring")
     limits = (
         "dst and src have the same number of elements; packed formats are copied as they are, not cast",
-        "per_row: triggered by gpsimd, table in HBM, tile in SBUF; one index (I), one row of the table for each row",
+        "per_row: triggered by gpsimd, table in HBM; one index (I), one row of the table for each row",
         "not per_row: one index (I = 1), rows of the table as long as those of the tile",
         "indirect is src or dst; oob_mode is error or skip; dge_mode is unknown, swdge, hwdge or none",
         "hwdge (chips with hwdge) is triggered by sync or scalar, does not cast, and takes no index per row",
@@ -107,13 +107,11 @@ class DmaCopy(Instruction):
                 "only gpsimd makes the descriptors of a gather", limit="gpsimd", got=engine.name.lower(), chip=chip,
                 remedy="issue it with engine=GPSIMD", code="TRN401",
             )  # fmt: skip
-        wanted = ((side, table, Memory.HBM), (other, tile, Memory.SBUF)) if attrs["per_row"] else ()
-        for name, op, memory in wanted:
-            if op.memory is not memory:
-                self.refuse(
-                    f"operand {name!r} of a gather lies in the wrong memory", limit=memory.name, got=op.memory.name,
-                    chip=chip, remedy=f"use a tensor in {memory.name}", code="TRN403",
-                )  # fmt: skip
+        if attrs["per_row"] and table.memory is not Memory.HBM:
+            self.refuse(
+                f"operand {side!r} of a gather lies in the wrong memory", limit="HBM", got=table.memory.name, chip=chip,
+                remedy="use a tensor in HBM", code="TRN403",
+            )  # fmt: skip
         rows = tile.partitions if attrs["per_row"] else 1
         if (index.partitions, tile.free) != (rows, table.free) or tile.partitions > max(table.partitions, rows):
             self.refuse(

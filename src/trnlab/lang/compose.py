@@ -21,6 +21,7 @@ from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.transfers import dma_copy
 
 FLOAT32 = FORMATS["float32"]
 
@@ -54,7 +55,7 @@ def load(src: Tensor, dtype: Any = None) -> Tensor:
     """A tile in SBUF with the elements of an HBM tensor; a vector becomes one row."""
     shape = src.shape if src.ndim > 1 else (1, *src.shape)
     tile = new(src, shape, dtype)
-    ins.dma_copy(tile, src)
+    dma_copy(tile, src)
     return tile
 
 
@@ -62,7 +63,7 @@ def store(dst: Tensor, value: Tensor) -> None:
     """Write a tile to HBM; PSUM goes by way of SBUF, which is all that DMA reads."""
     if value.storage.region.memory is Memory.PSUM:
         value = copy(value)
-    ins.dma_copy(dst, value)
+    dma_copy(dst, value)
 
 
 def copy(x: Tensor, dtype: Any = None, dst: Tensor | None = None) -> Tensor:
@@ -308,7 +309,7 @@ def transpose(x: Tensor, dtype: Any = None, engine: Engine | None = None) -> Ten
 def load_transpose2d(src: Tensor, dtype: Any = None) -> Tensor:
     """A tile in SBUF with the transpose of a two-dimensional HBM tensor, moved element by element."""
     tile = new(src, (src.shape[1], src.shape[0]), dtype)
-    ins.dma_copy(tile, src.permute((1, 0)))
+    dma_copy(tile, src.permute((1, 0)))
     return tile
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Instructions on tensors: what the recorder adds to the bare instruction, the same for both dialects.
 
-Engines that the kernel left open are chosen here, transfers are cut to what a descriptor can say, and matmuls that
-do not say whether they accumulate learn it from what their place in PSUM already holds.
+Engines that the kernel left open are chosen here, and matmuls that do not say whether they accumulate learn it from
+what their place in PSUM already holds.
 """
 
 from __future__ import annotations
@@ -14,56 +14,12 @@ from trnlab.errors import ConstraintError
 from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine, Memory
 from trnlab.lang.recorder import current
-from trnlab.lang.strides import free_dims, merged
+from trnlab.lang.strides import merged
 from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.transfers import too_deep
 from trnlab.program.access import MAX_FREE_DIMS
 
 _WHOLE = frozenset({"int32", "uint32"})
-
-
-def dma_copy(dst: Tensor, src: Tensor, *, engine: Engine | None = None) -> None:
-    """Move src to dst, element by element in row-major order; at least one side keeps its rows.
-
-    An indirect source is gathered: row p of dst is the row of the table that the index names.
-    """
-    if src.size != dst.size:
-        refuse("a transfer moves as many elements as it writes", limit=f"dst {list(dst.shape)}",
-               got=f"src {list(src.shape)}", remedy="slice both sides to the same size")  # fmt: skip
-    if dst.is_indirect():
-        refuse("a transfer to rows chosen at run time (scatter) is not simulated yet", limit="a direct dst", got=dst,
-               remedy="gather on the other side instead", code="TRN414")  # fmt: skip
-    if src.indirect_rows is not None:
-        index = src.indirect_rows.index
-        current().emit("dma_copy", dst=dst, src=src, index=index, engine=Engine.GPSIMD)
-        return
-    for one, other in transfers(dst, src):
-        current().emit("dma_copy", dst=one, src=other, engine=engine)
-
-
-def transfers(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of access patterns, each small enough for one transfer, that together move src to dst."""
-    pairs = [(dst, src)]
-    while any(_too_deep(t) for pair in pairs for t in pair):
-        pairs = [half for pair in pairs for half in _halves(*pair)]
-    if any(not t.on_chip for t in (dst, src)) or dst.shape[0] == src.shape[0]:
-        return pairs
-    refuse("a transfer within the chip keeps the partitions", limit=list(dst.shape), got=list(src.shape),
-           remedy="go through HBM, or use dma_transpose or nc_transpose")  # fmt: skip
-
-
-def _too_deep(tensor: Tensor) -> bool:
-    return len(tensor.shape) > MAX_FREE_DIMS + 1 and len(free_dims(tensor.strides, tensor.shape)) > MAX_FREE_DIMS
-
-
-def _halves(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """One transfer per index of the first dimension that both have in common."""
-    axis = next((i for i, (a, b) in enumerate(zip(dst.shape, src.shape)) if a == b and a > 1 and i), None)
-    axis = 0 if axis is None and dst.shape[0] == src.shape[0] else axis
-    if axis is None:
-        refuse("a transfer with too many dimensions", limit=f"{MAX_FREE_DIMS} free dimensions",
-               got=f"{list(dst.shape)} from {list(src.shape)}", remedy="copy one outer index at a time",
-               code="TRN407")  # fmt: skip
-    return [(dst.slice(axis, i, i + 1), src.slice(axis, i, i + 1)) for i in range(dst.shape[axis])]
 
 
 def nc_matmul(
@@ -74,6 +30,8 @@ def nc_matmul(
     region = (dst.offset, dst.shape, dst.strides)
     if accumulate is None:
         accumulate = region in sums
+    elif accumulate:
+        current().told.append(len(current().builder))
     if not accumulate:
         _forget(dst)
         sums.add(region)
@@ -107,10 +65,10 @@ def written(dst: Tensor) -> None:
 def tensor_tensor(dst: Tensor, data1: Tensor, data2: Tensor, op: str, engine: Engine | None = None) -> None:
     """dst = data1 op data2. Left open, the engine is the one whose arithmetic is exact for the formats."""
     if engine is None:
-        whole = all(str(t.format) in _WHOLE for t in (dst, data1, data2))
-        in_sbuf = all(t.storage.region.memory is Memory.SBUF for t in (dst, data1, data2))
-        on_gpsimd = (whole and in_sbuf and not alu_op(op).bitvec) or Engine.VECTOR not in alu_op(op).engines
-        engine = Engine.GPSIMD if on_gpsimd else Engine.VECTOR
+        whole = dst.format in _WHOLE and data1.format in _WHOLE and data2.format in _WHOLE
+        known = alu_op(op)
+        exact = whole and not known.bitvec and all(t.storage.region is Region.sbuf for t in (dst, data1, data2))
+        engine = Engine.GPSIMD if exact or Engine.VECTOR not in known.engines else Engine.VECTOR
     emit("tensor_tensor", dst=dst, data1=data1, data2=data2, op=op, engine=engine)
 
 
@@ -150,13 +108,21 @@ def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
     if not isinstance(dst, Tensor):
         current().emit(name, engine=engine, **arguments)
         return
-    if name in _ELEMENTWISE and any(_too_deep(a) for a in arguments.values() if isinstance(a, Tensor)):
-        axis = next(i for i, n in enumerate(dst.shape) if i and n > 1)
-        for i in range(dst.shape[axis]):
-            emit(name, engine=engine, **{k: _piece(a, dst.shape, axis, i) for k, a in arguments.items()})
-        return
-    current().emit(name, engine=engine, **arguments)
+    try:
+        current().emit(name, engine=engine, **arguments)
+    except ConstraintError:
+        deep = any(too_deep(a) for a in arguments.values() if isinstance(a, Tensor))
+        if name not in _ELEMENTWISE or not deep:
+            raise
+        _emit_in_pieces(name, engine, dst, arguments)
     written(dst)
+
+
+def _emit_in_pieces(name: str, engine: Engine | None, dst: Tensor, arguments: dict[str, Any]) -> None:
+    """One instruction per index of the first free dimension that has several."""
+    axis = next(i for i, n in enumerate(dst.shape) if i and n > 1)
+    for i in range(dst.shape[axis]):
+        emit(name, engine=engine, **{k: _piece(a, dst.shape, axis, i) for k, a in arguments.items()})
 
 
 _ELEMENTWISE = frozenset({

@@ -9,7 +9,7 @@ routine = recorder.finish()
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -22,6 +22,8 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError, Location, TrnlabError, UsageError
 from trnlab.isa.base import Engine, Memory
 from trnlab.lang.formats import Format, chip_format, format_of
+from trnlab.lang.hbm import Hbm, Place
+from trnlab.lang.offsets import settled
 from trnlab.lang.place import Demand, DoesNotFitError, place
 from trnlab.lang.source import user_line
 from trnlab.lang.strides import row_major
@@ -29,6 +31,7 @@ from trnlab.lang.tensor import Region, Storage, Tensor, refuse
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 from trnlab.program.routine import Routine
+from trnlab.program.spans import Spans
 
 _active: list[Recorder] = []
 _QUEUES = {Engine.SYNC: 8, Engine.SCALAR: 2, Engine.GPSIMD: 4}  # rings that an engine's transfers take turns on
@@ -54,7 +57,12 @@ class Recorder:
     """Records one program (one point of the launch grid) of a kernel.
 
     grid, program: the launch grid and this program's place in it. arrays: initial contents of HBM tensors that the
-    kernel brings along (constants), by position in the routine's parameters.
+    kernel brings along (constants), by position in the routine's parameters. memory: the tensors of the rank, which
+    the recorders of its cores have in common; numbers: for each parameter, its number there.
+
+    reader: whoever executes what has been recorded so far and says what a tensor holds then; lang itself runs
+    nothing. depends: the recorded instructions depend on data, because the reader was asked. dynamic: some view has
+    an address that is chosen at run time. ordered: inside of how many blocks that forbid reordering.
     """
 
     name: str
@@ -63,8 +71,17 @@ class Recorder:
     program: tuple[int, ...] = ()
     tensor_type: type[Tensor] = Tensor
     builder: Builder = field(init=False)
+    memory: Hbm = field(default_factory=Hbm)
     hbm: list[Tensor] = field(default_factory=list)  # in the order of the routine's parameters
+    numbers: list[int] = field(default_factory=list)
     arrays: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
+    reader: Callable[[Tensor], np.ndarray[Any, Any]] | None = None
+    depends: bool = False
+    dynamic: bool = False
+    ordered: int = 0
+    spans: Spans = field(default_factory=Spans)
+    told: list[int] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
     _shared: list[Tensor] = field(default_factory=list)
     _shared_turn: int = 0
     _tiles: list[tuple[Storage, int | None, Location | None]] = field(default_factory=list)
@@ -88,11 +105,26 @@ class Recorder:
         """Record the next program of the grid; its shared_hbm tensors are those of the first, in order."""
         self.program, self._shared_turn = program, 0
         self._memo.clear()
+        first = not self.spans.loops
+        grid = self.spans.loop("grid", 0) if first else 0
+        if not first:
+            self.spans.end(0, len(self.builder))
+        self.spans.begin(grid, len(self.spans.spans), len(self.builder))
+
+    def independent(self, values: Iterable[int]) -> Iterator[int]:
+        """The values of a loop whose iterations are declared independent; notes which instructions each one makes."""
+        loop = self.spans.loop("loop", len(self._tiles) + len(self.hbm), user_line())
+        for iteration, value in enumerate(values):
+            span = self.spans.begin(loop, iteration, len(self.builder))
+            try:
+                yield value
+            finally:
+                self.spans.end(span, len(self.builder))
 
     # -- memory -------------------------------------------------------------------------------------------------
     def argument(self, name: str, shape: tuple[int, ...], kind: Any) -> Tensor:
         """An HBM tensor that the caller passes in."""
-        return self._hbm(name, tuple(shape), format_of(kind), Region.shared_hbm)
+        return self._hbm(name, tuple(shape), format_of(kind), Region.shared_hbm, ("argument", name))
 
     def tensor(
         self, shape: Any, kind: Any, region: Region, *, name: str = "", address: tuple[int, int] | None = None
@@ -108,6 +140,7 @@ class Recorder:
             return self._shared_tensor(name, sizes, fmt)
         if region is Region.private_hbm:
             return self._hbm(name, sizes, fmt, region)
+        sizes = (1, 1) if sizes == (1,) else sizes
         self._check_tile(sizes, region)
         partition, start = address if address is not None else (0, None)
         whole = self.builder.unplaced(sizes, chip_format(fmt), region.memory, name=name, first_partition=partition)
@@ -130,15 +163,24 @@ class Recorder:
     def _shared_tensor(self, name: str, shape: tuple[int, ...], fmt: Format) -> Tensor:
         turn, self._shared_turn = self._shared_turn, self._shared_turn + 1
         if turn == len(self._shared):
-            self._shared.append(self._hbm(name, shape, fmt, Region.shared_hbm))
+            self._shared.append(self._hbm(name, shape, fmt, Region.shared_hbm, ("shared", turn)))
         tensor = self._shared[turn]
-        if (tensor.shape, tensor.format) != (shape, fmt):
-            refuse("programs of one grid must make the same shared_hbm tensors in the same order",
-                   limit=f"{tensor.format} {list(tensor.shape)}", got=f"{fmt} {list(shape)}",
-                   remedy="make shared tensors outside of conditions on nl.program_id")  # fmt: skip
+        self._same_as_others(tensor.shape, tensor.format, shape, fmt)
         return tensor
 
-    def _hbm(self, name: str, shape: tuple[int, ...], fmt: Format, region: Region) -> Tensor:
+    @staticmethod
+    def _same_as_others(known: tuple[int, ...], known_fmt: Format, shape: tuple[int, ...], fmt: Format) -> None:
+        if (known, known_fmt) != (shape, fmt):
+            refuse("programs of one grid must make the same shared_hbm tensors in the same order",
+                   limit=f"{known_fmt} {list(known)}", got=f"{fmt} {list(shape)}",
+                   remedy="make shared tensors outside of conditions on nl.program_id")  # fmt: skip
+
+    def _hbm(
+        self, name: str, shape: tuple[int, ...], fmt: Format, region: Region, key: Hashable = None
+    ) -> Tensor:  # fmt: skip
+        number = self.memory.add(Place(name, shape, fmt), key)
+        self._same_as_others(self.memory.places[number].shape, self.memory.places[number].format, shape, fmt)
+        self.numbers.append(number)
         whole = self.builder.param(name, shape, chip_format(fmt))
         tensor = self.tensor_type(Storage(self, whole, region, shape, fmt), shape, row_major(shape), name=name)
         self.hbm.append(tensor)
@@ -155,6 +197,25 @@ class Recorder:
                 code="TRN404",
             )  # fmt: skip
 
+    def fixed_tiles(self, start: int = 0) -> Sequence[tuple[Storage, int | None]]:
+        """On-chip memory made so far, from number `start` on, with its address where the kernel chose one."""
+        return [(storage, address) for storage, address, _ in self._tiles[start:]]
+
+    # -- values -------------------------------------------------------------------------------------------------
+    def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """What a tensor holds at this point of the kernel, in its shape.
+
+        Raises UsageError where the kernel is recorded without its arrays.
+        """
+        if self.reader is None:
+            raise UsageError(
+                f"kernel {self.name!r} needs a value that is known only at run time", code="TRN113",
+                where=user_line(), got=tensor, limit="shapes and constants",
+                remedy="call it with arrays; as a part of a compiled model it cannot depend on data",
+            )  # fmt: skip
+        self.depends, self._last = True, None
+        return self.reader(tensor)
+
     # -- instructions -------------------------------------------------------------------------------------------
     def emit(self, name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
         """Append an instruction; tensors among the arguments become access patterns. None arguments are left out.
@@ -166,6 +227,11 @@ class Recorder:
         if instr is None:
             refuse(f"instruction {name!r} is not simulated yet", limit=", ".join(isa.REGISTRY), got=name,
                    remedy="compose it from these", code="TRN414")  # fmt: skip
+        if self.dynamic:
+            found = settled(self, instr, engine, arguments)
+            if found is None:
+                return
+            arguments = found
         self.builder.location = where
         queue = self._queue(engine or instr.engines[0]) if instr.is_dma else None
         given = {k: v.access() if isinstance(v, Tensor) else v for k, v in arguments.items() if v is not None}
@@ -195,6 +261,7 @@ class Recorder:
     # -- the end ------------------------------------------------------------------------------------------------
     def finish(self) -> Routine:
         """Place the tiles and build the routine. Raises CapacityError for what does not fit in SBUF or PSUM."""
+        self.spans.end(0, len(self.builder))
         uses, _ = self.builder.uses()
         addresses: dict[int, int] = {}
         for memory in (Memory.SBUF, Memory.PSUM):

@@ -9,6 +9,7 @@ from math import prod
 from trnlab.program.access import MAX_FREE_DIMS, Dims
 
 
+@lru_cache(maxsize=65536)
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a dense array."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
@@ -77,6 +77,29 @@ class Indirect:
     step: int
 
 
+class Register(Protocol):
+    """A register of a sequencer, see `lang.registers`."""
+
+    @property
+    def operand(self) -> Tensor:
+        """What instructions on registers read."""
+        ...
+
+    def __index__(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Dynamic:
+    """A start chosen at run time: `index` times `step` elements further on.
+
+    count: how many values the index may have, where the tensor's shape says that.
+    """
+
+    index: Tensor | Register
+    step: int
+    count: int | None = None
+
+
 def refuse(what: str, *, limit: object, got: object, remedy: str, code: str = "TRN409") -> NoReturn:
     """Raise ConstraintError at the user's line."""
     raise ConstraintError(what, code=code, where=user_line(), limit=limit, got=got, remedy=remedy)
@@ -89,7 +112,7 @@ class Tensor:
 
     def __init__(
         self, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0,
-        fmt: Format | None = None, indirect: Indirect | None = None, name: str = "",
+        fmt: Format | None = None, indirect: Indirect | Dynamic | None = None, name: str = "",
     ) -> None:  # fmt: skip
         self.storage, self.shape, self.strides, self.offset = storage, tuple(shape), tuple(strides), offset
         self.format, self._indirect, self.name = fmt or storage.format, indirect, name
@@ -122,9 +145,14 @@ class Tensor:
         return self.storage.region.memory is not Memory.HBM
 
     @property
+    def indirection(self) -> Indirect | Dynamic | None:
+        """What of its address is chosen at run time."""
+        return self._indirect
+
+    @property
     def indirect_rows(self) -> Indirect | None:
         """How its rows are chosen at run time, if they are."""
-        return self._indirect
+        return self._indirect if isinstance(self._indirect, Indirect) else None
 
     def is_indirect(self) -> bool:
         """Whether its address is known only at run time."""
@@ -157,6 +185,9 @@ class Tensor:
     def __getitem__(self, key: Any) -> Self:
         """Index with integers, slices, `...` and windows, as NumPy would; nothing is clamped."""
         keys = self._expand(key if isinstance(key, tuple) else (key,))
+        if self.indirect_rows is not None and keys[0] != slice(None):
+            refuse("rows chosen at run time cannot be sliced", limit="all of dimension 0", got=keys[0],
+                   remedy="slice the index instead", code="TRN410")  # fmt: skip
         shape: list[int] = []
         strides: list[int] = []
         offset = self.offset
@@ -219,13 +250,28 @@ class Tensor:
         return self[tuple(keys)]
 
     def select(self, dim: int, index: Any) -> Self:
-        """One element of a dimension, which goes away. A tensor as index is not simulated yet."""
-        if isinstance(index, Tensor):
-            refuse("select with an index that is known only at run time", limit="an integer", got=index,
-                   remedy="use vector_select on HBM with one index per partition", code="TRN411")  # fmt: skip
+        """One element of a dimension, which goes away. A register or a [1, 1] tensor chooses it at run time."""
         keys: list[Any] = [slice(None)] * self.ndim
-        keys[dim] = index
-        return self[tuple(keys)]
+        if not isinstance(index, Tensor) and not hasattr(index, "operand"):
+            keys[dim] = index
+            return self[tuple(keys)]
+        dim %= self.ndim
+        self._not_partition(dim, "select at run time", on_chip_only=True)
+        start = self._dynamic(index, self.strides[dim], self.shape[dim])
+        keys[dim] = 0
+        view = self[tuple(keys)]
+        return type(self)(view.storage, view.shape, view.strides, view.offset, view.format, start, view.name)
+
+    def _dynamic(self, index: Any, step: int, count: int | None) -> Dynamic:
+        """Checks that one offset is chosen once. Raises ConstraintError otherwise."""
+        if self._indirect is not None:
+            refuse("only one dynamic address per tensor", limit="a view without run-time indices", got=self,
+                   remedy="check with is_indirect(), or move the rows first", code="TRN411")  # fmt: skip
+        if isinstance(index, Tensor) and (index.size != 1 or index.format.dtype.kind not in "iu"):
+            refuse("a run-time offset is one whole number", limit="int32 or uint32 of shape (1, 1), or a register",
+                   got=index, remedy="slice out one element", code="TRN409")  # fmt: skip
+        self.storage.recorder.dynamic = True
+        return Dynamic(index, step, count)
 
     def vector_select(self, dim: int, vector_offset: Tensor) -> Self:
         """Row p of the result is row vector_offset[p] of this HBM tensor (dim 0 only)."""
@@ -290,7 +336,7 @@ class Tensor:
         return self._reshaped(wanted)
 
     def _reshaped(self, wanted: tuple[int, ...]) -> Self:
-        keep = 1 if self.on_chip or self._indirect is not None else 0
+        keep = 1 if self.on_chip or self.indirect_rows is not None else 0
         strides = None
         if prod(wanted) == self.size and wanted[:keep] == self.shape[:keep]:
             strides = restride(self.shape[keep:], self.strides[keep:], wanted[keep:])
@@ -325,14 +371,23 @@ class Tensor:
         """Any pattern [[stride, count], ...] over the storage; `offset` counts elements from this view's own."""
         fmt = self.format if dtype is None else format_of(dtype)
         base = self.offset * self.format.itemsize // fmt.itemsize
+        chosen: Indirect | Dynamic | None = self._indirect
+        if scalar_offset is not None or vector_offset is not None:
+            indirect_dim %= self.ndim
+            step = self.strides[indirect_dim] * self.format.itemsize // fmt.itemsize
         if scalar_offset is not None:
-            refuse("an access pattern with a run-time scalar offset", limit="vector_offset, or a known offset",
-                   got=scalar_offset, remedy="use vector_offset=", code="TRN411")  # fmt: skip
-        rows = self._indirect
+            if vector_offset is not None:
+                refuse("an access pattern takes one kind of offset", limit="scalar_offset or vector_offset",
+                       got="both", remedy="leave one out", code="TRN411")  # fmt: skip
+            if not isinstance(scalar_offset, Tensor) and not hasattr(scalar_offset, "operand"):
+                base += int(scalar_offset) * step
+            else:
+                self._not_partition(indirect_dim, "a run-time offset", on_chip_only=True)
+                chosen = self._dynamic(scalar_offset, step, None)
         if vector_offset is not None:
-            rows = Indirect(vector_offset, self.shape[indirect_dim], prod(self.shape[indirect_dim + 1 :]))
+            chosen = Indirect(vector_offset, self.shape[indirect_dim], step)
         shape, strides = tuple(int(c) for _, c in pattern), tuple(int(s) for s, _ in pattern)
-        return type(self)(self.storage, shape, strides, base + (offset or 0), fmt, rows, self.name)
+        return type(self)(self.storage, shape, strides, base + (offset or 0), fmt, chosen, self.name)
 
     def view(self, dtype: Any) -> Self:
         """The same bytes read as another format; the last dimension grows or shrinks with the element size."""
@@ -350,8 +405,14 @@ class Tensor:
 
     reinterpret_cast = view
 
-    def _not_partition(self, dim: int, what: str) -> None:
-        if dim == 0 and (self.on_chip or self._indirect is not None):
+    def _rows_left(self, rows: Indirect) -> int:
+        """How many rows of a table there are from the view's offset on, all within the tensor."""
+        span = sum((n - 1) * s for n, s in zip(self.shape[1:], self.strides[1:]))
+        size = self.storage.whole.buffer.nbytes // self.format.itemsize
+        return max(min(rows.rows, (size - 1 - span - self.offset) // max(rows.step, 1) + 1), 1)
+
+    def _not_partition(self, dim: int, what: str, on_chip_only: bool = False) -> None:
+        if dim == 0 and (self.on_chip or (self.indirect_rows is not None and not on_chip_only)):
             refuse(f"{what} cannot touch the partition dimension", limit="dim > 0", got=dim,
                    remedy="only data movement changes partitions")  # fmt: skip
 
@@ -374,9 +435,10 @@ class Tensor:
         if not self.on_chip:
             step = self.strides[0] if self.shape else 1
             count = self.shape[0] if self.shape else 1
-            if self._indirect is not None:
-                step, count = self._indirect.step, self._indirect.rows
-            if len(self.shape) < 2 and count > 1 and self._indirect is None:  # a vector is one row
+            rows = self.indirect_rows
+            if rows is not None:
+                step, count = rows.step, self._rows_left(rows)
+            if len(self.shape) < 2 and count > 1 and rows is None:  # a vector is one row
                 step, count, dims = 0, 1, ((step, count),)
             if fmt is buffer.dtype:
                 return hbm_view(buffer, self.offset, ((step, count), *dims))

@@ -2,7 +2,7 @@
 """nki.isa: one function per instruction of the NeuronCore, each a thin call into the recorder.
 
 `dst` comes first; `engine` chooses where the instruction runs, `name` labels it. Arguments that only steer the
-vendor's compiler (dge_mode, priority) are taken and change nothing here.
+vendor's compiler are taken and change nothing here.
 
 Source: nki/api/nki/isa/__init__.py of aws-neuron/aws-neuron-sdk (NKI 0.6.0).
 """
@@ -14,24 +14,45 @@ import weakref
 from typing import Any
 
 from trnlab.isa.base import Engine
-from trnlab.lang import compose
+from trnlab.lang import compose, registers, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
+from trnlab.lang.registers import VirtualRegister
 from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.nki import enums as constants
 from trnlab.nki.enums import (
     chip_engine,
     dge_mode,
     dma_engine,
     engine,
+    gpsimd_engine,
     matmul_perf_mode,
     nc_version,
     oob_mode,
     reduce_cmd,
+    scalar_engine,
+    tensor_engine,
+    unknown_engine,
+    vector_engine,
 )
 from trnlab.nki.operators import alu_name, function_name, optional_alu_name
 from trnlab.nki.target import default_chip
 
-__all__ = ["dge_mode", "dma_engine", "engine", "matmul_perf_mode", "nc_version", "oob_mode", "reduce_cmd"]
+__all__ = [
+    "constants",
+    "dge_mode",
+    "dma_engine",
+    "engine",
+    "gpsimd_engine",
+    "matmul_perf_mode",
+    "nc_version",
+    "oob_mode",
+    "reduce_cmd",
+    "scalar_engine",
+    "tensor_engine",
+    "unknown_engine",
+    "vector_engine",
+]
 
 
 class NkiInstruction:
@@ -72,7 +93,8 @@ def dma_copy(
     dge_mode: Any = dge_mode.unknown, engine: engine = engine.unknown, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """Move elements between HBM and SBUF, with a cast where the formats differ."""
-    ins.dma_copy(dst, src, engine=chip_engine(engine))
+    on, options = _transfer(dge_mode, oob_mode, priority, chip_engine(engine))
+    transfers.dma_copy(dst, src, engine=on, **options)
     return NkiInstruction(name)
 
 
@@ -81,17 +103,24 @@ def dma_transpose(
     oob_mode: Any = oob_mode.error, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """Move elements with their dimensions reversed as the rank says."""
-    order = tuple(axes) if axes else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}[src.ndim]
-    if ins.accepts("dma_transpose", "axes"):
-        return _issue("dma_transpose", name, dst=dst, src=src, axes=order)
-    swapped = Tensor(
-        src.storage, tuple(src.shape[a] for a in order), tuple(src.strides[a] for a in order), src.offset, src.format
-    )
-    if src.on_chip:
-        refuse("dma_transpose from SBUF is not simulated yet", limit="a source in HBM", got=src,
-               remedy="use nc_transpose", code="TRN414")  # fmt: skip
-    ins.dma_copy(dst, swapped)
+    order = tuple(axes) if axes else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}.get(src.ndim, (1, 0))
+    on, options = _transfer(dge_mode, oob_mode, priority, None)
+    transfers.dma_transpose(dst, src, order, engine=on, **options)
     return NkiInstruction(name)
+
+
+def _transfer(made_by: dge_mode, outside: oob_mode, priority: Any, on: Engine | None) -> tuple[Engine | None, Any]:
+    """The engine that triggers a transfer, and those attributes that are not what they would be anyway."""
+    options: dict[str, Any] = {} if priority is None else {"priority": priority}
+    if outside is _SKIP:
+        options["oob_mode"] = "skip"
+    if made_by not in (_OPEN, None):
+        options["dge_mode"] = made_by.name
+        on = Engine.GPSIMD if made_by is _SOFTWARE else on
+    return on, options
+
+
+_SKIP, _OPEN, _SOFTWARE = oob_mode.skip, dge_mode.unknown, dge_mode.swdge
 
 
 def tensor_copy(
@@ -483,8 +512,13 @@ def dma_compute(
     oob_mode: Any = oob_mode.error, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """dst = the sum of the sources, added while they move."""
-    arguments: dict[str, Any] = {f"src{i}": src for i, src in enumerate(srcs)}
-    return _issue("dma_compute", name, dst=dst, reduce_op=alu_name(reduce_op), **arguments)
+    options: dict[str, Any] = {} if scales is None else {"scales": tuple(float(s) for s in scales)}
+    if not unique_indices:
+        options["unique_indices"] = False
+    if oob_mode is _SKIP:
+        options["oob_mode"] = "skip"
+    transfers.dma_compute(dst, srcs, alu_name(reduce_op), **options)
+    return NkiInstruction(name)
 
 
 def core_barrier(data: Tensor, cores: Any, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
@@ -496,10 +530,15 @@ def sendrecv(
     src: Tensor, dst: Tensor, send_to_rank: int, recv_from_rank: int, pipe_id: int,
     dma_engine: dma_engine = dma_engine.dma, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
-    """Exchange tiles with the other core of the pair."""
+    """Exchange tiles with the other core of the pair; pipe_id tells exchanges apart that may pass each other.
+
+    dma_engine.gpsimd_dma uses the one inside GpSimd, which then triggers it.
+    """
+    on = engine.gpsimd if dma_engine.name == "gpsimd_dma" else None
     return _issue(
-        "sendrecv", name, dst=dst, src=src, send_to_rank=send_to_rank, recv_from_rank=recv_from_rank, pipe_id=pipe_id
-    )
+        "sendrecv", name, on=on, dst=dst, src=src, send_to_rank=send_to_rank, recv_from_rank=recv_from_rank,
+        pipe_id=pipe_id, dma_engine=dma_engine.name,
+    )  # fmt: skip
 
 
 def nc_find_index8(dst: Tensor, data: Tensor, vals: Tensor, name: str | None = None) -> NkiInstruction:
@@ -524,3 +563,23 @@ def nonzero_with_count(
 def topk(val_dst: Tensor, idx_dst: Tensor, src: Tensor, n: int, name: str | None = None) -> NkiInstruction:
     """The largest values and where they were."""
     return _issue("topk", name, val_dst=val_dst, idx_dst=idx_dst, src=src, n=n)
+
+
+def register_alloc(x: Any = None) -> VirtualRegister:
+    """A register, holding nothing yet, a number, or the one element of a tensor."""
+    return registers.allocate(x)
+
+
+def register_move(dst: VirtualRegister, src: Any) -> None:
+    """dst = src, a number or another register."""
+    registers.move(dst, src)
+
+
+def register_load(dst: VirtualRegister, src: Tensor) -> None:
+    """dst = the one element of src, in HBM or SBUF."""
+    registers.load(dst, src)
+
+
+def register_store(dst: Tensor, src: VirtualRegister) -> None:
+    """The one element of dst, in HBM or SBUF, = src."""
+    registers.store(dst, src)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,23 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
+from trnlab.isa.meeting import Place
+from trnlab.lang.hbm import Hbm
 from trnlab.lang.recorder import Recorder, recording
 from trnlab.lang.tensor import Tensor
-from trnlab.nki.arrays import HostArray, is_array, like, to_host
+from trnlab.nki import checking
+from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
+from trnlab.nki.frameworks import LEFT, TAKERS
+from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
+from trnlab.nki.live import Shadow, content_of, copies
 from trnlab.nki.target import default_chip
+from trnlab.program.access import Buffer
+from trnlab.program.digest import written_params
+from trnlab.program.gang import Gang, Member, gang_of
 from trnlab.program.routine import Routine
-from trnlab.sim.functional import Machine, RunOptions
+from trnlab.runtime import kernels
+from trnlab.sim.checks import Finding
+from trnlab.sim.functional import GangRun, Machine, RunOptions
 from trnlab.sim.timing import time_routine
 from trnlab.timeline import Timeline
 
@@ -35,7 +46,7 @@ _POISON = 0xFF
 
 @dataclass(frozen=True)
 class Result:
-    """A tensor that a kernel returns: parameter number `param` of its routine, as a view."""
+    """A tensor that a kernel returns: number `param` of the trace's tensors, as a view."""
 
     param: int
     shape: tuple[int, ...]
@@ -45,17 +56,45 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """A recorded kernel: its routine, and per parameter what to bind.
+class Plan:
+    """What a call would give. results: the returned structure with zeros of the right shapes and formats.
 
-    arguments: how many parameters the caller's arrays take. arrays: contents of constants by parameter. results: the
-    returned structure with `Result` where tensors were. aliases: parameters of arguments that are returned.
+    written: the names of the arguments that the kernel writes to.
     """
 
-    routine: Routine
+    results: Any
+    written: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded kernel: the stream of each core, and what to bind to the tensors that they use.
+
+    members: one per core. tensors: a buffer of each, by number; the first `arguments` are the caller's arrays.
+    arrays: contents of constants. results: the returned structure with `Result` where tensors were. content: of them,
+    where the instructions depend on it. gang: the cores together, where there are several. findings: what the checks
+    found wrong; every call hears of it.
+    """
+
+    members: tuple[Member, ...]
+    tensors: tuple[Buffer, ...]
     arguments: int
     arrays: dict[int, Array]
     results: Any
+    content: bytes | None = None
+    gang: Gang | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def routine(self) -> Routine:
+        """The stream of the first core."""
+        return self.members[0].routine
+
+    @property
+    def written(self) -> list[int]:
+        """The arguments that the kernel writes to."""
+        touched = {m.tensors[p] for m in self.members for p in written_params(m.routine)}
+        return sorted(t for t in touched if t < self.arguments)
 
 
 class Kernel:
@@ -64,7 +103,7 @@ class Kernel:
     tensor_type: type[Tensor] = Tensor
 
     def __init__(
-        self, function: Callable[..., Any], grid: tuple[int, ...] = (), traces: dict[Any, Trace] | None = None,
+        self, function: Callable[..., Any], grid: Launch = ONE_CORE, traces: dict[Any, Trace] | None = None,
         chip: Chip | None = None, options: RunOptions | None = None,
     ) -> None:  # fmt: skip
         functools.update_wrapper(self, function)
@@ -72,25 +111,54 @@ class Kernel:
         self.traces: dict[Any, Trace] = {} if traces is None else traces
 
     def __getitem__(self, grid: Any) -> Kernel:
-        """The kernel on a launch grid: kernel[2](x), kernel[4, 8](x)."""
-        sizes = tuple(max(int(g), 1) for g in (grid if isinstance(grid, tuple) else (grid,)))
-        return type(self)(self.function, sizes, self.traces, self.chip, self.options)
+        """The kernel on a number of cores, kernel[2](x); in the old dialect a grid of programs, kernel[4, 8](x)."""
+        return type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
+
+    def launch(self, grid: Any) -> Launch:
+        """What a launch grid means. Raises UsageError for one that cannot be."""
+        return one_per_core(grid)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on arrays. Inside another kernel it is an ordinary function."""
+        """Run on arrays. Inside another kernel it is an ordinary function, inside a traced model an operation."""
         if recording():
             return self.function(*args, **kwargs)
+        for take in TAKERS:
+            taken = take(self, args, kwargs)
+            if taken is not LEFT:
+                return taken
         structure, arrays = self._bind(args, kwargs)
         trace = self._trace(structure, arrays)
-        machine = Machine(self.chip or default_chip(), self.options)
-        memory = _memory(trace, arrays)
-        machine.call(trace.routine, memory)
-        origin = arrays[0].origin if arrays else None
+        memory = self.run(trace, arrays)
+        for position in trace.written:
+            arrays[position].store(memory[position])
+        origin = origin_of(arrays)
         return map_objects(lambda r: like(_view(r, memory[r.param]), r.format, origin), trace.results, Result)
+
+    def run(self, trace: Trace, arrays: list[HostArray]) -> list[Array]:
+        """Execute a recorded call; returns the contents of the routine's parameters afterwards."""
+        chip = self.chip or default_chip()
+        memory = _memory(trace, arrays)
+        options = self.options or kernels.options()
+        if trace.gang is None:
+            Machine(chip, options).call(trace.routine, memory)
+        else:
+            GangRun(trace.gang, [memory], chip, options).run()
+        kernels.called(trace.routine, chip)
+        return memory
 
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
         """The recorded kernel for these arguments."""
         return self._trace(*self._bind(args, kwargs))
+
+    def results_of(self, *args: Any, **kwargs: Any) -> Plan:
+        """What calling with these arguments would give; the kernel is recorded, not executed."""
+        structure, arrays = self._bind(args, kwargs)
+        trace = self._trace(structure, arrays)
+        origin = origin_of(arrays)
+        results = map_objects(
+            lambda r: like(np.zeros(r.shape, r.format.dtype), r.format, origin), trace.results, Result
+        )
+        return Plan(results, tuple(trace.tensors[t].name for t in trace.written))
 
     def timeline(self, *args: Any, **kwargs: Any) -> Timeline:
         """When each instruction would run on the chip; data are not looked at."""
@@ -110,21 +178,43 @@ class Kernel:
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
         chip = self.chip or default_chip()
         key = (chip.name, self.grid, _key(structure))
-        if key not in self.traces:
-            self.traces[key] = self._record(structure, chip)
-        return self.traces[key]
+        known = self.traces.get(key)
+        if known is None or (known.content is not None and known.content != content_of(arrays)):
+            known = self.traces[key] = self._record(structure, arrays, chip)
+        checking.tell(known.findings)
+        return known
 
-    def _record(self, structure: dict[str, Any], chip: Chip) -> Trace:
-        recorder = Recorder(self.function.__name__, chip, self.grid, tensor_type=self.tensor_type)
-        inputs = {name: self._arguments(recorder, name, value) for name, value in structure.items()}
-        arguments = len(recorder.hbm)
+    def _record(self, structure: dict[str, Any], arrays: list[HostArray], chip: Chip) -> Trace:
+        self.grid.check(chip)
+        memory, members, content, constants = Hbm(), [], None, {}
+        results: Any = None
+        found: list[Finding] = []
+        for core, programs in enumerate(self.grid.cores):
+            recorder = Recorder(
+                self.function.__name__, chip, self.grid.sizes, tensor_type=self.tensor_type, memory=memory
+            )  # fmt: skip
+            inputs = {name: self._arguments(recorder, name, value) for name, value in structure.items()}
+            recorder.reader = Shadow(recorder, copies(dict(zip(recorder.numbers, arrays))), self.options).read
+            returned = self._run_programs(recorder, programs, inputs)
+            results = map_objects(lambda t, r=recorder: self._result(r, t), returned, Tensor) if not core else results
+            content = content_of(arrays) if recorder.depends else content
+            members.append(Member(Place(0, core), recorder.finish(), tuple(recorder.numbers)))
+            alone = len(self.grid.cores) == 1
+            found += checking.findings(recorder, members[-1].routine, len(arrays), _objects(returned, Tensor), alone)
+            constants |= {recorder.numbers[p]: array for p, array in recorder.arrays.items()}
+        gang = gang_of(self.function.__name__, members)
+        return Trace(
+            tuple(members), _tensors(members), len(arrays), constants, results, content, gang, tuple(found)
+        )  # fmt: skip
+
+    def _run_programs(self, recorder: Recorder, programs: Any, inputs: dict[str, Any]) -> Any:
+        """Record the programs of one core; returns what the last returned."""
         returned: Any = None
-        for program in itertools.product(*(range(g) for g in self.grid)):
+        for program in programs:
             recorder.enter(program)
             with recorder.active():
                 returned = self._run_function(inputs)
-        results = map_objects(lambda t: self._result(recorder, t), returned, Tensor)
-        return Trace(recorder.finish(), arguments, recorder.arrays, results)
+        return returned
 
     def _arguments(self, recorder: Recorder, name: str, value: Any) -> Any:
         """The argument with a tensor for each array; arrays within a structure are numbered."""
@@ -142,9 +232,9 @@ class Kernel:
         return self.function(*bound.args, **bound.kwargs)
 
     def _result(self, recorder: Recorder, tensor: Tensor) -> Result:
-        for param, known in enumerate(recorder.hbm):
+        for number, known in zip(recorder.numbers, recorder.hbm):
             if known.storage is tensor.storage:
-                return Result(param, tensor.shape, tensor.strides, tensor.offset, tensor.format)
+                return Result(number, tensor.shape, tensor.strides, tensor.offset, tensor.format)
         raise UsageError(
             f"kernel {self.function.__name__!r} returns a tensor that is not in HBM", code="TRN112", got=repr(tensor),
             limit="tensors made with buffer=nl.shared_hbm",
@@ -152,15 +242,20 @@ class Kernel:
         )  # fmt: skip
 
 
+def _tensors(members: Sequence[Member]) -> tuple[Buffer, ...]:
+    """A buffer of each HBM tensor, by number."""
+    found = {t: m.routine.buffers[p] for m in reversed(members) for t, p in zip(m.tensors, m.routine.params)}
+    return tuple(found[number] for number in range(len(found)))
+
+
 def _memory(trace: Trace, arrays: list[HostArray]) -> list[Array]:
-    """One array per parameter: the caller's, constants, and fresh poison."""
-    memory = []
-    for position, number in enumerate(trace.routine.params):
-        buffer = trace.routine.buffers[number]
-        if position < trace.arguments:
-            memory.append(arrays[position].data)
-        elif position in trace.arrays:
-            memory.append(trace.arrays[position].copy())
+    """One array per tensor: the caller's, constants, and fresh poison."""
+    memory, written = [], trace.written
+    for number, buffer in enumerate(trace.tensors):
+        if number < trace.arguments:
+            memory.append(arrays[number].writable() if number in written else arrays[number].data)
+        elif number in trace.arrays:
+            memory.append(trace.arrays[number].copy())
         else:
             raw = np.full(buffer.nbytes, _POISON, np.uint8)
             memory.append(raw.view(buffer.dtype.numpy).reshape(buffer.shape))
@@ -168,9 +263,11 @@ def _memory(trace: Trace, arrays: list[HostArray]) -> list[Array]:
 
 
 def _view(result: Result, memory: Array) -> Array:
-    flat = memory.reshape(-1).view(result.format.dtype)[result.offset :]
-    strides = tuple(s * flat.itemsize for s in result.strides)
-    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat, result.shape, strides))
+    kind = result.format.dtype
+    bits = memory.reshape(-1).view(f"V{kind.itemsize}")[result.offset :]  # NumPy cannot stride over every format
+    seen = np.lib.stride_tricks.as_strided(bits, result.shape, tuple(s * kind.itemsize for s in result.strides))
+    found: Array = np.ascontiguousarray(seen).view(kind).reshape(result.shape)
+    return found
 
 
 # -- structures of arguments --------------------------------------------------------------------------------------
@@ -183,6 +280,12 @@ def map_objects(function: Callable[[Any], Any], value: Any, kind: type) -> Any:
     if isinstance(value, dict):
         return {k: map_objects(function, v, kind) for k, v in value.items()}
     return value
+
+
+def _objects(value: Any, kind: type) -> list[Any]:
+    found: list[Any] = []
+    map_objects(found.append, value, kind)
+    return found
 
 
 def _map_arrays(value: Any) -> Any:

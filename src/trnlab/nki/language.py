@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.lang import compose
+from trnlab.lang import compose, registers
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, format_of
 from trnlab.lang.recorder import current, recording
@@ -24,6 +24,7 @@ from trnlab.lang.tensor import Region as MemoryRegion
 from trnlab.lang.tensor import Tensor as NkiTensor
 from trnlab.lang.tensor import Window, refuse
 from trnlab.nki import isa
+from trnlab.nki.objects import NKIObject
 from trnlab.nki.target import default_chip
 
 DType = str
@@ -44,14 +45,6 @@ average = "average"
 prelu = "prelu"
 bypass = "bypass"
 fp32 = np.finfo(np.float32)
-
-
-class NKIObject:
-    """Base of kernels' own configuration objects."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        for name, value in kwargs.items():
-            setattr(self, name, value)
 
 
 class _TileSize(NKIObject):
@@ -205,25 +198,30 @@ def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
 sequential_range = static_range = affine_range
 
 
-def dynamic_range(start: Any, stop: Any = None, step: int = 1) -> range:
-    """range(): bounds must be known, a loop over a register is not simulated yet."""
-    for bound in (start, stop):
-        if bound is not None and not hasattr(bound, "__index__"):
-            refuse("a loop bound that is known only at run time is not simulated yet", limit="integers", got=bound,
-                   remedy="use a Python range over the largest count", code="TRN414")  # fmt: skip
-    return affine_range(start, stop, step)
+def dynamic_range(start: Any, stop: Any = None, step: Any = 1) -> Iterator[registers.VirtualRegister]:
+    """A loop on the device; bounds may be registers, the variable is one, see `lang.registers`."""
+    return registers.counted(0, start, step) if stop is None else registers.counted(start, stop, step)
 
 
-def fori_loop(lower: int, upper: int, body_fun: Any, step: int = 1) -> None:
-    """body_fun(i) for each i."""
-    for i in dynamic_range(lower, upper, step):
-        body_fun(i)
+def fori_loop(lower: Any, upper: Any, body_fun: Any, step: Any = 1) -> None:
+    """body_fun(i) for each i from lower on and below upper, a loop on the device."""
+    registers.for_each(lower, upper, body_fun, step)
+
+
+def while_loop(init: registers.VirtualRegister, body_fun: Any) -> None:
+    """r = init; while r is not zero: r = body_fun(r), a loop on the device."""
+    registers.repeat(init, body_fun)
 
 
 @contextmanager
 def no_reorder() -> Iterator[None]:
-    """Program order, which is the only order here."""
-    yield
+    """Program order, which is the only order that an engine has here; loops on the device must not be inside."""
+    recorder = current()
+    recorder.ordered += 1
+    try:
+        yield
+    finally:
+        recorder.ordered -= 1
 
 
 def program_id(axis: int = 0) -> int:

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values while a kernel is recorded: what it has recorded so far is executed on the side.
+
+A loop with a condition, a bound from a register and an address chosen at run time need a number before the next
+instruction is known. `Shadow` executes, each time it is asked, only the instructions that are new. It works on copies
+of the caller's arrays, and every tile has memory of its own (those with an address that the kernel chose lie there):
+where tiles finally lie, and whether they fit, is decided when the recording ends; the routine then runs as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trnlab.isa.base import Memory
+from trnlab.lang.formats import Format
+from trnlab.lang.recorder import Recorder
+from trnlab.lang.tensor import Storage, Tensor
+from trnlab.nki.arrays import HostArray
+from trnlab.program.routine import Routine
+from trnlab.sim.functional import Machine, RunOptions
+from trnlab.sim.functional.machine import POISON, address_of
+from trnlab.sim.functional.meaning import array_at
+from trnlab.sim.functional.plan import Plan
+
+Array = np.ndarray[Any, Any]
+_LINE = 64
+
+
+class Shadow:
+    """Executes what a recorder has recorded. hbm: contents by number of `Recorder.memory`; it grows by what is made.
+
+    Several cores that share HBM have one `hbm` and a shadow each.
+    """
+
+    def __init__(
+        self, recorder: Recorder, hbm: MutableMapping[int, Array], options: RunOptions | None = None
+    ) -> None:
+        self.recorder, self.hbm, self.options = recorder, hbm, options
+        self.done = 0  # instructions executed
+        self._machine: _Machine | None = None
+
+    def read(self, tensor: Tensor) -> Array:
+        """What a tensor holds after all that has been recorded, as an array of its shape."""
+        self.advance()
+        place = tensor.storage.whole.buffer
+        address, pitch = self._running().where[place.id]
+        fmt = Format(tensor.format)
+        size, row = fmt.itemsize, place.nbytes // fmt.itemsize
+        if place.memory is Memory.HBM:
+            return array_at(address + tensor.offset * size, tensor.shape, tuple(s * size for s in tensor.strides),
+                            fmt.dtype).copy()  # fmt: skip
+        partition, start = divmod(tensor.offset, row)
+        strides = (pitch, *(s * size for s in tensor.strides[1:]))
+        return array_at(address + partition * pitch + start * size, tensor.shape, strides, fmt.dtype).copy()
+
+    def advance(self) -> None:
+        """Execute what has been recorded since the last time."""
+        machine, builder = self._running(), self.recorder.builder
+        machine.bind(self.recorder, self.hbm)
+        if self.done < len(builder):
+            part = builder.part(self.done)
+            self.done = len(builder)
+            machine.call(part, [])
+
+    def _running(self) -> _Machine:
+        if self._machine is None:
+            self._machine = _Machine(self.recorder.chip, replace(self.options or RunOptions(), threads=1))
+        return self._machine
+
+
+class _Machine(Machine):
+    """A machine whose tiles lie where there is room. where: address and bytes between partitions, per buffer."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.where: dict[int, tuple[int, int]] = {}
+        self._kept: list[Array] = []
+        self._tiles = self._params = 0
+        self._base, self._pitch = np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+    def bind(self, recorder: Recorder, hbm: MutableMapping[int, Array]) -> None:
+        """Give memory to what the recorder has made since the last time."""
+        for position in range(self._params, len(recorder.hbm)):
+            array = _contents(recorder, position, hbm)
+            self._at(recorder.hbm[position].storage, address_of(array), 0)
+        self._params = len(recorder.hbm)
+        tiles = recorder.fixed_tiles(self._tiles)
+        for storage, address in tiles:
+            buffer = storage.whole.buffer
+            if address is None:
+                self._own(storage)
+            else:
+                memory = self.sbuf if buffer.memory is Memory.SBUF else self.psum
+                start = address_of(memory) + buffer.first_partition * memory.strides[0] + address
+                self._at(storage, start, memory.strides[0])
+        self._tiles += len(tiles)
+
+    def _own(self, storage: Storage) -> None:
+        buffer = storage.whole.buffer
+        pitch = -(-buffer.nbytes // _LINE) * _LINE + _LINE
+        room = np.full(buffer.partitions * pitch + 2 * _LINE, POISON, np.uint8)
+        self._kept.append(room)
+        self._at(storage, -(-address_of(room) // _LINE) * _LINE, pitch)
+
+    def _at(self, storage: Storage, address: int, pitch: int) -> None:
+        number = storage.whole.buffer.id
+        self.where[number] = (address, pitch)
+        if number >= len(self._base):
+            more = max(number + 1, 2 * len(self._base))
+            self._base, self._pitch = (np.resize(a, more) for a in (self._base, self._pitch))
+        self._base[number], self._pitch[number] = address, pitch
+
+    def _check(self, routine: Routine, args: Any, sbuf_base: int) -> None:
+        """Nothing to check: tensors are those of the recorder, and tiles have room."""
+
+    def _bind(self, plan: Plan, *_: Any) -> tuple[Array, Array]:
+        return self._base, self._pitch
+
+
+def _contents(recorder: Recorder, position: int, hbm: MutableMapping[int, Array]) -> Array:
+    """The memory of an HBM tensor: known, a constant of the kernel, or poison."""
+    number = recorder.numbers[position]
+    if number not in hbm:
+        known = recorder.arrays.get(position)
+        nbytes = recorder.hbm[position].storage.whole.buffer.nbytes
+        hbm[number] = np.full(nbytes, POISON, np.uint8) if known is None else known.copy()
+    return hbm[number]
+
+
+def copies(arrays: Mapping[int, HostArray]) -> dict[int, Array]:
+    """Contents by number that may be written."""
+    return {number: np.array(array.data, copy=True, order="C") for number, array in arrays.items()}
+
+
+def content_of(arrays: Iterable[HostArray]) -> bytes:
+    """What tells the contents of arrays from others."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array.data).reshape(-1).view(np.uint8))
+    return digest.digest()
