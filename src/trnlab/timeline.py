@@ -37,6 +37,7 @@ CAUSES = (
     "reuse",  # a tile to overwrite was still read
     "overwrite",  # a tile to overwrite was still written
     "port",  # another engine used the memory port that the two share
+    "peer",  # another core had not come to where the two meet
 )
 Column = np.ndarray[Any, np.dtype[Any]]
 _ALIGN = 64
@@ -80,13 +81,14 @@ class OpInfo:
 
 @dataclass(frozen=True, slots=True)
 class CallInfo:
-    """One call of a routine: instructions [first, first + count) of the timeline."""
+    """One call of a routine: instructions [first, first + count) of the timeline, on core number `core`."""
 
     label: str
     routine: str
     first: int
     count: int
     loc: str = ""
+    core: int = 0
 
 
 @dataclass(eq=False)
@@ -124,6 +126,15 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def cores(self) -> int:
+        """How many cores ran it."""
+        return 1 + max((call.core for call in self.calls), default=0)
+
+    def core_of(self) -> Column:
+        """The number of the core that ran each instruction."""
+        return np.array([call.core for call in self.calls], np.int32)[self.call]
 
     def columns(self) -> dict[str, Column]:
         """The columns by name, in file order."""

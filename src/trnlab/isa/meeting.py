@@ -41,9 +41,11 @@ class Meeting(Instruction):
     """An instruction that waits for the same instruction on other cores.
 
     moves_bits: it gets its operands as they are in memory, where other instructions get floats widened to float32.
+    asynchronous: its engine only triggers it and goes on; what uses the operands afterwards waits for all sides.
     """
 
     moves_bits: ClassVar[bool] = True
+    asynchronous: ClassVar[bool] = False
 
     def places(self, attrs: Mapping[str, Any], here: Place) -> frozenset[Place]:
         """All that take part, `here` included where it does; empty when nobody is waited for."""

@@ -37,7 +37,7 @@ from trnlab.program.routine import Routine
 from trnlab.runtime import kernels
 from trnlab.sim.checks import Finding
 from trnlab.sim.functional import GangRun, Machine, RunOptions
-from trnlab.sim.timing import time_routine
+from trnlab.sim.timing import time_gang, time_routine
 from trnlab.timeline import Timeline
 
 Array = np.ndarray[Any, Any]
@@ -162,7 +162,8 @@ class Kernel:
 
     def timeline(self, *args: Any, **kwargs: Any) -> Timeline:
         """When each instruction would run on the chip; data are not looked at."""
-        return time_routine(self.trace(*args, **kwargs).routine, self.chip or default_chip())
+        trace, chip = self.trace(*args, **kwargs), self.chip or default_chip()
+        return time_routine(trace.routine, chip) if trace.gang is None else time_gang(trace.gang, chip)
 
     def _bind(self, args: Any, kwargs: Any) -> tuple[dict[str, Any], list[HostArray]]:
         """Arguments by name with `HostArray` for each array, also inside lists, tuples and dicts."""

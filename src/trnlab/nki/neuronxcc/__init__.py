@@ -15,6 +15,7 @@ from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor
 from trnlab.nki import measure
 from trnlab.nki.kernel import Kernel, map_objects
+from trnlab.nki.launch import Launch, programs
 from trnlab.nki.neuronxcc import compiler, isa, language, typing
 from trnlab.nki.neuronxcc.tile import Tile
 
@@ -30,6 +31,10 @@ class OldKernel(Kernel):
     """A kernel of the old dialect: its tensors have operators, and results may be any HBM tensor."""
 
     tensor_type: type[Tensor] = Tile
+
+    def launch(self, grid: Any) -> Launch:
+        """Any number of programs, in order on one core or spread over two."""
+        return programs(grid)
 
     def _run_function(self, inputs: dict[str, Any]) -> Any:
         """A tile that is returned leaves the chip first."""

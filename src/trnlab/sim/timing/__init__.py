@@ -7,6 +7,7 @@ summary = summarise(timeline)
 
 from trnlab.sim.timing.assumptions import Assumption, assumptions
 from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
+from trnlab.sim.timing.gang import time_gang
 from trnlab.sim.timing.summary import Summary, critical_path, summarise
 from trnlab.sim.timing.timer import time_program, time_routine
 
@@ -19,6 +20,7 @@ __all__ = [
     "critical_path",
     "dma_cost",
     "summarise",
+    "time_gang",
     "time_program",
     "time_routine",
     "work_cost",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,9 @@ def summarise(timeline: Timeline) -> Summary:
 
 
 def engine_use(timeline: Timeline) -> tuple[EngineUse, ...]:
-    """How much of the run each engine worked, and the DMA engines together."""
+    """How much of the run each engine worked, and the DMA engines together; of several cores, their mean."""
+    if timeline.cores > 1:
+        return _mean([engine_use(_of_core(timeline, core)) for core in range(timeline.cores)])
     t = timeline
     lanes = np.array([op.lanes for op in t.ops], np.int64)
     is_dma = lanes[t.op] > 0 if len(t) else np.zeros(0, np.bool_)
@@ -107,6 +109,25 @@ def engine_use(timeline: Timeline) -> tuple[EngineUse, ...]:
     busy = int((per_op * np.bincount(t.op, minlength=len(t.ops))).sum()) // DMA_ENGINES
     uses.append(_use("dma", int(is_dma.sum()), busy, moving, t.total))
     return tuple(uses)
+
+
+def _of_core(t: Timeline, core: int) -> Timeline:
+    """What one core did."""
+    mine = t.core_of() == core
+    columns = {name: column[mine] for name, column in t.columns().items() if name != "call"}
+    return replace(t, calls=(), call=np.zeros(int(mine.sum()), np.int32), **columns)
+
+
+def _mean(uses: list[tuple[EngineUse, ...]]) -> tuple[EngineUse, ...]:
+    """The use of the same engines of several cores, in the mean; instructions are added."""
+    n = len(uses)
+    return tuple(
+        EngineUse(
+            one[0].name, sum(u.instructions for u in one), sum(u.busy for u in one) // n,
+            sum(u.active for u in one) // n, sum(u.share for u in one) / n,
+        )
+        for one in zip(*uses)
+    )  # fmt: skip
 
 
 def _use(name: str, count: int, busy: int, active: int, total: int) -> EngineUse:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,17 +28,17 @@ def time_program(
     begins, in picoseconds from the start of the program; without it the array always runs at full rate.
     """
     plans = [plan(routine, chip) for routine in program.routines]
-    out = _Columns(program.num_instructions)
-    startup = _startup(chip, profiled)
+    out = Columns(program.num_instructions)
+    startup = startup_of(chip, profiled)
     clocks = order.Clocks(startup)
-    clocks.engine_free[Engine.GPSIMD] += _ps(chip.sync.gpsimd_start.value)
-    rate = _HalfRate.of(chip, window_phase)
+    clocks.engine_free[Engine.GPSIMD] += to_ps(chip.sync.gpsimd_start.value)
+    rate = HalfRate.of(chip, window_phase)
     clocks.window[order.WINDOW_END] = window_phase or 0
     memories = Memories(program, plans, chip)
     first = 0
     for call, routine in program:
         slots = memories.enter(call, routine)
-        _run(plans[call.routine], first, clocks, slots, out, chip, rate)
+        run(plans[call.routine], first, clocks, slots, out, chip, rate)
         memories.leave(call, routine, slots)
         first += len(routine)
     return _timeline(program, chip, plans, out, startup)
@@ -58,7 +58,7 @@ def time_routine(
     return time_program(program, chip, profiled=profiled, window_phase=window_phase)
 
 
-class _HalfRate(NamedTuple):
+class HalfRate(NamedTuple):
     """The clock control of the PE array in picoseconds; all zero when it is not modelled."""
 
     window: int = 0
@@ -66,16 +66,16 @@ class _HalfRate(NamedTuple):
     cool_below: int = 0
 
     @classmethod
-    def of(cls, chip: Chip, phase: int | None) -> _HalfRate:
+    def of(cls, chip: Chip, phase: int | None) -> HalfRate:
         """That of a chip."""
         if phase is None:
             return cls()
         pe = chip.tensor
         window = pe.rate_window.value
-        return cls(_ps(window), _ps(window * pe.warm_above.value), _ps(window * pe.cool_below.value))
+        return cls(to_ps(window), to_ps(window * pe.warm_above.value), to_ps(window * pe.cool_below.value))
 
 
-class _Columns:
+class Columns:
     """The columns that the pass fills."""
 
     def __init__(self, count: int) -> None:
@@ -84,9 +84,10 @@ class _Columns:
         self.cause = np.empty(count, np.int8)
 
 
-def _run(
-    p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: _Columns, chip: Chip, rate: _HalfRate
+def run(
+    p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: Columns, chip: Chip, rate: HalfRate
 ) -> None:
+    """Time the instructions of `p`, whose rows of the timeline begin at `first`."""
     here = slice(first, first + len(p.row_of))
     order.run(
         p.rows,
@@ -96,10 +97,10 @@ def _run(
         p.slot_last,
         p.access,
         first,
-        _ps(chip.sync.semaphore.value),
-        _ps(chip.dma.queue_interval.value),
-        _ps(chip.dma.completion.value),
-        _ps(chip.scalar.table_load.value),
+        to_ps(chip.sync.semaphore.value),
+        to_ps(chip.dma.queue_interval.value),
+        to_ps(chip.dma.completion.value),
+        to_ps(chip.scalar.table_load.value),
         rate.window,
         rate.warm_above,
         rate.cool_below,
@@ -132,12 +133,12 @@ def _run(
     )
 
 
-def _startup(chip: Chip, profiled: bool) -> int:
+def startup_of(chip: Chip, profiled: bool) -> int:
     """When the first instruction may start."""
-    return _ps(chip.sync.program_start.value + (chip.sync.profiler.value if profiled else 0))
+    return to_ps(chip.sync.program_start.value + (chip.sync.profiler.value if profiled else 0))
 
 
-def _timeline(program: Program, chip: Chip, plans: list[Plan], out: _Columns, startup: int) -> Timeline:
+def _timeline(program: Program, chip: Chip, plans: list[Plan], out: Columns, startup: int) -> Timeline:
     last = int(out.done.max()) if len(out.done) else startup
     base = np.cumsum([0, *(len(p.ops) for p in plans)])
     calls, engines, ops, first = [], [], [], 0
@@ -149,9 +150,9 @@ def _timeline(program: Program, chip: Chip, plans: list[Plan], out: _Columns, st
     return Timeline(
         name=program.name,
         target=chip.name,
-        total=last + _ps(chip.sync.program_end.value),
+        total=last + to_ps(chip.sync.program_end.value),
         startup=startup,
-        completion=_ps(chip.dma.completion.value),
+        completion=to_ps(chip.dma.completion.value),
         ops=tuple(op for p in plans for op in p.ops),
         calls=tuple(calls),
         start=out.start,
@@ -163,18 +164,24 @@ def _timeline(program: Program, chip: Chip, plans: list[Plan], out: _Columns, st
         held=out.held,
         engine=np.concatenate(engines) if engines else np.empty(0, np.int8),
         op=np.concatenate(ops) if ops else np.empty(0, np.int32),
-        meta={
-            "chip": chip.title,
-            "peak_flops": {name: chip.peak_flops(name) for name in ("bfloat16", "float32")},
-            "hbm_bandwidth": chip.hbm.bandwidth.value,
-        },
+        meta=about(chip),
         call=np.repeat(np.arange(len(calls), dtype=np.int32), [c.count for c in calls]),
     )
+
+
+def about(chip: Chip) -> dict[str, Any]:
+    """What a timeline says of its chip: the name, and figures for rooflines."""
+    return {
+        "chip": chip.title,
+        "peak_flops": {name: chip.peak_flops(name) for name in ("bfloat16", "float32")},
+        "hbm_bandwidth": chip.hbm.bandwidth.value,
+    }
 
 
 def _place(loc: Location | None) -> str:
     return "" if loc is None else str(loc)
 
 
-def _ps(ns: float) -> int:
+def to_ps(ns: float) -> int:
+    """Whole picoseconds."""
     return round(ns * PS_PER_NS)

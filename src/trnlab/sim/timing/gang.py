@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of a gang: each core's stream passes through the timer by itself, aligned where cores meet.
+
+At a barrier or an exchange all wait for the last: its instruction starts at one time on every core. A collective is
+only triggered by the engine, which goes on; data flow once the last has triggered it. HBM is timed as the share that
+each core has when all cores of the chip are at work, so that two cores of a stack need no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.isa.base import Engine
+from trnlab.program.gang import Event, Gang, Member, meeting
+from trnlab.program.routine import Call, Program, Tensor
+from trnlab.sim.timing import order
+from trnlab.sim.timing.memory import Memories
+from trnlab.sim.timing.order import Clocks, Slots
+from trnlab.sim.timing.plan import Plan, plan
+from trnlab.sim.timing.timer import Columns, HalfRate, about, run, startup_of, to_ps
+from trnlab.timeline import CAUSES, CallInfo, Timeline
+
+_PEER = CAUSES.index("peer")
+
+
+def time_gang(gang: Gang, chip: Chip, *, profiled: bool = False) -> Timeline:
+    """When each instruction of each core starts and ends, as one timeline: a call for each core, one after the other.
+
+    The same gang gives the same timeline, always. The total is that of the core that ends last.
+    """
+    startup = startup_of(chip, profiled)
+    out = Columns(gang.num_instructions)
+    streams, first = [], 0
+    for member in gang.members:
+        streams.append(_Stream(member, first, chip, startup, out))
+        first += len(member.routine)
+    for event in gang.events:
+        for m, at in zip(event.members, event.at):
+            streams[m].advance(at)
+        _meet([streams[m] for m in event.members], event)
+    for stream in streams:
+        stream.advance(len(stream.member.routine))
+    return _timeline(gang, chip, streams, out, startup)
+
+
+class _Stream:
+    """One core on its way: its clocks, its slots, and how far it has come. first: its first row of the timeline."""
+
+    def __init__(self, member: Member, first: int, chip: Chip, startup: int, out: Columns) -> None:
+        self.member, self.first, self.chip, self.out = member, first, chip, out
+        self.plan = plan(member.routine, chip)
+        self.clocks = Clocks(startup)
+        self.clocks.engine_free[Engine.GPSIMD] += to_ps(chip.sync.gpsimd_start.value)
+        self.slots = _at_rest(member, self.plan, chip)
+        self.at = 0
+
+    def advance(self, last: int) -> None:
+        """Time the instructions up to `last`."""
+        if self.at < last:
+            part = _part(self.plan, self.at, last)
+            run(part, self.first + self.at, self.clocks, self.slots, self.out, self.chip, HalfRate())
+        self.at = last
+
+    def ready(self) -> int:
+        """When the next instruction could start if it waited for nobody else."""
+        row = self.plan.rows[self.plan.row_of[self.at]]
+        who = order.DMA if row[order.RING] >= 0 else int(row[order.ENGINE])
+        semaphore = to_ps(self.chip.sync.semaphore.value)
+        t = int(self.clocks.engine_free[row[order.ENGINE]])
+        others = [c for c in range(order.CLASSES) if c != who or who == order.DMA]
+        for slots, access in self.operands():
+            written = self.slots.write[slots]
+            if not access & order.READ and who != order.DMA:
+                written = written[self.slots.writer[slots] != who]
+            t = max(t, int(written.max(initial=order.NEVER)) + semaphore)
+            if access & order.WRITE:
+                t = max(t, int(self.slots.read[slots][:, others].max(initial=order.NEVER)) + semaphore)
+        return t
+
+    def operands(self) -> list[tuple[slice, int]]:
+        """Slots and access of each operand of the next instruction."""
+        p = self.plan
+        rows = range(int(p.first_operand[self.at]), int(p.first_operand[self.at + 1]))
+        return [(slice(int(p.slot_first[k]), int(p.slot_last[k]) + 1), int(p.access[k])) for k in rows]
+
+    def not_before(self, t: int) -> None:
+        """Hold the engine of the next instruction until `t`."""
+        engine = self.plan.rows[self.plan.row_of[self.at]][order.ENGINE]
+        self.clocks.engine_free[engine] = max(int(self.clocks.engine_free[engine]), t)
+
+    def finish_at(self, i: int, begin: int, done: int) -> None:
+        """Let instruction i of the stream, the last one timed, move data from `begin` on and be done at `done`."""
+        self.at = i
+        row = self.plan.rows[self.plan.row_of[i]]
+        engine = int(row[order.ENGINE])
+        for slots, access in self.operands():
+            if access & order.READ:
+                read = self.slots.read[slots, engine]
+                np.maximum(read, done, out=read)
+            if access & order.WRITE:
+                self.slots.write[slots] = done
+        self.out.begin[self.first + i], self.out.done[self.first + i] = begin, done
+        self.at = i + 1
+
+
+def _meet(streams: Sequence[_Stream], event: Event) -> None:
+    """Time the sides of one event."""
+    ready = [stream.ready() for stream in streams]
+    last = int(np.argmax(ready))
+    latest = streams[last].first + event.at[last]
+    instr = meeting(streams[0].member.routine, event.at[0])
+    assert instr is not None
+    for stream, t, at in zip(streams, ready, event.at):
+        if not instr.asynchronous:
+            stream.not_before(ready[last])
+        stream.advance(at + 1)
+        row = stream.first + at
+        if instr.asynchronous:
+            late = ready[last] - t
+            stream.finish_at(at, int(stream.out.end[row]) + late, int(stream.out.done[row]) + late)
+            stream.out.held[row] = latest if late else -1
+        elif t < ready[last]:
+            stream.out.blocker[row], stream.out.cause[row] = latest, _PEER
+
+
+def _part(p: Plan, first: int, last: int) -> Plan:
+    """Instructions [first, last) of a plan."""
+    return replace(p, row_of=p.row_of[first:last], first_operand=p.first_operand[first : last + 1])
+
+
+def _at_rest(member: Member, p: Plan, chip: Chip) -> Slots:
+    """The slots of a stream whose parameters are at rest in HBM."""
+    routine = member.routine
+    buffers = [routine.buffers[i] for i in routine.params]
+    tensors = tuple(Tensor(b.id, b.name, b.shape, b.dtype, b.nbytes, "input") for b in buffers)
+    call = Call(0, tuple(t.id for t in tensors), label=routine.name)
+    program = Program(routine.name, routine.target, (routine,), tensors, (call,), call.args, ())
+    return Memories(program, [p], chip).enter(call, routine)
+
+
+def _timeline(gang: Gang, chip: Chip, streams: Sequence[_Stream], out: Columns, startup: int) -> Timeline:
+    base = np.cumsum([0, *(len(s.plan.ops) for s in streams)])
+    counts = [len(s.member.routine) for s in streams]
+    ops = [s.plan.row_of + np.int32(first) for s, first in zip(streams, base)]
+    return Timeline(
+        name=gang.name,
+        target=chip.name,
+        total=(int(out.done.max()) if len(out.done) else startup) + to_ps(chip.sync.program_end.value),
+        startup=startup,
+        completion=to_ps(chip.dma.completion.value),
+        ops=tuple(op for s in streams for op in s.plan.ops),
+        calls=tuple(
+            CallInfo(str(s.member.place), s.member.routine.name, s.first, n, core=core)
+            for core, (s, n) in enumerate(zip(streams, counts))
+        ),
+        start=out.start,
+        end=out.end,
+        begin=out.begin,
+        done=out.done,
+        blocker=out.blocker,
+        cause=out.cause,
+        held=out.held,
+        engine=np.concatenate([s.member.routine.engine for s in streams]),
+        op=np.concatenate(ops),
+        call=np.repeat(np.arange(len(streams), dtype=np.int32), counts),
+        meta=about(chip),
+    )
