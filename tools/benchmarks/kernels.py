@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of the kernel language: how fast they are recorded, checked and executed.
 
-With NKI_SAMPLES naming a checkout of aws-neuron/nki-samples (3a99c91, which has both kernels), its own tiled matmul and
+With NKI_SAMPLES naming a checkout of aws-neuron/nki-samples (3a99c91, which has both), its own tiled matmul and
 flash attention are measured; otherwise kernels of the same tiling that are written out here.
 """
 
