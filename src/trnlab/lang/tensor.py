@@ -184,7 +184,11 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Self:
         """Index with integers, slices, `...` and windows, as NumPy would; nothing is clamped."""
-        keys = self._expand(key if isinstance(key, tuple) else (key,))
+        given = key if isinstance(key, tuple) else (key,)
+        view = self._window(given)
+        if view is not None:
+            return view
+        keys = self._expand(given)
         if self.indirect_rows is not None and keys[0] != slice(None):
             refuse("rows chosen at run time cannot be sliced", limit="all of dimension 0", got=keys[0],
                    remedy="slice the index instead", code="TRN410")  # fmt: skip
@@ -201,6 +205,22 @@ class Tensor:
             shape.append(1)
             strides.append(1)
         return self._like(tuple(shape), tuple(strides), offset)
+
+    def _window(self, keys: tuple[Any, ...]) -> Self | None:
+        """The view that one slice a dimension selects, which is how kernels mostly index; None for other keys."""
+        if len(keys) != len(self.shape) or self._indirect is not None:
+            return None
+        offset, shape = self.offset, []
+        for key, count, step in zip(keys, self.shape, self.strides):
+            if key.__class__ is not slice or key.step is not None:
+                return None
+            start = 0 if key.start is None else key.start
+            stop = count if key.stop is None else key.stop
+            if start.__class__ is not int or stop.__class__ is not int or not 0 <= start < stop <= count:
+                return None
+            offset += start * step
+            shape.append(stop - start)
+        return self._like(tuple(shape), self.strides, offset)
 
     def _expand(self, keys: tuple[Any, ...]) -> list[Any]:
         ndim = len(self.shape)

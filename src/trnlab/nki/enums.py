@@ -81,4 +81,6 @@ _ENGINES = {
 
 def chip_engine(choice: engine | None) -> Engine | None:
     """The chip's engine, or None where the choice is open."""
-    return _ENGINES.get(choice) if choice is not None else None
+    if choice is None or choice is engine.unknown:
+        return None
+    return _ENGINES.get(choice)

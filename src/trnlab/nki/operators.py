@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from trnlab.isa.activations import ACTIVATIONS
@@ -19,6 +20,7 @@ def _bare(op: Any) -> str:
     return str(name).removesuffix("_")
 
 
+@lru_cache(maxsize=1024)
 def alu_name(op: Any) -> str:
     """The ALU operator of `op`. Raises ConstraintError for what is none."""
     name = _bare(op)
@@ -35,6 +37,7 @@ def optional_alu_name(op: Any) -> str | None:
     return None if op is None else alu_name(op)
 
 
+@lru_cache(maxsize=1024)
 def function_name(op: Any) -> str:
     """The activation function of `op`. Raises ConstraintError for what is none."""
     name = _bare(op)
