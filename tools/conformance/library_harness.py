@@ -2,10 +2,10 @@
 """A pytest plugin that runs nki-library's own tests here: stand-ins for its harness, and a process for each case.
 
 The library's test harness has a mode for a CPU simulator (`--test-mode simulation`), whose only border to the
-simulator is the module `test.utils.simulation_setup`. This file takes its place: kernels go to trnlab, and what they
-return goes back to the harness, which compares it with the tests' own goldens and tolerances. Besides, the harness
-imports packages that talk to machines and clouds; none of them is called in that mode, so empty stand-ins do. Nothing
-of `nki` is stood in for.
+simulator is the module `test.utils.simulation_setup` (and `kernel_tracer` for cases that are only compiled). This
+file takes its place: kernels go to trnlab, and what they return goes back to the harness, which compares it with the
+tests' own goldens and tolerances. Besides, the harness imports packages that talk to machines and clouds; none of
+them is called in that mode, so empty stand-ins do. Nothing of `nki` is stood in for.
 
 Chosen are the cases that the tests mark `fast`, and of every other test function the smallest case. Each runs in a
 forked process under limits of time and memory; a line of JSON per case goes to the file that the environment names.
@@ -40,7 +40,7 @@ ABSENT = (
     "aws_embedded_metrics", "boto3", "botocore", "fabric2", "invoke", "pandas", "paramiko",
     "plotext", "pytest_html", "test.utils.perf_analysis_private", "test.utils.scripts",
 )  # fmt: skip
-BORDER = "test.utils.simulation_setup"
+BORDER = ("test.utils.simulation_setup", "test.utils.kernel_tracer")
 REACHED: list[Any] = []  # what the harness has asked to run
 OPTIONS: dict[str, Any] = json.loads(os.environ.get("TRNLAB_CONFORMANCE", "{}"))
 
@@ -76,7 +76,7 @@ def install() -> None:
     """Put the stand-ins in place; packages that are really here win."""
     trnlab.nki.install_imports(override=True)
     sys.meta_path.append(_StandIns())
-    sys.modules[BORDER] = sys.modules[__name__]
+    sys.modules |= dict.fromkeys(BORDER, sys.modules[__name__])
     if importlib.util.find_spec("attr") is None:
         sys.modules["attr"] = dataclasses  # the harness takes only `dataclass` from it
 
@@ -91,15 +91,28 @@ def skip_slow_simulation_tests(items: list[Any], marker: Any) -> None:
     """None is skipped."""
 
 
+def trace_kernel(case: Any = None, **rest: Any) -> None:
+    """Record a case that the tests only compile (`test.utils.kernel_tracer`)."""
+    case = case or rest["kernel_under_test"]
+    REACHED.append(case)
+    _kernel(case).trace(**_inputs(case))
+
+
+def _kernel(case: Any) -> Any:
+    os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = case.compiler_input.platform_target.get_nc_gen()
+    return trnlab.nki.simulate(case.kernel_func)[case.compiler_input.logical_nc_config]
+
+
+def _inputs(case: Any) -> dict[str, Any]:
+    return {name.removesuffix(".must_alias_input"): value for name, value in (case.kernel_input or {}).items()}
+
+
 def run_simulator_inference(case: Any) -> dict[str, Any]:
     """Outputs of a case (a `KernelArgs` of the harness) by name, in the formats of its goldens."""
     REACHED.append(case)
     if case.inference_args.collective_ranks > 1:
         raise NotImplementedError(f"a case on {case.inference_args.collective_ranks} ranks")
-    os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = case.compiler_input.platform_target.get_nc_gen()
-    inputs = {name.removesuffix(".must_alias_input"): value for name, value in (case.kernel_input or {}).items()}
-    cores = case.compiler_input.logical_nc_config
-    result = trnlab.nki.simulate(case.kernel_func)[cores](**inputs)
+    result = _kernel(case)(**_inputs(case))
     results = [] if result is None else list(result) if isinstance(result, (list, tuple)) else [result]
     golden = case.validation_args.golden_output
     wanted = getattr(golden, "output_ndarray", golden)
