@@ -9,8 +9,10 @@ meet. Where no stream can go on, the meeting that cannot happen is an error, not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from trnlab import isa
 from trnlab.errors import ConstraintError, Location
 from trnlab.isa.meeting import Meeting, Place, Side
 from trnlab.numerics.dtypes import BY_CODE
-from trnlab.program.routine import COL, Attrs, Routine
+from trnlab.program.routine import COL, Routine
 
 _COUNTS = [COL[f"count{d}"] for d in range(4)]
 
@@ -57,7 +59,7 @@ class Gang:
 
 def gang_of(name: str, members: Sequence[Member]) -> Gang | None:
     """A gang with its events, or None for one core that never meets. Raises what `match` raises."""
-    if len(members) == 1 and not _points(members[0].routine):
+    if len(members) == 1 and not points(members[0].routine):
         return None
     return Gang(name, members[0].routine.target, tuple(members), match(members))
 
@@ -68,7 +70,51 @@ def match(members: Sequence[Member]) -> tuple[Event, ...]:
     Raises ConstraintError, naming the lines of two sides: TRN440 for a meeting that one side never comes to, TRN441
     for sides that do not fit together.
     """
-    return _Matcher(members).run()
+    matcher = Matcher([member.place for member in members], members[0].routine.target)
+    for m, member in enumerate(members):
+        matcher.add(m, meetings(member.routine, member.place))
+        matcher.finish(m)
+    events = tuple(matcher.advance())
+    matcher.check_end()
+    return events
+
+
+@dataclass(frozen=True)
+class Point:
+    """A member's side of a meeting: instruction `at` of its stream. places: all that take part, in order."""
+
+    at: int
+    instr: Meeting
+    places: tuple[Place, ...]
+    side: Side
+    where: Location | None
+
+    @property
+    def key(self) -> object:
+        """What sides of one meeting have in common."""
+        return self.instr.opcode, self.places, self.instr.key(self.side.attrs)
+
+
+def meetings(routine: Routine, place: Place, first: int = 0) -> list[Point]:
+    """The meetings of a stream, or of the part of a stream that begins with instruction `first`."""
+    found = []
+    for i in points(routine):
+        instr, side = meeting(routine, i), side_of(routine, i)
+        assert instr is not None
+        places = tuple(sorted(instr.places(side.attrs, place)))
+        found.append(Point(first + i, instr, places, side, where(routine, i)))
+    return found
+
+
+def points(routine: Routine) -> list[int]:
+    """The instructions of a stream that are meetings."""
+    found: list[int] = np.flatnonzero(np.isin(routine.opcode, _meeting_codes())).tolist()
+    return found
+
+
+@cache
+def _meeting_codes() -> tuple[int, ...]:
+    return tuple(code for code, instr in isa.BY_OPCODE.items() if isinstance(instr, Meeting))
 
 
 def meeting(routine: Routine, i: int) -> Meeting | None:
@@ -77,10 +123,9 @@ def meeting(routine: Routine, i: int) -> Meeting | None:
     return instr if isinstance(instr, Meeting) else None
 
 
-def attributes(routine: Routine, i: int) -> dict[str, object]:
+def attributes(routine: Routine, i: int) -> dict[str, Any]:
     """Attributes of instruction i."""
-    found: Attrs = routine.attr_table[int(routine.attr[i])]
-    return dict(found)
+    return dict(routine.attr_table[int(routine.attr[i])])
 
 
 def where(routine: Routine, i: int) -> Location | None:
@@ -88,7 +133,7 @@ def where(routine: Routine, i: int) -> Location | None:
     return routine.locs[int(routine.loc[i])]
 
 
-def side(routine: Routine, i: int) -> Side:
+def side_of(routine: Routine, i: int) -> Side:
     """What meeting instruction i of a stream brings along."""
     instr = isa.BY_OPCODE[int(routine.opcode[i])]
     shapes = {}
@@ -99,139 +144,118 @@ def side(routine: Routine, i: int) -> Side:
     return Side(attributes(routine, i), shapes)
 
 
-def _points(routine: Routine) -> list[int]:
-    """The meeting instructions of a stream."""
-    codes = [code for code, instr in isa.BY_OPCODE.items() if isinstance(instr, Meeting)]
-    points: list[int] = np.flatnonzero(np.isin(routine.opcode, codes)).tolist()
-    return points
+class Matcher:
+    """Streams in turns, each up to its next meeting. Streams may grow between calls of `advance`."""
 
+    def __init__(self, places: Sequence[Place], target: str) -> None:
+        self.places, self.target = places, target
+        self.index = {place: m for m, place in enumerate(places)}
+        self.points: list[list[Point]] = [[] for _ in places]
+        self.turn = [0] * len(places)  # meetings that the member has left behind
+        self.ended = [False] * len(places)
 
-class _Matcher:
-    """Streams in turns. `turn[m]` counts the meetings that member m has left behind."""
+    def add(self, m: int, more: Sequence[Point]) -> None:
+        """Further meetings of a member."""
+        self.points[m].extend(more)
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members = members
-        self.index = {member.place: m for m, member in enumerate(members)}
-        self.points = [_points(member.routine) for member in members]
-        self.turn = [0] * len(members)
-        self.events: list[Event] = []
+    def finish(self, m: int) -> None:
+        """A member's stream is complete."""
+        self.ended[m] = True
 
-    def run(self) -> tuple[Event, ...]:
+    def next(self, m: int) -> Point | None:
+        """The next meeting of a member, as far as its stream is known."""
+        return self.points[m][self.turn[m]] if self.turn[m] < len(self.points[m]) else None
+
+    def advance(self) -> list[Event]:
+        """The meetings that can happen now, in order. Raises ConstraintError for sides that do not fit."""
+        events: list[Event] = []
         moved = True
         while moved:
             moved = False
-            for m in range(len(self.members)):
-                while self._advance(m):
+            for m in range(len(self.places)):
+                while self._pass(m, events):
                     moved = True
-        stuck = [m for m in range(len(self.members)) if self._next(m) is not None]
-        if stuck:
-            raise self._never_met(stuck)
-        return tuple(self.events)
+        return events
 
-    def _next(self, m: int) -> int | None:
-        """The next meeting of a member, or None at its end."""
-        return self.points[m][self.turn[m]] if self.turn[m] < len(self.points[m]) else None
+    def absent(self, m: int) -> list[int]:
+        """Members that the next meeting of `m` waits for and whose streams may still come to it."""
+        point = self.next(m)
+        others = [self.index.get(place) for place in point.places] if point else []
+        return [o for o in others if o is not None and self.next(o) is None and not self.ended[o]]
 
-    def _advance(self, m: int) -> bool:
+    def check_end(self) -> None:
+        """Raises ConstraintError when a member is left waiting."""
+        for m in range(len(self.places)):
+            point = self.next(m)
+            if point is not None:
+                raise self._never_met(m, point)
+
+    def _pass(self, m: int, events: list[Event]) -> bool:
         """Let a member have its next meeting if all others that it needs have come."""
-        at = self._next(m)
-        if at is None:
+        point = self.next(m)
+        if point is None:
             return False
-        sides = self._sides(m, at)
-        if any(other is None or not self._same(m, at, other) for other in sides):
+        met = [self.index.get(place) for place in point.places]
+        sides = [self.next(other) if other is not None else None for other in met]
+        if any(side is None or side.key != point.key for side in sides):
             return False
-        met = sorted(other for other in sides if other is not None)
         if met:
-            self._check(met)
-            self.events.append(Event(tuple(met), tuple(self.points[o][self.turn[o]] for o in met)))
+            self._check([side for side in sides if side is not None], point)
+            members = tuple(other for other in met if other is not None)
+            events.append(Event(members, tuple(side.at for side in sides if side is not None)))
         for other in met or [m]:
+            assert other is not None
             self.turn[other] += 1
         return True
 
-    def _sides(self, m: int, at: int) -> list[int | None]:
-        """Members that take part in a meeting; None for a place that the gang does not have."""
-        routine = self.members[m].routine
-        instr = meeting(routine, at)
-        assert instr is not None
-        places = instr.places(attributes(routine, at), self.members[m].place)
-        return [self.index.get(place) for place in sorted(places)]
-
-    def _same(self, m: int, at: int, other: int) -> bool:
-        """Whether another member stands at the other side of this meeting."""
-        mine, there = self.members[m].routine, self._next(other)
-        if there is None:
-            return False
-        theirs = self.members[other].routine
-        if mine.opcode[at] != theirs.opcode[there]:
-            return False
-        instr = meeting(mine, at)
-        assert instr is not None
-        same_key = instr.key(attributes(mine, at)) == instr.key(attributes(theirs, there))
-        return same_key and self._sides(m, at) == self._sides(other, there)
-
-    def _check(self, met: list[int]) -> None:
+    def _check(self, sides: list[Point], point: Point) -> None:
         """The sides fit together."""
-        at = [self.points[m][self.turn[m]] for m in met]
-        instr = meeting(self.members[met[0]].routine, at[0])
-        assert instr is not None
-        sides = {self.members[m].place: side(self.members[m].routine, i) for m, i in zip(met, at)}
-        wrong = instr.disagreement(sides)
+        by_place = dict(zip(point.places, sides))
+        wrong = point.instr.disagreement({place: side.side for place, side in by_place.items()})
         if wrong is None:
             return
         here, there, mine, theirs = wrong
-        m, other = self.index[here], self.index[there]
         raise ConstraintError(
-            f"{instr.name}: the two sides do not fit together", code="TRN441",
-            where=self._line(m, self.points[m][self.turn[m]]), limit=f"{here} {mine}",
-            got=f"{there} {theirs}, at {self._line(other, self.points[other][self.turn[other]])}",
-            chip=self.members[m].routine.target, remedy="let both sides say the same shape, format and direction",
+            f"{point.instr.name}: the two sides do not fit together", code="TRN441", where=by_place[here].where,
+            limit=f"{here} {mine}", got=f"{there} {theirs}, at {by_place[there].where}", chip=self.target,
+            remedy="let both sides say the same shape, format and direction",
         )  # fmt: skip
 
-    def _never_met(self, stuck: list[int]) -> ConstraintError:
-        """The first member that waits, and what keeps one it waits for."""
-        m = stuck[0]
-        at = self._next(m)
-        assert at is not None
-        instr = meeting(self.members[m].routine, at)
-        assert instr is not None
-        places = sorted(instr.places(attributes(self.members[m].routine, at), self.members[m].place))
-        late = next(p for p in places if self.index.get(p) is None or not self._same(m, at, self.index[p]))
+    def _never_met(self, m: int, point: Point) -> ConstraintError:
+        """A member that waits, and what keeps one that it waits for."""
+        late = next(place for place in point.places if not self._is_at(place, point))
         return ConstraintError(
-            f"{instr.name}: {self.members[m].place} waits for {late}, which never comes here", code="TRN440",
-            where=self._line(m, at), limit=f"the same {instr.name} on {', '.join(map(str, places))}",
-            got=self._whereabouts(late), chip=self.members[m].routine.target, remedy=self._remedy(late),
+            f"{point.instr.name}: {self.places[m]} waits for {late}, which never comes here", code="TRN440",
+            where=point.where, limit=f"the same {point.instr.name} on {', '.join(map(str, point.places))}",
+            got=self._whereabouts(late), chip=self.target, remedy=self._remedy(late),
         )  # fmt: skip
+
+    def _is_at(self, place: Place, point: Point) -> bool:
+        m = self.index.get(place)
+        there = self.next(m) if m is not None else None
+        return there is not None and there.key == point.key
 
     def _whereabouts(self, place: Place) -> str:
         """Where a member that does not come has gone."""
         m = self.index.get(place)
         if m is None:
             return f"the kernel runs without {place}"
-        at = self._next(m)
-        if at is None:
-            last = f" after {self._meetings(m)}" if self.points[m] else ""
-            return f"{place} reached the end of the kernel{last}"
-        instr = meeting(self.members[m].routine, at)
-        assert instr is not None
-        attrs = attributes(self.members[m].routine, at)
-        return f"{place} waits at {instr.name} ({_spoken(attrs)}), at {self._line(m, at)}"
-
-    def _meetings(self, m: int) -> str:
-        last = self.points[m][-1]
-        instr = meeting(self.members[m].routine, last)
-        assert instr is not None
-        return f"{len(self.points[m])} meetings, the last {instr.name} at {self._line(m, last)}"
+        point = self.next(m)
+        if point is not None:
+            return f"{place} waits at {point.instr.name} ({_spoken(point.side.attrs)}), at {point.where}"
+        if not self.points[m]:
+            return f"{place} reached the end of the kernel"
+        count, last = len(self.points[m]), self.points[m][-1]
+        end = f"{place} reached the end of the kernel"
+        return f"{end} after {count} meetings, the last {last.instr.name} at {last.where}"
 
     def _remedy(self, place: Place) -> str:
         if place in self.index:
             return "let every core come to the same meetings in the same order: move it out of the condition"
-        if place.rank and not any(p.rank for p in self.index):
+        if place.rank not in {known.rank for known in self.places}:
             return "run the kernel on simulated ranks, nki.simulate(kernel, ranks=N), or name ranks that exist"
         return "launch the kernel on two cores, kernel[2](...), or leave the meeting out where nl.num_programs() is 1"
 
-    def _line(self, m: int, at: int) -> Location | None:
-        return where(self.members[m].routine, at)
 
-
-def _spoken(attrs: dict[str, object]) -> str:
+def _spoken(attrs: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in attrs.items() if value is not None)

@@ -7,12 +7,13 @@ the last. Ranks have HBM tensors of their own; cores of a rank get the same arra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from trnlab.chips.spec import Chip
+from trnlab.isa.meeting import Meeting, Place
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import store
 from trnlab.program.gang import Event, Gang, attributes, meeting
@@ -22,7 +23,6 @@ from trnlab.sim.functional.meaning import as_read, operand_array
 
 Array = np.ndarray[Any, Any]
 Views = dict[str, tuple[Array, DType]]
-Advance = Callable[[int, int, int], None]  # member, first and last instruction
 
 
 class GangRun:
@@ -44,7 +44,7 @@ class GangRun:
         for event in self.gang.events:
             for member, at in zip(event.members, event.at):
                 self._advance(member, at)
-            self.meet(event)
+            self._meet(event)
         for m, member in enumerate(self.gang.members):
             self._advance(m, len(member.routine))
 
@@ -53,33 +53,35 @@ class GangRun:
             self.machines[m].advance(self.frames[m], self.at[m], last)
         self.at[m] = last
 
-    def meet(self, event: Event) -> None:
-        """Let the members of an event execute their sides; all read before any writes."""
-        sides = [self._views(m, at) for m, at in zip(event.members, event.at)]
+    def _meet(self, event: Event) -> None:
+        """Let the members of an event execute their sides."""
         places = [self.gang.members[m].place for m in event.members]
-        first = meeting(self.gang.members[event.members[0]].routine, event.at[0])
-        assert first is not None
-        arrays = {place: _read(views, first.moves_bits) for place, views in zip(places, sides)}
-        results = []
-        for place, m, at in zip(places, event.members, event.at):
-            routine = self.gang.members[m].routine
-            instr, attrs = meeting(routine, at), attributes(routine, at)
-            assert instr is not None
-            results.append(instr.meaning({**arrays[place], **instr.received(place, arrays, attrs)}, attrs))
+        meet([(p, self.frames[m], at) for p, m, at in zip(places, event.members, event.at)])
+        for m, at in zip(event.members, event.at):
             self.at[m] = at + 1
-        for views, result in zip(sides, results):
-            _write(views, result)
 
-    def _views(self, m: int, at: int) -> Views:
-        """The operands of an instruction, as writable arrays with their formats."""
-        frame, routine = self.frames[m], self.gang.members[m].routine
-        instr = meeting(routine, at)
-        assert instr is not None
-        views: Views = {}
-        for record in routine.operands[int(routine.first_operand[at]) : int(routine.first_operand[at + 1])]:
-            name = instr.operands[int(record[COL["role"]])].name
-            views[name] = operand_array(record, frame.base, frame.pitch)
-        return views
+
+def meet(sides: Sequence[tuple[Place, Frame, int]]) -> None:
+    """Execute all sides of a meeting, each an instruction of a frame: all read before any writes."""
+    instr = meeting(sides[0][1].routine, sides[0][2])
+    assert instr is not None
+    views = [_views(instr, frame, at) for _, frame, at in sides]
+    arrays = {place: _read(found, instr.moves_bits) for (place, _, _), found in zip(sides, views)}
+    results = []
+    for place, frame, at in sides:
+        attrs = attributes(frame.routine, at)
+        results.append(instr.meaning({**arrays[place], **instr.received(place, arrays, attrs)}, attrs))
+    for found, result in zip(views, results):
+        _write(found, result)
+
+
+def _views(instr: Meeting, frame: Frame, at: int) -> Views:
+    """The operands of an instruction, as writable arrays with their formats."""
+    routine, views = frame.routine, {}
+    for record in routine.operands[int(routine.first_operand[at]) : int(routine.first_operand[at + 1])]:
+        name = instr.operands[int(record[COL["role"]])].name
+        views[name] = operand_array(record, frame.base, frame.pitch)
+    return views
 
 
 def _read(views: Views, bits: bool) -> dict[str, Array]:
