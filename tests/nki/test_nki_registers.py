@@ -244,3 +244,33 @@ def test_a_run_time_offset_outside_may_be_skipped():
     np.testing.assert_array_equal(kernel(data, whole(1)), data[1:2])
     for outside in (-1, 3):
         np.testing.assert_array_equal(kernel(data, whole(outside)), np.zeros((1, 4)))
+
+
+@nki.jit
+def between(x, silent=False):
+    """Each core counts as far as the other said, twice."""
+    me = nl.program_id(0)
+    out = nl.ndarray(x.shape, dtype=nl.int32, buffer=nl.shared_hbm)
+    mine, got, acc = nl.load(x[me : me + 1]), nl.load(x[me : me + 1]), nl.zeros((1, 2), dtype=nl.int32)
+    other = {"send_to_rank": 1 - me, "recv_from_rank": 1 - me}
+    nisa.sendrecv(src=mine, dst=got, pipe_id=0, **other)
+    for _ in nl.dynamic_range(nisa.register_alloc(got[:, 0:1])):
+        nisa.tensor_tensor(dst=acc, data1=acc, data2=mine, op=nl.add)
+    if me == 0 or not silent:
+        nisa.sendrecv(src=acc, dst=got, pipe_id=1, **other)
+    for _ in nl.dynamic_range(nisa.register_alloc(got[:, 1:2])):
+        nisa.tensor_scalar(dst=acc, data=acc, op0=nl.add, operand0=1)
+    nisa.dma_copy(dst=out[me : me + 1], src=acc)
+    return out
+
+
+def test_values_that_come_from_the_other_core_are_known_too():
+    x = np.array([[2, 3], [3, 5]], np.int32)
+    sums = x * x[::-1, :1]
+    np.testing.assert_array_equal(between[2](x), sums + sums[::-1, 1:])
+
+
+def test_a_core_that_waits_for_nobody_while_it_is_recorded_is_an_error():
+    with pytest.raises(ConstraintError) as caught:
+        between[2](np.array([[2, 3], [3, 5]], np.int32), silent=True)
+    assert caught.value.code == "TRN440"

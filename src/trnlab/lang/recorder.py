@@ -52,6 +52,13 @@ def recording() -> bool:
     return bool(_active)
 
 
+def exchange_active(stack: list[Recorder]) -> list[Recorder]:
+    """Let the operations that follow go to the last of other recorders; returns those that were active before."""
+    before = list(_active)
+    _active[:] = stack
+    return before
+
+
 @dataclass(eq=False)
 class Recorder:
     """Records one program (one point of the launch grid) of a kernel.
@@ -242,6 +249,10 @@ class Recorder:
             error.chip = error.chip or self.chip.name
             raise
         self._last = (name, engine, arguments)
+
+    def wrote(self, value: Tensor) -> bool:
+        """Whether the last instruction wrote to this very view, to which the recorder then refers."""
+        return self._last is not None and self._last[2].get("dst") is value
 
     def take_back(self, value: Tensor) -> tuple[str, Engine | None, dict[str, Any]] | None:
         """Retract the last instruction if `value` is all that it wrote; returns its name, engine and arguments."""

@@ -52,7 +52,8 @@ def _rows(instruction: str, engine: Engine | None, sides: dict[str, Tensor], **o
     name, rows = picked[0]
     assert rows is not None
     side = {} if instruction == "dma_transpose" else {"indirect": name.rstrip("0")}
-    current().emit(instruction, engine=Engine.GPSIMD, **sides, index=rows.index, **side, **options)
+    arguments: dict[str, Any] = {**sides, **side, **options}
+    current().emit(instruction, engine=Engine.GPSIMD, index=rows.index, **arguments)
 
 
 def transfers(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -116,8 +117,8 @@ def dma_compute(dst: Tensor, srcs: Sequence[Tensor], reduce_op: str, **options: 
                remedy="split the sum", code="TRN411")  # fmt: skip
     if all(t.indirect_rows is None for t in (dst, *srcs)):
         options.pop("oob_mode", None)
-        sources = {f"src{i}": src for i, src in enumerate(srcs)}
-        current().emit("dma_compute", dst=dst, **sources, reduce_op=reduce_op, **options)
+        options |= {f"src{i}": src for i, src in enumerate(srcs)}
+        current().emit("dma_compute", dst=dst, reduce_op=reduce_op, **options)
         return
     others = [src for src in srcs if not _same(src, dst)]
     if len(srcs) != 2 or len(others) != 1:

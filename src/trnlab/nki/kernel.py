@@ -26,9 +26,10 @@ from trnlab.lang.recorder import Recorder, recording
 from trnlab.lang.tensor import Tensor
 from trnlab.nki import checking
 from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
+from trnlab.nki.company import Company
 from trnlab.nki.frameworks import LEFT, TAKERS
 from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
-from trnlab.nki.live import Shadow, content_of, copies
+from trnlab.nki.live import Copies, Shadow, content_of
 from trnlab.nki.target import default_chip
 from trnlab.program.access import Buffer
 from trnlab.program.digest import written_params
@@ -110,6 +111,12 @@ class Kernel:
         self.function, self.grid, self.chip, self.options = function, grid, chip, options
         self.traces: dict[Any, Trace] = {} if traces is None else traces
 
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
     def __getitem__(self, grid: Any) -> Kernel:
         """The kernel on a number of cores, kernel[2](x); in the old dialect a grid of programs, kernel[4, 8](x)."""
         return type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
@@ -126,8 +133,7 @@ class Kernel:
             taken = take(self, args, kwargs)
             if taken is not LEFT:
                 return taken
-        structure, arrays = self._bind(args, kwargs)
-        trace = self._trace(structure, arrays)
+        trace, arrays = self.recorded(*args, **kwargs)
         memory = self.run(trace, arrays)
         for position in trace.written:
             arrays[position].store(memory[position])
@@ -143,17 +149,21 @@ class Kernel:
             Machine(chip, options).call(trace.routine, memory)
         else:
             GangRun(trace.gang, [memory], chip, options).run()
-        kernels.called(trace.routine, chip)
+        kernels.called(trace.members, trace.tensors, trace.gang, chip)
         return memory
 
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
         """The recorded kernel for these arguments."""
-        return self._trace(*self._bind(args, kwargs))
+        return self.recorded(*args, **kwargs)[0]
+
+    def recorded(self, *args: Any, **kwargs: Any) -> tuple[Trace, list[HostArray]]:
+        """The recorded kernel for these arguments, and the arrays among them in its order."""
+        structure, arrays = self._bind(args, kwargs)
+        return self._trace(structure, arrays), arrays
 
     def results_of(self, *args: Any, **kwargs: Any) -> Plan:
         """What calling with these arguments would give; the kernel is recorded, not executed."""
-        structure, arrays = self._bind(args, kwargs)
-        trace = self._trace(structure, arrays)
+        trace, arrays = self.recorded(*args, **kwargs)
         origin = origin_of(arrays)
         results = map_objects(
             lambda r: like(np.zeros(r.shape, r.format.dtype), r.format, origin), trace.results, Result
@@ -187,22 +197,32 @@ class Kernel:
 
     def _record(self, structure: dict[str, Any], arrays: list[HostArray], chip: Chip) -> Trace:
         self.grid.check(chip)
-        memory, members, content, constants = Hbm(), [], None, {}
-        results: Any = None
+        memory = Hbm()
+        members: list[Member] = []
+        constants: dict[int, Array] = {}
+        recorders = [
+            Recorder(self.function.__name__, chip, self.grid.sizes, tensor_type=self.tensor_type, memory=memory)
+            for _ in self.grid.cores
+        ]  # fmt: skip
+        inputs = [
+            {name: self._arguments(recorder, name, value) for name, value in structure.items()}
+            for recorder in recorders
+        ]  # fmt: skip
+        hbm = Copies(dict(zip(recorders[0].numbers, arrays)))
+        company = Company(
+            [Place(0, core) for core in range(len(recorders))], [Shadow(r, hbm, self.options) for r in recorders]
+        )  # fmt: skip
+        returned = company.record([
+            functools.partial(self._run_programs, *core) for core in zip(recorders, self.grid.cores, inputs)
+        ])  # fmt: skip
         found: list[Finding] = []
-        for core, programs in enumerate(self.grid.cores):
-            recorder = Recorder(
-                self.function.__name__, chip, self.grid.sizes, tensor_type=self.tensor_type, memory=memory
-            )  # fmt: skip
-            inputs = {name: self._arguments(recorder, name, value) for name, value in structure.items()}
-            recorder.reader = Shadow(recorder, copies(dict(zip(recorder.numbers, arrays))), self.options).read
-            returned = self._run_programs(recorder, programs, inputs)
-            results = map_objects(lambda t, r=recorder: self._result(r, t), returned, Tensor) if not core else results
-            content = content_of(arrays) if recorder.depends else content
+        for core, recorder in enumerate(recorders):
             members.append(Member(Place(0, core), recorder.finish(), tuple(recorder.numbers)))
-            alone = len(self.grid.cores) == 1
-            found += checking.findings(recorder, members[-1].routine, len(arrays), _objects(returned, Tensor), alone)
+            seen = _objects(returned[core], Tensor)
+            found += checking.findings(recorder, members[-1].routine, len(arrays), seen, len(recorders) == 1)
             constants |= {recorder.numbers[p]: array for p, array in recorder.arrays.items()}
+        results = map_objects(lambda t: self._result(recorders[0], t), returned[0], Tensor)
+        content = content_of(arrays) if any(r.depends for r in recorders) else None
         gang = gang_of(self.function.__name__, members)
         return Trace(
             tuple(members), _tensors(members), len(arrays), constants, results, content, gang, tuple(found)

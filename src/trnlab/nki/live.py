@@ -5,11 +5,14 @@ A loop with a condition, a bound from a register and an address chosen at run ti
 instruction is known. `Shadow` executes, each time it is asked, only the instructions that are new. It works on copies
 of the caller's arrays, and every tile has memory of its own (those with an address that the kernel chose lie there):
 where tiles finally lie, and whether they fit, is decided when the recording ends; the routine then runs as a whole.
+
+Cores that meet have a shadow each, see `trnlab.nki.company`.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
@@ -23,7 +26,7 @@ from trnlab.lang.tensor import Storage, Tensor
 from trnlab.nki.arrays import HostArray
 from trnlab.program.routine import Routine
 from trnlab.sim.functional import Machine, RunOptions
-from trnlab.sim.functional.machine import POISON, address_of
+from trnlab.sim.functional.machine import POISON, Frame, address_of
 from trnlab.sim.functional.meaning import array_at
 from trnlab.sim.functional.plan import Plan
 
@@ -34,38 +37,61 @@ _LINE = 64
 class Shadow:
     """Executes what a recorder has recorded. hbm: contents by number of `Recorder.memory`; it grows by what is made.
 
-    Several cores that share HBM have one `hbm` and a shadow each.
+    Cores that share HBM have one `hbm`.
     """
 
     def __init__(
         self, recorder: Recorder, hbm: MutableMapping[int, Array], options: RunOptions | None = None
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.recorder, self.hbm, self.options = recorder, hbm, options
-        self.done = 0  # instructions executed
+        self.known = self.done = 0  # instructions taken over from the recorder, and those executed
+        self._frames: deque[tuple[int, Frame]] = deque()  # what is not executed, with the number of its first
         self._machine: _Machine | None = None
 
+    def take(self) -> Routine | None:
+        """Take over what has been recorded since the last time."""
+        builder = self.recorder.builder
+        if self.known == len(builder):
+            return None
+        part = builder.part(self.known)
+        self._running().bind(self.recorder, self.hbm)
+        self._frames.append((self.known, self._running().begin(part, [])))
+        self.known = len(builder)
+        return part
+
+    def run(self, stop: int) -> None:
+        """Execute up to instruction `stop`, which is not executed."""
+        while self.done < stop:
+            first, frame = self._frames[0]
+            last = min(stop - first, len(frame.routine))
+            self._running().advance(frame, self.done - first, last)
+            self.skip(first + last - self.done)
+
+    def skip(self, count: int = 1) -> None:
+        """Instructions that somebody else has executed."""
+        self.done += count
+        while self._frames and self._frames[0][0] + len(self._frames[0][1].routine) <= self.done:
+            self._frames.popleft()
+
+    @property
+    def next(self) -> tuple[Frame, int]:
+        """The next instruction: its frame, and its number there."""
+        first, frame = self._frames[0]
+        return frame, self.done - first
+
     def read(self, tensor: Tensor) -> Array:
-        """What a tensor holds after all that has been recorded, as an array of its shape."""
-        self.advance()
+        """What a tensor holds after all that has been executed, as an array of its shape."""
         place = tensor.storage.whole.buffer
-        address, pitch = self._running().where[place.id]
+        machine = self._running()
+        machine.bind(self.recorder, self.hbm)
+        address, pitch = machine.where[place.id]
         fmt = Format(tensor.format)
         size, row = fmt.itemsize, place.nbytes // fmt.itemsize
-        if place.memory is Memory.HBM:
-            return array_at(address + tensor.offset * size, tensor.shape, tuple(s * size for s in tensor.strides),
-                            fmt.dtype).copy()  # fmt: skip
-        partition, start = divmod(tensor.offset, row)
-        strides = (pitch, *(s * size for s in tensor.strides[1:]))
+        partition, start = (0, tensor.offset) if place.memory is Memory.HBM else divmod(tensor.offset, row)
+        strides = tuple(s * size for s in tensor.strides)
+        if place.memory is not Memory.HBM:
+            strides = (pitch, *strides[1:])
         return array_at(address + partition * pitch + start * size, tensor.shape, strides, fmt.dtype).copy()
-
-    def advance(self) -> None:
-        """Execute what has been recorded since the last time."""
-        machine, builder = self._running(), self.recorder.builder
-        machine.bind(self.recorder, self.hbm)
-        if self.done < len(builder):
-            part = builder.part(self.done)
-            self.done = len(builder)
-            machine.call(part, [])
 
     def _running(self) -> _Machine:
         if self._machine is None:
@@ -132,14 +158,36 @@ def _contents(recorder: Recorder, position: int, hbm: MutableMapping[int, Array]
     return hbm[number]
 
 
-def copies(arrays: Mapping[int, HostArray]) -> dict[int, Array]:
-    """Contents by number that may be written."""
-    return {number: np.array(array.data, copy=True, order="C") for number, array in arrays.items()}
+class Copies(MutableMapping[int, Array]):
+    """Contents by number that may be written: copies of the caller's arrays, made when somebody looks."""
+
+    def __init__(self, arrays: Mapping[int, HostArray]) -> None:
+        self._arrays, self._known = dict(arrays), dict[int, Array]()
+
+    def __getitem__(self, number: int) -> Array:
+        if number not in self._known:
+            self._known[number] = np.array(self._arrays[number].data, copy=True, order="C")
+        return self._known[number]
+
+    def __setitem__(self, number: int, array: Array) -> None:
+        self._known[number] = array
+
+    def __delitem__(self, number: int) -> None:
+        del self._known[number]
+
+    def __iter__(self) -> Any:
+        return iter(self._arrays.keys() | self._known.keys())
+
+    def __len__(self) -> int:
+        return len(self._arrays.keys() | self._known.keys())
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._arrays or number in self._known
 
 
 def content_of(arrays: Iterable[HostArray]) -> bytes:
     """What tells the contents of arrays from others."""
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array.data).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array.data).reshape(-1).view(np.uint8).data)
     return digest.digest()
