@@ -38,6 +38,7 @@ CAUSES = (
     "overwrite",  # a tile to overwrite was still written
     "port",  # another engine used the memory port that the two share
     "peer",  # another core had not come to where the two meet
+    "part",  # a part of the PE array was busy
 )
 Column = np.ndarray[Any, np.dtype[Any]]
 _ALIGN = 64

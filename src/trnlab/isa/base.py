@@ -163,6 +163,7 @@ class Work:
     strided: some streamed operand's inner step is not 1; wide_stride: it is more than 16 bytes.
     nbytes: bytes moved (DMA).
     flops: useful floating point operations (2*K*M*N for a matmul, else elements times operators).
+    part: row, column, rows and columns of the part of the PE array that is used; all of it when empty.
     """
 
     kind: str
@@ -176,6 +177,7 @@ class Work:
     nbytes: int = 0
     flops: int = 0
     wide_stride: bool = False
+    part: tuple[int, ...] = ()
 
 
 class Instruction:

@@ -23,7 +23,7 @@ from trnlab.isa.base import (
     Work,
     as_float,
 )
-from trnlab.isa.tiling import check_tile, columns_of_psum
+from trnlab.isa.tiling import check_tile, columns_of_psum, tile_of
 
 WIDE = frozenset({"float32", "tfloat32"})
 FP8 = frozenset({"float8_e4m3", "float8_e5m2", "float8_e4m3fn"})
@@ -161,7 +161,8 @@ class NcMatmul(Instruction):
             kind, flops = "pe.transpose", 0
         elif attrs["is_stationary_onezero"] or attrs["is_moving_onezero"]:
             kind = "pe.matmul_onezero"
-        return Work(kind, n, m, k, widest.dtype.itemsize, widest.dtype.name, self.psum_mask(ops), flops=flops)
+        psum, part = self.psum_mask(ops), tile_of(attrs)
+        return Work(kind, n, m, k, widest.dtype.itemsize, widest.dtype.name, psum, flops=flops, part=part)
 
 
 def _matrix(operand: Array, rows: int) -> Array:

@@ -24,7 +24,7 @@ from trnlab.isa.base import (
     as_float,
 )
 from trnlab.isa.microscaling import SCALES, STARTS, check_format, check_scales, codes_of, formats_of
-from trnlab.isa.tiling import check_tile, columns_of_psum
+from trnlab.isa.tiling import check_tile, columns_of_psum, tile_of
 from trnlab.numerics.dtypes import dtype
 from trnlab.numerics.mx import LANES, dequantize
 
@@ -98,7 +98,7 @@ class NcMatmulMx(Instruction):
         k, m, n = moving.partitions, stationary.free, moving.free
         return Work(
             "pe.matmul_mx", n, m, k, moving.dtype.itemsize, moving.dtype.name, self.psum_mask(ops),
-            flops=2 * LANES * k * m * n,
+            flops=2 * LANES * k * m * n, part=tile_of(attrs),
         )  # fmt: skip
 
 

@@ -50,3 +50,11 @@ def check_tile(
             got=(stationary.partitions, stationary.free), chip=chip,
             remedy="use a larger tile of the array, or slice the operand", code="TRN406",
         )  # fmt: skip
+
+
+def tile_of(attrs: Mapping[str, Any]) -> tuple[int, ...]:
+    """Row, column, rows and columns of the tile; empty for the whole array."""
+    if not attrs["tile_position"]:
+        return ()
+    tile = (*attrs["tile_position"], *attrs["tile_size"])
+    return () if tile[2:] == (ARRAY, ARRAY) else tuple(int(length) for length in tile)

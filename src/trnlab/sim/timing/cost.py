@@ -161,6 +161,12 @@ def _sequencer(work: Work, chip: Chip) -> Cost:
     return Cost(_ns(busy), 0)
 
 
+def in_fast_mode(work: Work, chip: Chip) -> bool:
+    """Whether VectorE streams more than one element a cycle and partition."""
+    name = work.kind.partition(".")[2]
+    return chip.has("vector_fast_modes") and _VECTOR_RATES.get(name, _copy_rate)(work, chip) < 1
+
+
 def _narrow(work: Work, chip: Chip) -> bool:
     """Whether the streamed formats run in the 16-bit modes."""
     return work.dtype in HALF or (work.dtype in FP8 and chip.has("fp8_fast_modes"))

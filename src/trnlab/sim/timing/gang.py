@@ -9,19 +9,16 @@ each core has when all cores of the chip are at work, so that two cores of a sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.isa.base import Engine
 from trnlab.program.gang import Event, Gang, Member, meeting
 from trnlab.program.routine import Call, Program, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
-from trnlab.sim.timing.order import Clocks, Slots
 from trnlab.sim.timing.plan import Plan, plan
-from trnlab.sim.timing.timer import Columns, HalfRate, about, run, startup_of, to_ps
+from trnlab.sim.timing.timer import Columns, Core, about, to_ps
 from trnlab.timeline import CAUSES, CallInfo, Timeline
 
 _PEER = CAUSES.index("peer")
@@ -32,11 +29,10 @@ def time_gang(gang: Gang, chip: Chip, *, profiled: bool = False) -> Timeline:
 
     The same gang gives the same timeline, always. The total is that of the core that ends last.
     """
-    startup = startup_of(chip, profiled)
     out = Columns(gang.num_instructions)
     streams, first = [], 0
     for member in gang.members:
-        streams.append(_Stream(member, first, chip, startup, out))
+        streams.append(_Stream(member, first, chip, profiled, out))
         first += len(member.routine)
     for event in gang.events:
         for m, at in zip(event.members, event.at):
@@ -44,25 +40,23 @@ def time_gang(gang: Gang, chip: Chip, *, profiled: bool = False) -> Timeline:
         _meet([streams[m] for m in event.members], event)
     for stream in streams:
         stream.advance(len(stream.member.routine))
-    return _timeline(gang, chip, streams, out, startup)
+    return _timeline(gang, chip, streams, out, streams[0].core.startup)
 
 
 class _Stream:
     """One core on its way: its clocks, its slots, and how far it has come. first: its first row of the timeline."""
 
-    def __init__(self, member: Member, first: int, chip: Chip, startup: int, out: Columns) -> None:
+    def __init__(self, member: Member, first: int, chip: Chip, profiled: bool, out: Columns) -> None:
         self.member, self.first, self.chip, self.out = member, first, chip, out
         self.plan = plan(member.routine, chip)
-        self.clocks = Clocks(startup)
-        self.clocks.engine_free[Engine.GPSIMD] += to_ps(chip.sync.gpsimd_start.value)
+        self.core = Core(chip, profiled=profiled)
         self.slots = _at_rest(member, self.plan, chip)
         self.at = 0
 
     def advance(self, last: int) -> None:
         """Time the instructions up to `last`."""
         if self.at < last:
-            part = _part(self.plan, self.at, last)
-            run(part, self.first + self.at, self.clocks, self.slots, self.out, self.chip, HalfRate())
+            self.core.run(self.plan, self.slots, self.out, self.first, self.at, last)
         self.at = last
 
     def ready(self) -> int:
@@ -70,39 +64,37 @@ class _Stream:
         row = self.plan.rows[self.plan.row_of[self.at]]
         who = order.DMA if row[order.RING] >= 0 else int(row[order.ENGINE])
         semaphore = to_ps(self.chip.sync.semaphore.value)
-        t = int(self.clocks.engine_free[row[order.ENGINE]])
-        others = [c for c in range(order.CLASSES) if c != who or who == order.DMA]
+        t = int(self.core.clocks.engine[row[order.ENGINE], order.FREE])
         for slots, access in self.operands():
-            written = self.slots.write[slots]
-            if not access & order.READ and who != order.DMA:
-                written = written[self.slots.writer[slots] != who]
-            t = max(t, int(written.max(initial=order.NEVER)) + semaphore)
+            state = self.slots[slots]
+            own = (state[:, (order.WRITER, order.READER)] & 7 == who) & (who != order.DMA)
+            waited = ~own[:, 0] if not access & order.READ else slice(None)
+            t = max(t, int(state[waited, order.WROTE].max(initial=order.NEVER)) + semaphore)
             if access & order.WRITE:
-                t = max(t, int(self.slots.read[slots][:, others].max(initial=order.NEVER)) + semaphore)
+                read = np.where(own[:, 1], state[:, order.READ_BEFORE], state[:, order.READ_AT])
+                t = max(t, int(read.max(initial=order.NEVER)) + semaphore)
         return t
 
     def operands(self) -> list[tuple[slice, int]]:
         """Slots and access of each operand of the next instruction."""
         p = self.plan
-        rows = range(int(p.first_operand[self.at]), int(p.first_operand[self.at + 1]))
-        return [(slice(int(p.slot_first[k]), int(p.slot_last[k]) + 1), int(p.access[k])) for k in rows]
+        uses = p.uses[int(p.first_operand[self.at]) : int(p.first_operand[self.at + 1])]
+        return [order.unpack(int(use)) for use in uses]
 
     def not_before(self, t: int) -> None:
         """Hold the engine of the next instruction until `t`."""
-        engine = self.plan.rows[self.plan.row_of[self.at]][order.ENGINE]
-        self.clocks.engine_free[engine] = max(int(self.clocks.engine_free[engine]), t)
+        engine = self.core.clocks.engine[self.plan.rows[self.plan.row_of[self.at]][order.ENGINE]]
+        engine[order.FREE] = max(int(engine[order.FREE]), t)
 
     def finish_at(self, i: int, begin: int, done: int) -> None:
         """Let instruction i of the stream, the last one timed, move data from `begin` on and be done at `done`."""
         self.at = i
-        row = self.plan.rows[self.plan.row_of[i]]
-        engine = int(row[order.ENGINE])
         for slots, access in self.operands():
             if access & order.READ:
-                read = self.slots.read[slots, engine]
+                read = self.slots[slots, order.READ_AT]
                 np.maximum(read, done, out=read)
             if access & order.WRITE:
-                self.slots.write[slots] = done
+                self.slots[slots, order.WROTE] = done
         self.out.begin[self.first + i], self.out.done[self.first + i] = begin, done
         self.at = i + 1
 
@@ -127,12 +119,7 @@ def _meet(streams: Sequence[_Stream], event: Event) -> None:
             stream.out.blocker[row], stream.out.cause[row] = latest, _PEER
 
 
-def _part(p: Plan, first: int, last: int) -> Plan:
-    """Instructions [first, last) of a plan."""
-    return replace(p, row_of=p.row_of[first:last], first_operand=p.first_operand[first : last + 1])
-
-
-def _at_rest(member: Member, p: Plan, chip: Chip) -> Slots:
+def _at_rest(member: Member, p: Plan, chip: Chip) -> order.Ints:
     """The slots of a stream whose parameters are at rest in HBM."""
     routine = member.routine
     buffers = [routine.buffers[i] for i in routine.params]

@@ -17,7 +17,8 @@ from numba import njit
 
 from trnlab.chips.spec import Chip
 from trnlab.program.routine import Call, Program, Routine
-from trnlab.sim.timing.order import DMA, NEVER, Ints, Slots
+from trnlab.sim.timing.order import DMA, NEVER, READ_AT, WROTE, Ints
+from trnlab.sim.timing.order import slots as new_slots
 from trnlab.sim.timing.plan import Plan
 
 _SBUF_GRANULE = 64  # bytes per partition; tiles start on multiples of it
@@ -64,7 +65,7 @@ class Memories:
         finest = [r.buffers[i].slot_bytes for r, p in zip(program.routines, plans) for i in p.scratch]
         top = max((r.scratch_bytes for r in program.routines), default=0)
         self._scratch = _region(top, max(min(finest, default=1), -(-top // _MOST_GRANULES)))
-        self._psum = Slots(chip.psum.num_banks)
+        self._psum = new_slots(chip.psum.num_banks)
 
     def _finest(self) -> dict[int, int]:
         """Bytes of a granule of each tensor."""
@@ -102,35 +103,25 @@ class Memories:
         cuts = address + np.append(np.arange(0, buffer.nbytes, buffer.slot_bytes), buffer.nbytes)
         return _Piece(region, routine.hbm_slot[index], cuts)
 
-    def enter(self, call: Call, routine: Routine) -> Slots:
-        """The slots of a call, as earlier calls have left them."""
-        slots = Slots(routine.num_slots)
-        banks = routine.num_psum
-        for mine, shared in zip(_columns(slots), _columns(self._psum)):
-            mine[:banks] = shared
+    def enter(self, call: Call, routine: Routine) -> Ints:
+        """The slots of a call, as earlier calls have left them. What they did counts as done by DMA, for which
+        everybody waits.
+        """
+        slots = new_slots(routine.num_slots)
+        slots[: routine.num_psum] = self._psum
         for piece in self._pieces(call, routine):
             r = piece.region
-            _gather(piece.first, piece.cuts, r.granule, r.write, r.write_index, slots.write, slots.write_index)
-            _gather(
-                piece.first, piece.cuts, r.granule, r.read, r.read_index, slots.read[:, DMA], slots.read_index[:, DMA]
-            )
+            _gather(piece.first, piece.cuts, r.granule, r.write, r.write_index, slots, WROTE)
+            _gather(piece.first, piece.cuts, r.granule, r.read, r.read_index, slots, READ_AT)
         return slots
 
-    def leave(self, call: Call, routine: Routine, slots: Slots) -> None:
+    def leave(self, call: Call, routine: Routine, slots: Ints) -> None:
         """Remember what a call has done to memory."""
-        for mine, shared in zip(_columns(slots), _columns(self._psum)):
-            shared[:] = mine[: routine.num_psum]
-        readers = slots.read.argmax(axis=1)
-        row = np.arange(len(readers))
-        read, read_index = slots.read[row, readers], slots.read_index[row, readers]
+        self._psum[:] = slots[: routine.num_psum]
         for piece in self._pieces(call, routine):
             r = piece.region
-            _scatter(piece.first, piece.cuts, r.granule, slots.write, slots.write_index, r.write, r.write_index)
-            _scatter(piece.first, piece.cuts, r.granule, read, read_index, r.read, r.read_index)
-
-
-def _columns(slots: Slots) -> tuple[Ints, ...]:
-    return slots.write, slots.writer, slots.write_index, slots.read, slots.read_index
+            _scatter(piece.first, piece.cuts, r.granule, slots, WROTE, r.write, r.write_index)
+            _scatter(piece.first, piece.cuts, r.granule, slots, READ_AT, r.read, r.read_index)
 
 
 def _inherit(region: Region, old: Region) -> None:
@@ -142,22 +133,22 @@ def _inherit(region: Region, old: Region) -> None:
 
 
 @njit(cache=True)
-def _gather(
-    first: int, cuts: Ints, granule: int, shared: Ints, shared_index: Ints, times: Ints, indices: Ints
-) -> None:
+def _gather(first: int, cuts: Ints, granule: int, shared: Ints, shared_index: Ints, slots: Ints, column: int) -> None:
     """The latest of the granules that each slot touches."""
     for i in range(len(cuts) - 1):
+        s = first + i
         for g in range(cuts[i] // granule, (cuts[i + 1] - 1) // granule + 1):
-            if shared[g] > times[first + i]:
-                times[first + i], indices[first + i] = shared[g], shared_index[g]
+            if shared[g] > slots[s, column]:
+                slots[s, column], slots[s, column + 1] = shared[g], shared_index[g] * 8 + DMA
 
 
 @njit(cache=True)
 def _scatter(
-    first: int, cuts: Ints, granule: int, times: Ints, indices: Ints, shared: Ints, shared_index: Ints
+    first: int, cuts: Ints, granule: int, slots: Ints, column: int, shared: Ints, shared_index: Ints
 ) -> None:
     """The latest of the slots that touch each granule."""
     for i in range(len(cuts) - 1):
+        s = first + i
         for g in range(cuts[i] // granule, (cuts[i + 1] - 1) // granule + 1):
-            if times[first + i] > shared[g]:
-                shared[g], shared_index[g] = times[first + i], indices[first + i]
+            if slots[s, column] > shared[g]:
+                shared[g], shared_index[g] = slots[s, column], slots[s, column + 1] >> 3

@@ -6,11 +6,13 @@ An instruction starts when its engine has issued the one before and all its oper
     read        the last write of the slot is done, plus a semaphore, whoever wrote
     overwrite   the last write and all reads of the slot by *other* engines are done, plus a semaphore; an engine's
                 own earlier instructions precede by the order of its pipeline
+    ports       engines that share a port of a memory take turns, see `plan`
+    part        instructions on different parts of the PE array run side by side
     half rate   the PE array looks back on each window of its clock: after a full-rate one with little work the next
                 runs at half rate, after a half-rate one full of work at full rate (only where windows are asked for)
     DMA         the issuing engine is busy with the trigger only; the transfer follows on the DMA engines ("lanes"),
                 in order within its queue; a transfer that is ready early may run before one that was issued earlier
-                on another queue, so lanes remember their idle gaps
+                on another queue, so lanes remember their idle gaps (unless they serve in the order of the program)
 
 Engines are numbered as in `isa.base.Engine`; 5 stands for the DMA engines.
 """
@@ -29,91 +31,91 @@ ENGINES, LANES, RINGS = 5, 16, 5 * 16
 GAPS = 8  # a power of two
 HELD = 16  # intervals of a port that are remembered; a power of two
 DMA = 5
-CLASSES = 6  # engines and DMA: who may have read a slot
 NEVER = -(1 << 60)
-READ, WRITE = 1, 2
 TENSOR, VECTOR, SCALAR = 0, 1, 2
 
-# Columns of a cost row, see `plan`.
-ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER = range(11)
-ROW = 11
-SBUF_PORT, PSUM_PORT = 1, 2  # bits of PORTS
+# An operand in one number: its first slot, how many more there are, and what is done to them.
+MORE_SHIFT, READ_SHIFT = 32, 60
+MORE_MASK, SLOT_MASK = (1 << 28) - 1, (1 << 32) - 1
+READ, WRITE = 1, 2
 
+# Columns of a cost row, see `plan`. The last five are those of DMA.
+ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, PARTS, ISSUE_GAP, RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER = range(
+    13
+)
+ROW = 13
+SBUF_PORT, PSUM_PORT, PSUM_BANK = 1, 2, 4  # bits of PORTS; PSUM_BANK: only with whoever uses the same bank
+BANKS = 8
+PORTS_COUNT = 2 + BANKS
+PARTS_OF_ARRAY = 16  # 4 x 4 parts of 32 rows and 32 columns
+
+# Parameters of a run, in picoseconds unless they say otherwise.
+SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, WARM_ABOVE, COOL_BELOW, IN_ORDER = range(8)
+PARAMETERS = 8
+
+FREE, LAST = range(2)  # of `Clocks.engine`
 WINDOW_END, WORKED, HALF_RATE = range(3)  # of `Clocks.window`
+# Of a slot: the last write, and the last reads by two different classes (engines and DMA), the later one first. Each
+# is a time and who did it: eight times the index of the instruction plus the class.
+WROTE, WRITER, READ_AT, READER, READ_BEFORE, READER_BEFORE = range(6)
+SLOT = 8
 
 # Why an instruction did not start earlier.
-START, ISSUE, RAW, WAR, WAW, PORT = range(6)
+START, ISSUE, RAW, WAR, WAW, PORT, PEER, PART = range(8)
 
 
 class Clocks:
     """Where the engines and DMA lanes stand, carried from call to call. `base`: time of the earliest start."""
 
     def __init__(self, base: int) -> None:
-        self.engine_free = np.full(ENGINES, base, np.int64)
-        self.engine_last = np.full(ENGINES, -1, np.int64)
+        self.engine = np.full((ENGINES, 2), base, np.int64)
+        self.engine[:, LAST] = -1
+        self.part = np.full((PARTS_OF_ARRAY + 1, 2), NEVER, np.int64)  # of the PE array: free when, held by whom
         self.window = np.array([base, 0, 1], np.int64)  # of the PE array: it starts at half rate
         self.table = np.zeros(1, np.int64)  # table set that ScalarE holds
-        self.ring_begin = np.full((RINGS, 2), NEVER, np.int64)  # last descriptors: when, whose
-        self.ring_free = np.full((RINGS, LANES), NEVER, np.int64)
-        self.ring_last = np.full((RINGS, LANES), -1, np.int64)
-        self.lane_free = np.full(LANES, base, np.int64)
-        self.lane_last = np.full(LANES, -1, np.int64)
-        self.gaps = np.zeros((LANES, GAPS, 3), np.int64)  # from, to, transfer that ends where the gap begins
-        self.gap_end = np.full(LANES, NEVER, np.int64)  # no gap of the lane ends later
-        self.port = np.full((2, 2, HELD, 3), NEVER, np.int64)  # port, side: from, to, instruction
-        self.port_count = np.zeros((2, 2), np.int64)
-        self.num_gaps = np.zeros(LANES, np.int64)  # so far; the last GAPS are kept
+        self.port = np.full((PORTS_COUNT, 2, HELD, 3), NEVER, np.int64)  # port, side: from, to, instruction
+        self.port_count = np.zeros((PORTS_COUNT, 2), np.int64)
+        self.issued = np.full((RINGS, 2), NEVER, np.int64)  # last descriptors of a queue: when, whose
+        self.ring = np.full((2, RINGS, LANES), NEVER, np.int64)  # last byte of a queue on each lane, whose
+        self.lane = np.full((2, LANES), base, np.int64)  # last byte of each lane, whose
+        self.ring[LAST] = self.lane[LAST] = -1
+        self.gap = np.full((GAPS, 3, LANES), NEVER, np.int64)  # from, to, transfer that ends where the gap begins
+        self.gaps = np.array([0, NEVER], np.int64)  # how many so far (the last GAPS are kept), and the latest end
 
 
-class Slots:
-    """When the last write of each slot is done, by whom; the same of the last read by each engine and by DMA.
-
-    What earlier calls have done counts as done by DMA, which everybody waits for.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.write = np.full(count, NEVER, np.int64)
-        self.writer = np.full(count, DMA, np.int64)
-        self.write_index = np.full(count, -1, np.int64)
-        self.read = np.full((count, CLASSES), NEVER, np.int64)
-        self.read_index = np.full((count, CLASSES), -1, np.int64)
+def slots(count: int) -> Ints:
+    """Slots that nobody has used; see the columns above."""
+    table = np.full((count, SLOT), NEVER, np.int64)
+    table[:, (WRITER, READER, READER_BEFORE)] = -8 + DMA
+    return table
 
 
-@njit(cache=True)
+def unpack(use: int) -> tuple[slice, int]:
+    """The slots of an operand, and what is done to them."""
+    first = use & SLOT_MASK
+    return slice(first, first + (use >> MORE_SHIFT & MORE_MASK) + 1), use >> READ_SHIFT
+
+
+@njit(cache=True, nogil=True)
 def run(
     rows: Ints,
     row_of: Array,
-    first_operand: Array,
-    slot_first: Array,
-    slot_last: Array,
-    access: Array,
+    first_use: Array,
+    uses: Ints,
     base: int,
-    semaphore: int,
-    interval: int,
-    completion: int,
-    table_load: int,
-    rate_window: int,
-    warm_above: int,
-    cool_below: int,
+    parameters: Ints,
+    engine_state: Ints,
+    part: Ints,
     window: Ints,
-    engine_free: Ints,
-    engine_last: Ints,
     table: Ints,
-    ring_begin: Ints,
-    ring_free: Ints,
-    ring_last: Ints,
-    lane_free: Ints,
-    lane_last: Ints,
-    gaps: Ints,
-    gap_end: Ints,
-    num_gaps: Ints,
     port: Ints,
     port_count: Ints,
-    write: Ints,
-    writer: Ints,
-    write_index: Ints,
-    read: Ints,
-    read_index: Ints,
+    issued: Ints,
+    ring: Ints,
+    lane: Ints,
+    gap: Ints,
+    gaps: Ints,
+    slot: Ints,
     start: Ints,
     end: Ints,
     begin: Ints,
@@ -123,87 +125,126 @@ def run(
     held: Array,
 ) -> None:
     """Time the instructions of one call; `base` is the index of its first instruction in the whole timeline."""
+    semaphore = parameters[SEMAPHORE]
     for i in range(row_of.shape[0]):
-        row = rows[row_of[i]]
-        engine = row[ENGINE]
-        is_dma = row[RING] >= 0
+        r = row_of[i]
+        engine = rows[r, ENGINE]
+        is_dma = rows[r, RING] >= 0
         who = DMA if is_dma else engine
-        t, by, why = engine_free[engine], engine_last[engine], ISSUE
-        if by < 0:
-            why = START
-        for k in range(first_operand[i], first_operand[i + 1]):
-            flags = access[k]
-            for s in range(slot_first[k], slot_last[k] + 1):
-                if flags & READ or is_dma or writer[s] != who:
-                    ready = write[s] + semaphore
+        t, by = engine_state[engine, FREE], engine_state[engine, LAST]
+        why = START if by < 0 else ISSUE
+        for k in range(first_use[i], first_use[i + 1]):
+            use = uses[k]
+            flags, first = use >> READ_SHIFT, use & SLOT_MASK
+            for s in range(first, first + (use >> MORE_SHIFT & MORE_MASK) + 1):
+                if flags & READ or is_dma or slot[s, WRITER] & 7 != who:
+                    ready = slot[s, WROTE] + semaphore
                     if ready > t or (ready == t and flags & READ):
-                        t, by = ready, write_index[s]
+                        t, by = ready, slot[s, WRITER] >> 3
                         why = RAW if flags & READ else WAW
                 if flags & WRITE:
-                    for other in range(CLASSES):
-                        if other != who or is_dma:
-                            ready = read[s, other] + semaphore
-                            if ready > t:
-                                t, by, why = ready, read_index[s, other], WAR
-        busy = row[BUSY]
-        if engine == TENSOR and not is_dma and t > engine_free[engine]:
-            busy += row[EXPOSED]
-        if rate_window and engine == TENSOR and not is_dma:
-            busy = _paced(t, busy, rate_window, warm_above, cool_below, window)
-        if row[TABLE] != 0 and row[TABLE] != table[0]:
-            table[0] = row[TABLE]
-            busy += table_load
+                    column = READ_AT if is_dma or slot[s, READER] & 7 != who else READ_BEFORE
+                    ready = slot[s, column] + semaphore
+                    if ready > t:
+                        t, by, why = ready, slot[s, column + 1] >> 3, WAR
         index = base + i
-        if row[PORTS]:
-            free, user = _port_free(row[PORTS], engine, t, busy, port, port_count)
-            if free > t:
-                t, by, why = free, user, PORT
-            _hold_ports(row[PORTS], engine, t, busy, index, port, port_count)
-        finish = t + busy
-        engine_free[engine], engine_last[engine] = finish, index
-        start[i], end[i], begin[i] = t, finish, t
-        held[i] = -1
         if is_dma:
-            ready = finish + row[LATENCY]
+            finish = t + rows[r, BUSY]
+            engine_state[engine, FREE], engine_state[engine, LAST] = finish, index
+            end[i] = finish
             begin[i], last, held[i] = _transfer(
-                row,
-                ready,
-                interval,
-                index,
-                ring_begin,
-                ring_free,
-                ring_last,
-                lane_free,
-                lane_last,
-                gaps,
-                gap_end,
-                num_gaps,
+                rows[r], finish + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps
             )
-            finish = last + completion
+            finish = last + parameters[COMPLETION]
         else:
-            finish += row[LATENCY]
-        done[i], blocker[i], cause[i] = finish, by, why
-        for k in range(first_operand[i], first_operand[i + 1]):
-            flags = access[k]
-            for s in range(slot_first[k], slot_last[k] + 1):
-                if flags & READ and finish > read[s, who]:
-                    read[s, who], read_index[s, who] = finish, index
+            busy, occupied = rows[r, BUSY], rows[r, ISSUE_GAP]
+            if engine == TENSOR:
+                idle = t > engine_state[TENSOR, FREE]
+                free, user = _parts_free(rows[r, PARTS], part)
+                if free > t:
+                    t, by, why = free, user, PART
+                extra = rows[r, EXPOSED] if idle else 0
+                if parameters[WINDOW]:
+                    extra += _paced(t, busy + extra, parameters, window) - busy - extra
+                busy, occupied = busy + extra, occupied + extra
+                _hold_parts(rows[r, PARTS], t + busy, index, part)
+            elif rows[r, TABLE] != 0 and rows[r, TABLE] != table[0]:
+                table[0] = rows[r, TABLE]
+                busy, occupied = busy + parameters[TABLE_LOAD], occupied + parameters[TABLE_LOAD]
+            if rows[r, PORTS]:
+                ports = _ports(rows[r, PORTS], first_use[i], first_use[i + 1], uses)
+                free, user = _port_free(ports, engine, t, busy, parameters[IN_ORDER], port, port_count)
+                if free > t:
+                    t, by, why = free, user, PORT
+                _hold_ports(ports, engine, t, busy, index, port, port_count)
+            engine_state[engine, FREE], engine_state[engine, LAST] = t + occupied, index
+            end[i], begin[i], held[i] = t + occupied, t, -1
+            finish = t + busy + rows[r, LATENCY]
+        start[i], done[i], blocker[i], cause[i] = t, finish, by, why
+        mark = index * 8 + who
+        for k in range(first_use[i], first_use[i + 1]):
+            use = uses[k]
+            flags, first = use >> READ_SHIFT, use & SLOT_MASK
+            for s in range(first, first + (use >> MORE_SHIFT & MORE_MASK) + 1):
+                if flags & READ:
+                    if slot[s, READER] & 7 == who:
+                        if finish > slot[s, READ_AT]:
+                            slot[s, READ_AT], slot[s, READER] = finish, mark
+                    elif finish > slot[s, READ_AT]:
+                        slot[s, READ_BEFORE], slot[s, READER_BEFORE] = slot[s, READ_AT], slot[s, READER]
+                        slot[s, READ_AT], slot[s, READER] = finish, mark
+                    elif finish > slot[s, READ_BEFORE]:
+                        slot[s, READ_BEFORE], slot[s, READER_BEFORE] = finish, mark
                 if flags & WRITE:
-                    if finish > write[s]:
-                        write[s] = finish
-                    writer[s], write_index[s] = who, index
+                    slot[s, WROTE], slot[s, WRITER] = max(slot[s, WROTE], finish), mark
+
+
+@njit(cache=True, inline="always")
+def _parts_free(parts: int, part: Ints) -> Any:
+    """When the last of these parts of the PE array is free, and who holds it; no parts: all of it."""
+    if parts == 0:
+        return part[PARTS_OF_ARRAY, 0], part[PARTS_OF_ARRAY, 1]
+    free, user = np.int64(NEVER), np.int64(-1)
+    for p in range(PARTS_OF_ARRAY):
+        if parts >> p & 1 and part[p, 0] > free:
+            free, user = part[p, 0], part[p, 1]
+    return free, user
+
+
+@njit(cache=True, inline="always")
+def _hold_parts(parts: int, until: int, index: int, part: Ints) -> None:
+    """Remember that an instruction uses parts of the PE array; the last row is the latest of all."""
+    if parts == 0:
+        return  # its issue slot is as long
+    for p in range(PARTS_OF_ARRAY):
+        if parts >> p & 1:
+            part[p, 0], part[p, 1] = until, index
+    if until > part[PARTS_OF_ARRAY, 0]:
+        part[PARTS_OF_ARRAY, 0], part[PARTS_OF_ARRAY, 1] = until, index
+
+
+@njit(cache=True, inline="always")
+def _ports(bits: int, first: int, last: int, uses: Ints) -> int:
+    """The ports as bits: SBUF's, PSUM's, one per bank of PSUM."""
+    ports = bits & (SBUF_PORT | PSUM_PORT)
+    if bits & PSUM_BANK:
+        for k in range(first, last):
+            s = uses[k] & SLOT_MASK
+            if s < BANKS:
+                ports |= np.int64(4) << s
+    return ports
 
 
 @njit(cache=True)
-def _paced(t: int, work: int, length: int, warm_above: int, cool_below: int, window: Ints) -> int:
+def _paced(t: int, work: int, parameters: Ints, window: Ints) -> int:
     """How long the PE array takes from `t` on for what takes `work` at full rate."""
     now = t
     while True:
         while window[WINDOW_END] <= now:
-            limit = warm_above if window[HALF_RATE] else cool_below
+            limit = parameters[WARM_ABOVE] if window[HALF_RATE] else parameters[COOL_BELOW]
             window[HALF_RATE] = 1 if window[WORKED] < limit else 0
             window[WORKED] = 0
-            window[WINDOW_END] += length
+            window[WINDOW_END] += parameters[WINDOW]
         left = window[WINDOW_END] - now
         needed = 2 * work if window[HALF_RATE] else work
         if needed <= left:
@@ -215,24 +256,26 @@ def _paced(t: int, work: int, length: int, warm_above: int, cool_below: int, win
 
 
 @njit(cache=True)
-def _port_free(ports: int, engine: int, t: int, busy: int, port: Ints, count: Ints) -> Any:
+def _port_free(ports: int, engine: int, t: int, busy: int, in_order: int, port: Ints, count: Ints) -> Any:
     """The earliest time from `t` on at which the engine that shares the ports leaves them alone for `busy`.
 
-    An instruction may go before another that was issued earlier on the other engine and still waits for its operands.
+    An instruction may go before another that was issued earlier on the other engine and still waits for its operands,
+    unless everything is to happen in the order of the program.
     """
     other = 1 if engine == VECTOR else 0
     by, moved = np.int64(-1), True
     while moved:
         moved = False
-        for p in range(2):
+        for p in range(PORTS_COUNT):
             if ports >> p & 1:
                 first = last = count[p, other]
                 while first > max(last - HELD, 0) and port[p, other, (first - 1) & (HELD - 1), 1] > t:
                     first -= 1
                 for n in range(first, last):  # in order of time
-                    held = port[p, other, n & (HELD - 1)]
-                    if t < held[1] and held[0] < t + busy:
-                        t, by, moved = held[1], held[2], True
+                    h = n & (HELD - 1)
+                    since, until = port[p, other, h, 0], port[p, other, h, 1]
+                    if t < until and (in_order or since < t + busy):
+                        t, by, moved = until, port[p, other, h, 2], True
     return t, by
 
 
@@ -240,10 +283,10 @@ def _port_free(ports: int, engine: int, t: int, busy: int, port: Ints, count: In
 def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: Ints, count: Ints) -> None:
     """Remember that an engine uses its ports from `t` on."""
     side = 0 if engine == VECTOR else 1
-    for p in range(2):
+    for p in range(PORTS_COUNT):
         if ports >> p & 1:
-            held = port[p, side, count[p, side] & (HELD - 1)]
-            held[0], held[1], held[2] = t, t + busy, index
+            h = count[p, side] & (HELD - 1)
+            port[p, side, h, 0], port[p, side, h, 1], port[p, side, h, 2] = t, t + busy, index
             count[p, side] += 1
 
 
@@ -251,74 +294,108 @@ def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: In
 def _transfer(
     row: Ints,
     ready: int,
-    interval: int,
+    parameters: Ints,
     index: int,
-    ring_begin: Ints,
-    ring_free: Ints,
-    ring_last: Ints,
-    lane_free: Ints,
-    lane_last: Ints,
+    issued: Ints,
+    ring: Ints,
+    lane: Ints,
+    gap: Ints,
     gaps: Ints,
-    gap_end: Ints,
-    num_gaps: Ints,
 ) -> Any:
     """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
-    ring, share = row[RING], row[SHARE]
-    first, last, held = np.int64(1) << 62, np.int64(NEVER), np.int64(-1)
-    issued, by = max(ready, ring_begin[ring, 0] + interval), np.int64(-1)
-    if issued > ready:
-        by = ring_begin[ring, 1]
-    lanes = range(row[FIRST_LANE], row[FIRST_LANE] + row[NUM_LANES])
-    delay = np.int64(0)
-    gap_may_fit = False
-    for lane in lanes:
-        gap_may_fit |= gap_end[lane] >= issued + share
-    for lane in lanes:
-        earliest, before = issued + delay, by
-        delay += row[STAGGER]
-        if ring_free[ring, lane] > earliest:
-            earliest, before = ring_free[ring, lane], ring_last[ring, lane]
-        fits = _fitting(gaps[lane], num_gaps[lane], earliest, share) if gap_may_fit else -1
-        if fits >= 0:
-            at, previous = _fill(gaps[lane, fits], earliest, share, index)
-        else:
-            free, previous = lane_free[lane], lane_last[lane]
-            at = max(earliest, free)
-            if at > free:  # the oldest gap is forgotten
-                gap = gaps[lane, num_gaps[lane] & (GAPS - 1)]
-                gap[0], gap[1], gap[2], gap_end[lane] = free, at, previous, at
-                num_gaps[lane] += 1
-            lane_free[lane], lane_last[lane] = at + share, index
-        if at > earliest:
-            before = previous
-        ring_free[ring, lane], ring_last[ring, lane] = at + share, index
+    queue, share, stagger = row[RING], row[SHARE], row[STAGGER]
+    low, high = row[FIRST_LANE], row[FIRST_LANE] + row[NUM_LANES]
+    made, by = ready, np.int64(-1)
+    if issued[queue, 0] + parameters[INTERVAL] > made:
+        made, by = issued[queue, 0] + parameters[INTERVAL], issued[queue, 1]
+    issued[queue, 0], issued[queue, 1] = made, index
+    if gaps[1] >= made + share and parameters[IN_ORDER] == 0:
+        return _backfill(row, made, by, index, ring, lane, gap, gaps)
+    first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), low, False
+    g = gaps[0] & (GAPS - 1)
+    for n in range(low, high):
+        at = max(made + (n - low) * stagger, ring[FREE, queue, n], lane[FREE, n])
+        gap[g, 0, n], gap[g, 1, n], gap[g, 2, n] = lane[FREE, n], at, lane[LAST, n]
+        opened |= at > lane[FREE, n]
         first = min(first, at)
-        if at + share > last:
-            last, held = at + share, before
-    ring_begin[ring, 0], ring_begin[ring, 1] = issued, index
-    return first, last, held
+        if at > last:
+            last, final = at, n
+    blocked = _held(made + (final - low) * stagger, by, queue, final, ring, lane)
+    for n in range(low, high):
+        until = gap[g, 1, n] + share
+        ring[FREE, queue, n] = lane[FREE, n] = until
+        ring[LAST, queue, n] = lane[LAST, n] = index
+    if opened:
+        for n in range(low):
+            gap[g, 0, n] = gap[g, 1, n] = NEVER
+        for n in range(high, LANES):
+            gap[g, 0, n] = gap[g, 1, n] = NEVER
+        gaps[0] += 1
+        gaps[1] = max(gaps[1], last)
+    return first, last + share, blocked
+
+
+@njit(cache=True, inline="always")
+def _held(earliest: int, by: int, queue: int, n: int, ring: Ints, lane: Ints) -> int:
+    """What a transfer waited for on lane n: descriptors, its queue, or the lane."""
+    if ring[FREE, queue, n] > earliest:
+        earliest, by = ring[FREE, queue, n], ring[LAST, queue, n]
+    return lane[LAST, n] if lane[FREE, n] > earliest else by
 
 
 @njit(cache=True)
-def _fitting(gaps: Ints, count: int, earliest: int, share: int) -> int:
-    """The first gap of a lane that has room for `share` from `earliest` on, or -1."""
+def _backfill(row: Ints, made: int, by: int, index: int, ring: Ints, lane: Ints, gap: Ints, gaps: Ints) -> Any:
+    """As `_transfer`, where some lane may have an idle gap that is long enough."""
+    queue, share = row[RING], row[SHARE]
+    low = row[FIRST_LANE]
+    first, last, blocked = np.int64(1) << 62, np.int64(NEVER), np.int64(-1)
+    kept, g = gaps[0], gaps[0] & (GAPS - 1)
+    opened = False
+    for n in range(low, low + row[NUM_LANES]):
+        earliest, before = made + (n - low) * row[STAGGER], by
+        if ring[FREE, queue, n] > earliest:
+            earliest, before = ring[FREE, queue, n], ring[LAST, queue, n]
+        fits = _fitting(gap, n, kept, earliest, share)
+        if fits >= 0:
+            at, previous = _fill(gap, fits, n, earliest, share, index)
+        else:
+            free, previous = lane[FREE, n], lane[LAST, n]
+            at = max(earliest, free)
+            if at > free:
+                if not opened:  # the oldest gaps are forgotten
+                    opened = True
+                    gap[g, 0, :] = gap[g, 1, :] = NEVER
+                    gaps[0] += 1
+                gap[g, 0, n], gap[g, 1, n], gap[g, 2, n] = free, at, previous
+                gaps[1] = max(gaps[1], at)
+            lane[FREE, n], lane[LAST, n] = at + share, index
+        if at > earliest:
+            before = previous
+        ring[FREE, queue, n], ring[LAST, queue, n] = at + share, index
+        first = min(first, at)
+        if at + share > last:
+            last, blocked = at + share, before
+    return first, last, blocked
+
+
+@njit(cache=True)
+def _fitting(gap: Ints, n: int, count: int, earliest: int, share: int) -> int:
+    """The first gap of lane n that has room for `share` from `earliest` on, or -1."""
     fits = -1
-    for g in range(count - 1, max(count - GAPS, 0) - 1, -1):  # newest first: they are in order of time
-        gap = gaps[g & (GAPS - 1)]
-        if gap[1] < earliest + share:
-            break
-        if max(earliest, gap[0]) + share <= gap[1]:
-            fits = g & (GAPS - 1)
+    for k in range(count - 1, max(count - GAPS, 0) - 1, -1):  # newest first
+        g = k & (GAPS - 1)
+        if gap[g, 1, n] >= earliest + share and max(earliest, gap[g, 0, n]) + share <= gap[g, 1, n]:
+            fits = g
     return fits
 
 
 @njit(cache=True)
-def _fill(gap: Ints, earliest: int, share: int, index: int) -> Any:
+def _fill(gap: Ints, g: int, n: int, earliest: int, share: int, index: int) -> Any:
     """Take `share` of a gap and keep the longer rest; returns when, and the transfer that was in the way."""
-    since, until, previous = gap[0], gap[1], gap[2]
+    since, until, previous = gap[g, 0, n], gap[g, 1, n], gap[g, 2, n]
     at = max(earliest, since)
     if at - since > until - at - share:
-        gap[1] = at
+        gap[g, 1, n] = at
     else:
-        gap[0], gap[2] = at + share, index
+        gap[g, 0, n], gap[g, 2, n] = at + share, index
     return at, previous

@@ -20,26 +20,25 @@ from trnlab.numerics import dtypes
 from trnlab.program.routine import Routine
 from trnlab.program.slots import sbuf_cuts
 from trnlab.sim.timing import order
-from trnlab.sim.timing.cost import dma_cost, work_cost
+from trnlab.sim.timing.cost import dma_cost, in_fast_mode, work_cost
 from trnlab.sim.timing.order import Array, Ints
 from trnlab.timeline import OpInfo
 
 _QUEUES = 16
+_PART = 32  # rows or columns of the PE array
 _READ_IF_ASKED = 4  # an rw destination: read when the instruction's attributes say so
 _SRC_IN_HBM, _DST_IN_HBM = 1, 2
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Per instruction: its row, its operands first_operand[i] .. first_operand[i+1]; per operand: slots, access."""
+    """Per instruction: its row, its operands first_operand[i] .. first_operand[i+1]. Per operand: slots, access."""
 
     rows: Ints  # [distinct, order.ROW]
     ops: tuple[OpInfo, ...]  # what each row is, for people
     row_of: Array
     first_operand: Array
-    slot_first: Array
-    slot_last: Array
-    access: Array  # order.READ | order.WRITE
+    uses: Ints  # packed as `order` says
     sbuf_cuts: Ints  # bytes at which the SBUF slots begin
     scratch: tuple[int, ...]  # scratch buffers
 
@@ -61,8 +60,7 @@ def _make(routine: Routine, chip: Chip) -> Plan:
     roles, is_dma = _opcode_tables()
     operands = routine.operands
     row_of = np.empty(len(routine), np.int32)
-    slot_first, slot_last = np.empty(len(operands), np.int32), np.empty(len(operands), np.int32)
-    access = np.empty(len(operands), np.uint8)
+    uses = np.empty(len(operands), np.int64)
     keys = np.empty(max(len(routine), 1), np.int64)
     count = _scan(
         routine.opcode,
@@ -80,9 +78,7 @@ def _make(routine: Routine, chip: Chip) -> Plan:
         _itemsize_codes(),
         int(chip.dma.partitions_per_engine.value),
         row_of,
-        slot_first,
-        slot_last,
-        access,
+        uses,
         keys,
     )
     parts = [_split(int(key)) for key in keys[:count]]
@@ -92,9 +88,7 @@ def _make(routine: Routine, chip: Chip) -> Plan:
         tuple(_info(part, routine.works[part.work], row) for part, row in zip(parts, rows)),
         row_of,
         routine.first_operand,
-        slot_first,
-        slot_last,
-        access,
+        uses,
         sbuf_cuts(routine.buffers),
         tuple(b.id for b in routine.buffers if b.kind == "scratch"),
     )
@@ -160,37 +154,44 @@ def _split(key: int) -> _Key:
 def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
     if key.queue < 0:
         cost = work_cost(work, chip)
-        return [
-            key.engine,
-            cost.busy,
-            cost.latency,
-            cost.exposed,
-            cost.table,
-            _ports(key.engine, work, chip),
-            -1,
-            0,
-            0,
-            0,
-            0,
-        ]
+        ports = _ports(key.engine, work, chip)
+        mask, side_by_side = _parts(work.part)
+        gap = cost.busy // side_by_side
+        return [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, ports, mask, gap, -1, 0, 0, 0, 0]
     dma = dma_cost(
         work, chip, key.engine, from_hbm=bool(key.in_hbm & _SRC_IN_HBM), to_hbm=bool(key.in_hbm & _DST_IN_HBM)
     )
     ring = key.engine * _QUEUES + key.queue
     first = min(key.lane, order.LANES - dma.lanes)
-    return [key.engine, dma.trigger, dma.start, 0, 0, 0, ring, dma.share, first, dma.lanes, dma.stagger]
+    issue = [key.engine, dma.trigger, dma.start, 0, 0, 0, 0, dma.trigger]
+    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger]
+
+
+def _parts(part: tuple[int, ...]) -> tuple[int, int]:
+    """The parts of the PE array that an instruction uses, as bits, and how many like it run side by side.
+
+    Source: nki.isa.nc_matmul (tiles of the array run concurrently).
+    """
+    if not part:
+        return 0, 1
+    row, column, rows, columns = (length // _PART for length in part)
+    mask = sum(1 << 4 * r + c for r in range(row, row + rows) for c in range(column, column + columns))
+    return mask, order.PARTS_OF_ARRAY // (rows * columns)
 
 
 def _ports(engine: Engine, work: Work, chip: Chip) -> int:
-    """The shared memory ports that an instruction occupies; none on chips where engines do not share them.
+    """The memory ports that an instruction shares with another engine, which takes turns with it.
 
-    Sources: trainium_inferentia2_arch.rst:596-597, 766-767 (SBUF: VectorE and GpSimdE, PSUM: VectorE and ScalarE).
+    Without parallel_ports, VectorE and GpSimdE share one of SBUF, VectorE and ScalarE one of PSUM
+    (trainium_inferentia2_arch.rst:596-597, 766-767). With it, VectorE takes GpSimdE's port of SBUF in its fast modes
+    only (trainium2_arch.rst:268-270), and it and ScalarE wait for each other at the same bank of PSUM only (271-273).
     """
+    sbuf, psum = order.SBUF_PORT, order.PSUM_PORT
     if chip.has("parallel_ports"):
-        return 0
-    sbuf = order.SBUF_PORT if engine in (Engine.VECTOR, Engine.GPSIMD) else 0
-    psum = order.PSUM_PORT if engine in (Engine.VECTOR, Engine.SCALAR) and work.psum else 0
-    return sbuf | psum
+        sbuf = 0 if engine is Engine.VECTOR and not in_fast_mode(work, chip) else sbuf
+        psum = order.PSUM_BANK
+    bits = sbuf if engine in (Engine.VECTOR, Engine.GPSIMD) else 0
+    return bits | (psum if engine in (Engine.VECTOR, Engine.SCALAR) and work.psum else 0)
 
 
 def _info(key: _Key, work: Work, row: Ints) -> OpInfo:
@@ -243,9 +244,7 @@ def _scan(
     itemsize_code: Ints,
     rows_per_lane: int,
     row_of: Array,
-    slot_first: Array,
-    slot_last: Array,
-    access: Array,
+    uses: Ints,
     keys: Ints,
 ) -> int:
     """Slots and access of every operand, the cost row of every instruction; `keys` gets the distinct rows, counted.
@@ -263,7 +262,8 @@ def _scan(
             flags = roles[code, operands[k, 0]]
             if flags & 4:
                 flags = 3 if reads_destination[code * max(attrs, 1) + attr[i]] else 2
-            slot_first[k], slot_last[k], access[k] = operands[k, 15], operands[k, 16], flags
+            more = operands[k, 16] - operands[k, 15]
+            uses[k] = np.int64(flags) << order.READ_SHIFT | more << order.MORE_SHIFT | operands[k, 15]
             if is_dma[code] and operands[k, 0] < 2:
                 item = itemsize_code[operands[k, 2]]
                 if flags & 2:

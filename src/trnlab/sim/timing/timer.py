@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,33 +19,40 @@ from trnlab.units import PS_PER_NS
 
 
 def time_program(
-    program: Program, chip: Chip, *, profiled: bool = False, window_phase: int | None = None
+    program: Program,
+    chip: Chip,
+    *,
+    profiled: bool = False,
+    window_phase: int | None = None,
+    in_order: bool = False,
 ) -> Timeline:
     """When each instruction of one run of `program` starts and ends on one core of `chip`.
 
     The same arguments give the same timeline, always. Raises KeyError for a cost class without a rule.
     profiled: under the profiler, which lengthens the start. window_phase: when some half-rate window of the PE array
-    begins, in picoseconds from the start of the program; without it the array always runs at full rate.
+    begins, in picoseconds from the start of the program; without it the array always runs at full rate. in_order: DMA
+    engines and shared ports serve in the order of the program, not whoever is ready first.
     """
     plans = [plan(routine, chip) for routine in program.routines]
     out = Columns(program.num_instructions)
-    startup = startup_of(chip, profiled)
-    clocks = order.Clocks(startup)
-    clocks.engine_free[Engine.GPSIMD] += to_ps(chip.sync.gpsimd_start.value)
-    rate = HalfRate.of(chip, window_phase)
-    clocks.window[order.WINDOW_END] = window_phase or 0
+    core = Core(chip, profiled=profiled, window_phase=window_phase, in_order=in_order)
     memories = Memories(program, plans, chip)
     first = 0
     for call, routine in program:
         slots = memories.enter(call, routine)
-        run(plans[call.routine], first, clocks, slots, out, chip, rate)
+        core.run(plans[call.routine], slots, out, first)
         memories.leave(call, routine, slots)
         first += len(routine)
-    return _timeline(program, chip, plans, out, startup)
+    return _timeline(program, chip, plans, out, core.startup)
 
 
 def time_routine(
-    routine: Routine, chip: Chip, *, profiled: bool = False, window_phase: int | None = None
+    routine: Routine,
+    chip: Chip,
+    *,
+    profiled: bool = False,
+    window_phase: int | None = None,
+    in_order: bool = False,
 ) -> Timeline:
     """The timeline of one call of a routine whose parameters are at rest in HBM; see `time_program`."""
     tensors = []
@@ -55,28 +62,11 @@ def time_routine(
     call = Call(0, tuple(t.id for t in tensors), label=routine.name)
     inputs = tuple(t.id for t in tensors)
     program = Program(routine.name, routine.target, (routine,), tuple(tensors), (call,), inputs, ())
-    return time_program(program, chip, profiled=profiled, window_phase=window_phase)
-
-
-class HalfRate(NamedTuple):
-    """The clock control of the PE array in picoseconds; all zero when it is not modelled."""
-
-    window: int = 0
-    warm_above: int = 0
-    cool_below: int = 0
-
-    @classmethod
-    def of(cls, chip: Chip, phase: int | None) -> HalfRate:
-        """That of a chip."""
-        if phase is None:
-            return cls()
-        pe = chip.tensor
-        window = pe.rate_window.value
-        return cls(to_ps(window), to_ps(window * pe.warm_above.value), to_ps(window * pe.cool_below.value))
+    return time_program(program, chip, profiled=profiled, window_phase=window_phase, in_order=in_order)
 
 
 class Columns:
-    """The columns that the pass fills."""
+    """The columns that the pass fills, for `count` instructions."""
 
     def __init__(self, count: int) -> None:
         self.start, self.end, self.begin, self.done = (np.empty(count, np.int64) for _ in range(4))
@@ -84,58 +74,70 @@ class Columns:
         self.cause = np.empty(count, np.int8)
 
 
-def run(
-    p: Plan, first: int, clocks: order.Clocks, slots: order.Slots, out: Columns, chip: Chip, rate: HalfRate
-) -> None:
-    """Time the instructions of `p`, whose rows of the timeline begin at `first`."""
-    here = slice(first, first + len(p.row_of))
-    order.run(
-        p.rows,
-        p.row_of,
-        p.first_operand,
-        p.slot_first,
-        p.slot_last,
-        p.access,
-        first,
-        to_ps(chip.sync.semaphore.value),
-        to_ps(chip.dma.queue_interval.value),
-        to_ps(chip.dma.completion.value),
-        to_ps(chip.scalar.table_load.value),
-        rate.window,
-        rate.warm_above,
-        rate.cool_below,
-        clocks.window,
-        clocks.engine_free,
-        clocks.engine_last,
-        clocks.table,
-        clocks.ring_begin,
-        clocks.ring_free,
-        clocks.ring_last,
-        clocks.lane_free,
-        clocks.lane_last,
-        clocks.gaps,
-        clocks.gap_end,
-        clocks.num_gaps,
-        clocks.port,
-        clocks.port_count,
-        slots.write,
-        slots.writer,
-        slots.write_index,
-        slots.read,
-        slots.read_index,
-        out.start[here],
-        out.end[here],
-        out.begin[here],
-        out.done[here],
-        out.blocker[here],
-        out.cause[here],
-        out.held[here],
-    )
+class Core:
+    """One core at work: the state of its engines and DMA engines, carried from stream to stream.
+
+    startup: when its first instruction may start, in picoseconds. Other arguments as for `time_program`.
+    """
+
+    def __init__(
+        self, chip: Chip, *, profiled: bool = False, window_phase: int | None = None, in_order: bool = False
+    ) -> None:
+        self.startup = to_ps(chip.sync.program_start.value + (chip.sync.profiler.value if profiled else 0))
+        self.parameters = _parameters(chip, window_phase, in_order)
+        self.clocks = order.Clocks(self.startup)
+        self.clocks.engine[Engine.GPSIMD, order.FREE] += to_ps(chip.sync.gpsimd_start.value)
+        self.clocks.window[order.WINDOW_END] = window_phase or 0
+
+    def run(
+        self, p: Plan, slots: order.Ints, out: Columns, index: int, first: int = 0, last: int | None = None
+    ) -> None:
+        """Time instructions [first, last) of a plan, all by default; its instruction 0 is row `index` of `out`."""
+        last = len(p.row_of) if last is None else last
+        here, c = slice(index + first, index + last), self.clocks
+        order.run(
+            p.rows,
+            p.row_of[first:last],
+            p.first_operand[first : last + 1],
+            p.uses,
+            index + first,
+            self.parameters,
+            c.engine,
+            c.part,
+            c.window,
+            c.table,
+            c.port,
+            c.port_count,
+            c.issued,
+            c.ring,
+            c.lane,
+            c.gap,
+            c.gaps,
+            slots,
+            out.start[here],
+            out.end[here],
+            out.begin[here],
+            out.done[here],
+            out.blocker[here],
+            out.cause[here],
+            out.held[here],
+        )
 
 
-def startup_of(chip: Chip, profiled: bool) -> int:
-    """When the first instruction may start."""
-    return to_ps(chip.sync.program_start.value + (chip.sync.profiler.value if profiled else 0))
+def _parameters(chip: Chip, window_phase: int | None, in_order: bool) -> order.Ints:
+    """What the pass needs to know of the chip, see `order`; the half-rate windows are off without a phase."""
+    pe, parameters = chip.tensor, np.zeros(order.PARAMETERS, np.int64)
+    parameters[order.SEMAPHORE] = to_ps(chip.sync.semaphore.value)
+    parameters[order.INTERVAL] = to_ps(chip.dma.queue_interval.value)
+    parameters[order.COMPLETION] = to_ps(chip.dma.completion.value)
+    parameters[order.TABLE_LOAD] = to_ps(chip.scalar.table_load.value)
+    parameters[order.IN_ORDER] = in_order
+    if window_phase is not None:
+        window = pe.rate_window.value
+        parameters[order.WINDOW] = to_ps(window)
+        parameters[order.WARM_ABOVE] = to_ps(window * pe.warm_above.value)
+        parameters[order.COOL_BELOW] = to_ps(window * pe.cool_below.value)
+    return parameters
 
 
 def _timeline(program: Program, chip: Chip, plans: list[Plan], out: Columns, startup: int) -> Timeline:
