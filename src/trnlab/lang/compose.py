@@ -121,17 +121,23 @@ def _is_column(operand: Tensor, shape: tuple[int, ...]) -> bool:
     return operand.shape[0] == shape[0] and prod(operand.shape[1:]) == 1 and prod(shape[1:]) > 1
 
 
-_RANK = ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "float8_e5m2", "float8_e4m3", "float16",
-         "bfloat16", "tfloat32", "float32")  # fmt: skip
+_FLOATS = ("float8_e5m2", "float8_e4m3", "float16", "bfloat16", "tfloat32", "float32")
+_UNITED = {("float16", "bfloat16"): "float32", ("float8_e5m2", "float8_e4m3"): "bfloat16"}  # wide enough for both
 
 
 def promoted(x: Format, y: Format) -> Format:
-    """The format of x op y where the kernel names none: floats beat integers, wider beats narrower."""
+    """The format of x op y where the kernel names none: floats beat integers, wider beats narrower, and where neither
+    holds the other the next wider that does. Source: "NKI Type Promotion" in nki.api.shared of aws-neuron-sdk.
+    """
     if x == y:
         return x
-    if {str(x), str(y)} == {"float16", "bfloat16"}:
-        return FLOAT32
-    return max(x, y, key=lambda f: _RANK.index(str(f)) if str(f) in _RANK else -1)
+    floats = sorted((str(f) for f in (x, y) if str(f) in _FLOATS), key=_FLOATS.index)
+    if floats:
+        return FORMATS[_UNITED.get((floats[0], floats[-1]), floats[-1])]
+    if x.dtype.kind not in "iu" or y.dtype.kind not in "iu":
+        return max(x, y, key=lambda f: f.itemsize)
+    wide = np.promote_types(x.dtype, y.dtype)
+    return FLOAT32 if wide.itemsize > 4 else format_of(wide)
 
 
 def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -175,22 +181,24 @@ def _to_partitions(x: Tensor, partitions: int) -> Tensor:
     return out
 
 
-def where(condition: Tensor, x: Any, y: Any, dtype: Any = None) -> Tensor:
+def where(condition: Tensor, x: Any, y: Any, dtype: Any = None, dst: Tensor | None = None) -> Tensor:
     """x where the condition is not zero, y elsewhere."""
     tile = next((t for t in (x, y) if isinstance(t, Tensor)), condition)
-    shape = condition.shape
-    out = new(tile, shape, dtype)
+    out = dst if dst is not None else new(tile, condition.shape, dtype)
     if isinstance(y, Tensor):
-        ins.emit("tensor_copy", dst=out, src=broadcast_to(y, shape))
+        ins.emit("tensor_copy", dst=out, src=broadcast_to(y, out.shape))
     else:
         fill(out, y)
-    if str(condition.format) not in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "bool"):
+    if str(condition.format) not in _PREDICATES:
         condition = binary("not_equal", condition, 0.0, dtype="uint8")
-    source = broadcast_to(x, shape) if isinstance(x, Tensor) else float(x)
+    source = broadcast_to(x, out.shape) if isinstance(x, Tensor) else float(x)
     if isinstance(source, Tensor) and source.format != out.format:
         source = copy(source, out.format)
-    ins.emit("tensor_copy_predicated", dst=out, src=source, predicate=condition)
+    ins.emit("tensor_copy_predicated", dst=out, src=source, predicate=broadcast_to(condition, out.shape))
     return out
+
+
+_PREDICATES = ("uint8", "uint16", "uint32", "bool")
 
 
 # -- reductions -------------------------------------------------------------------------------------------------

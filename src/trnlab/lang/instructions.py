@@ -12,7 +12,7 @@ from typing import Any
 from trnlab import isa
 from trnlab.errors import ConstraintError
 from trnlab.isa.alu import alu_op
-from trnlab.isa.base import Engine, Memory
+from trnlab.isa.base import Engine
 from trnlab.lang.recorder import current
 from trnlab.lang.strides import merged
 from trnlab.lang.tensor import Region, Tensor, refuse
@@ -58,7 +58,7 @@ def _span(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> tupl
 
 def written(dst: Tensor) -> None:
     """Another engine wrote a PSUM tile: matmuls that leave `accumulate` open add to that."""
-    if dst.storage.region.memory is Memory.PSUM:
+    if dst.storage.region is Region.psum:
         dst.storage.sums.add((dst.offset, dst.shape, dst.strides))
 
 
@@ -149,7 +149,11 @@ def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> boo
     if taken is None:
         return False
     name, engine, arguments = taken
+    instr = isa.REGISTRY[name]
     try:
+        if instr.reads_destination({**instr.attrs, **arguments}):  # what it leaves of `value` is part of it
+            current().emit(name, engine=engine, **arguments)
+            return False
         if name == "nc_matmul":
             options = {k: v for k, v in arguments.items() if k not in ("dst", "accumulate")}
             nc_matmul(dst, accumulate=accumulate, **options)

@@ -223,6 +223,13 @@ class Recorder:
         self.depends, self._last = True, None
         return self.reader(tensor)
 
+    def show(self, prefix: str, tensor: Tensor) -> None:
+        """Print what a tensor holds when the kernel runs and comes to this point."""
+        self._last = None
+        found = settled(self, isa.REGISTRY["dma_copy"], None, {"src": tensor})
+        assert found is not None
+        self.builder.show(prefix, found["src"].access(keep_dims=True), tensor.shape)
+
     # -- instructions -------------------------------------------------------------------------------------------
     def emit(self, name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
         """Append an instruction; tensors among the arguments become access patterns. None arguments are left out.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
@@ -28,7 +28,7 @@ class Spread(int):
     cores: int
     in_turns: bool
 
-    def __new__(cls, size: int, cores: int, in_turns: bool = False) -> Spread:
+    def __new__(cls, size: int, cores: int, in_turns: bool = False) -> Self:
         """`size` programs on `cores` cores."""
         made = super().__new__(cls, size)
         made.cores, made.in_turns = cores, in_turns

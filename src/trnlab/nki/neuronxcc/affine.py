@@ -2,17 +2,25 @@
 """Index expressions of the old dialect: nl.arange and nl.mgrid, sums and multiples of them, and masks.
 
 An expression is constant + sum(coefficient[a] * i[a]) over axes that broadcast as NumPy's do; used as an index it
-gives a strided view, compared it gives a mask.
+gives a strided view, compared it gives a mask. With a tile added it is an index that is known only at run time.
+
+Source: nl.arange, nl.mgrid and "NKI API Masking" of the 2.2x documentation of aws-neuron-sdk.
 """
 
 from __future__ import annotations
 
+import ast
+import linecache
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from itertools import islice
+from types import CodeType
+from typing import Any, NoReturn
 
-from trnlab.lang.tensor import refuse
+from trnlab.lang.tensor import Tensor, refuse
 
 _FLIPPED = {"is_lt": "is_gt", "is_gt": "is_lt", "is_le": "is_ge", "is_ge": "is_le"}
 _TRUTH: dict[str, Callable[[int, int], bool]] = {
@@ -63,6 +71,8 @@ class Affine:
         )  # fmt: skip
 
     def __add__(self, other: Any) -> Any:
+        if isinstance(other, Tensor):
+            return AtRunTime(self, other)
         if isinstance(other, Affine):
             a, b = _aligned(self, other)
             extents = tuple(max(m, n) for m, n in zip(a.extents, b.extents))
@@ -87,30 +97,75 @@ class Affine:
         return self * -1  # type: ignore[no-any-return]
 
     def __sub__(self, other: Any) -> Any:
-        return self + -other
+        return NotImplemented if isinstance(other, Tensor) else self + -other
 
     def __rsub__(self, other: Any) -> Any:
         return -self + other
 
     def __lt__(self, other: Any) -> Mask:
-        return Mask(((self - other, "is_lt"),))
+        return self._compared(other, "is_lt")
 
     def __le__(self, other: Any) -> Mask:
-        return Mask(((self - other, "is_le"),))
+        return self._compared(other, "is_le")
 
     def __gt__(self, other: Any) -> Mask:
-        return Mask(((self - other, "is_gt"),))
+        return self._compared(other, "is_gt")
 
     def __ge__(self, other: Any) -> Mask:
-        return Mask(((self - other, "is_ge"),))
+        return self._compared(other, "is_ge")
 
     def __eq__(self, other: object) -> Mask:  # type: ignore[override]
-        return Mask(((self - other, "is_equal"),))
+        return self._compared(other, "is_equal")
 
     def __ne__(self, other: object) -> Mask:  # type: ignore[override]
-        return Mask(((self - other, "not_equal"),))
+        return self._compared(other, "not_equal")
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _compared(self, other: Any, compare: str) -> Mask:
+        if not isinstance(other, Affine) and not hasattr(other, "__index__"):
+            refuse("a mask compares index expressions and integers", limit="what is known while recording", got=other,
+                   remedy="use nl.where or tensor_copy_predicated for what tiles hold", code="TRN411")  # fmt: skip
+        mask = Mask(((self - other, compare),))
+        return _joined.pop() & mask if _joined else mask
+
+    def __floordiv__(self, other: Any) -> Any:
+        self._not_affine("//", other)
+
+    def __mod__(self, other: Any) -> Any:
+        self._not_affine("%", other)
+
+    def _not_affine(self, operator_: str, other: Any) -> NoReturn:
+        refuse("index expressions are sums of multiples of indices", limit="i * n + j * m + constant",
+               got=f"index {operator_} {other}", remedy="split the index into two: nl.arange for each part",
+               code="TRN410")  # fmt: skip
+
+    def __bool__(self) -> bool:
+        _no_truth("an index expression")
+
+
+_joined: list[Mask] = []  # the left side of an `and` whose right side is about to be compared
+
+
+@lru_cache(maxsize=256)
+def joins_comparisons(code: CodeType, at: int) -> bool:
+    """Whether the instruction at byte `at` decides a chain of comparisons joined by `and`, as the source says."""
+    position = next(islice(code.co_positions(), at // 2, None), None)
+    first, last, start, end = position if position is not None else (None,) * 4
+    if first is None or last is None:
+        return False
+    lines = [linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    try:
+        tree = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    except SyntaxError:
+        return False
+    return (
+        isinstance(tree, ast.BoolOp)
+        and isinstance(tree.op, ast.And)
+        and all(isinstance(value, ast.Compare) and len(value.ops) == 1 for value in tree.values)
+    )
 
 
 @dataclass(frozen=True)
@@ -126,32 +181,75 @@ class Mask:
 
     __rand__ = __and__
 
-    def ranges(self, ndim: int) -> dict[int, tuple[int, int]]:
-        """First and one-past-last index of each axis that the mask bounds, axes of a view with `ndim` dimensions.
+    def __bool__(self) -> bool:
+        """Only in `a < m and b < n`, which kernels write for `&`: the next comparison joins this one."""
+        frame = sys._getframe(1)
+        if not joins_comparisons(frame.f_code, frame.f_lasti):
+            _no_truth("a mask")
+        _joined.append(self)
+        return True
 
-        Raises ConstraintError for a mask that is not a box.
+    def ranges(self, shape: tuple[int, ...]) -> dict[int, tuple[int, int]]:
+        """First and one-past-last index of each axis that the mask bounds, axes of a view of this shape.
+
+        An axis of an expression is the view's axis at the same place from the end, or from the start where only that
+        one has as many elements. Raises ConstraintError for a mask that is not a box.
         """
         out: dict[int, tuple[int, int]] = {}
         for expression, compare in self.terms:
-            shift = ndim - len(expression.extents)
             axes = [a for a, c in enumerate(expression.coefficients) if c]
-            holds = _TRUTH[compare]
             if not axes:
-                if not holds(expression.constant, 0):
+                if not _TRUTH[compare](expression.constant, 0):
                     return {0: (0, 0)}
                 continue
             if len(axes) > 1 or compare == "not_equal":
                 refuse("a mask must bound each index by itself", limit="i < n", got=expression,
                        remedy="use nisa.affine_select for masks over two dimensions", code="TRN411")  # fmt: skip
-            axis = axes[0]
-            good = [
-                i for i in range(expression.extents[axis])
-                if holds(expression.constant + expression.coefficients[axis] * i, 0)
-            ]  # fmt: skip
-            low, high = (good[0], good[-1] + 1) if good else (0, 0)
-            old = out.get(axis + shift, (0, expression.extents[axis]))
-            out[axis + shift] = (max(low, old[0]), max(min(high, old[1]), max(low, old[0])))
+            extent = expression.extents[axes[0]]
+            low, high = _holds(expression.coefficients[axes[0]], expression.constant, compare, extent)
+            axis = _place(axes[0], expression.extents, shape)
+            old = out.get(axis, (0, extent))
+            low, high = max(low, old[0]), min(high, old[1])
+            out[axis] = (low, max(low, high))
         return out
+
+
+def _holds(step: int, constant: int, compare: str, extent: int) -> tuple[int, int]:
+    """First and one-past-last i in 0..extent with step * i + constant compared with zero as asked."""
+    if compare == "is_equal":
+        at, rest = divmod(-constant, step)
+        return (at, at + 1) if not rest and 0 <= at < extent else (0, 0)
+    if compare in ("is_gt", "is_ge"):
+        step, constant, compare = -step, -constant, _FLIPPED[compare]
+    bound = -constant + (compare == "is_le")  # step * i < bound
+    low, high = (0, (bound - 1) // step + 1) if step > 0 else (bound // step + 1, extent)
+    low, high = max(low, 0), min(high, extent)
+    return low, max(low, high)
+
+
+def _place(axis: int, extents: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    from_end = axis + len(shape) - len(extents)
+    fits = from_end >= 0 and shape[from_end] == extents[axis]
+    return axis if not fits and axis < len(shape) and (from_end < 0 or shape[axis] == extents[axis]) else from_end
+
+
+@dataclass(frozen=True)
+class AtRunTime:
+    """An index that is known only at run time: an expression plus what a tile holds (one element, or one per row)."""
+
+    expression: Affine
+    tile: Tensor
+
+    def __add__(self, other: Any) -> Any:
+        return AtRunTime(self.expression + other, self.tile)
+
+    __radd__ = __add__
+
+
+def _no_truth(what: str) -> NoReturn:
+    refuse(f"{what} stands for many values, so that it cannot decide an if, a while, and, or, not",
+           limit="integers, such as loop indices", got=what,
+           remedy="pass it as mask=, join masks with &", code="TRN411")  # fmt: skip
 
 
 def _aligned(a: Affine, b: Affine) -> tuple[Affine, Affine]:

@@ -1,54 +1,156 @@
 # SPDX-License-Identifier: Apache-2.0
-"""neuronxcc.nki.compiler: allocators and switches of the vendor's compiler.
+"""neuronxcc.nki.compiler: allocators, and switches of the vendor's compiler.
 
-An allocator only says which memory: tiles are placed by their lifetimes, wherever the kernel asked for them.
+An allocator goes where `buffer=` takes a region. `alloc` and `mod_alloc` say where every tile lies: a function of the
+tile's index gives (partition, byte) in SBUF and (bank, partition, byte) in PSUM. `auto_alloc` leaves it open.
+
+Source: nki.compiler.{sbuf,psum}.{alloc,mod_alloc,auto_alloc} of the 2.2x documentation of aws-neuron-sdk.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from trnlab.lang.tensor import Region
+from trnlab.lang.recorder import current
+from trnlab.lang.tensor import Region, refuse
 from trnlab.nki.language import no_reorder
 
 __all__ = ["no_reorder"]
 
+Index = tuple[int, ...]
+Place = Callable[[Index, int, int], tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class Allocation:
-    """What `buffer=` takes in the place of a region."""
+    """What `buffer=` takes in the place of a region. place: None leaves the addresses open."""
 
     region: Region
+    place: Place | None = None
+
+    def address(self, index: Index, partitions: int, nbytes: int) -> tuple[int, int] | None:
+        """(partition, byte within it) of the tile with this index, or None.
+
+        partitions, nbytes: what the tile takes. Raises ConstraintError for an answer that is no such place.
+        """
+        if self.place is None:
+            return None
+        answer = tuple(int(n) for n in self.place(index, partitions, nbytes))
+        wanted = ("bank", "partition", "byte") if self.region is Region.psum else ("partition", "byte")
+        if len(answer) != len(wanted) or min(answer) < 0:
+            refuse("an allocator's function gives the place of a tile", limit=f"({', '.join(wanted)}), from 0 on",
+                   got=answer, remedy=f"return {len(wanted)} integers for tile {index}", code="TRN411")  # fmt: skip
+        if self.region is not Region.psum:
+            return answer[0], answer[1]
+        return self._in_psum(answer[0], answer[1], answer[2], nbytes)
+
+    def _in_psum(self, bank: int, partition: int, byte: int, nbytes: int) -> tuple[int, int]:
+        psum = current().chip.psum
+        size = psum.bank_bytes_per_partition
+        if bank >= psum.num_banks or byte + nbytes > size:
+            refuse("a tile in PSUM lies within one bank", limit=f"{psum.num_banks} banks of {size} bytes",
+                   got=f"bank {bank}, bytes {byte}..{byte + nbytes}",
+                   remedy="make the tile at most one bank, and take bank numbers modulo the banks there are",
+                   code="TRN411")  # fmt: skip
+        return partition, bank * size + byte
+
+
+def _modulo(base: int, tiles: Index, index: Index, scale: int) -> int:
+    """Where tile `index` goes when `tiles` of them exist side by side and are taken in turns."""
+    tiles = tuple(tiles) or (1,) * len(index)
+    if len(tiles) != len(index):
+        refuse("a number of tiles for each dimension that numbers tiles", limit=f"{len(index)} numbers", got=tiles,
+               remedy="give one per block dimension, or none", code="TRN411")  # fmt: skip
+    turn = (i % n for i, n in zip(index, tiles))
+    return base + scale * sum(i * prod(tiles[at + 1 :]) for at, i in enumerate(turn))
 
 
 class _Allocator:
+    """The ways to allocate in one memory."""
+
     def __init__(self, region: Region) -> None:
         self.region = region
 
-    def alloc(self, function: Any = None, **_: Any) -> Allocation:
-        """By a function of the tile's index."""
-        return Allocation(self.region)
+    def alloc(self, func: Place) -> Allocation:
+        """By a function of (index of the tile, partitions, bytes per partition)."""
+        return Allocation(self.region, func)
 
-    def mod_alloc(self, **_: Any) -> Allocation:
-        """By a base address, tiles taking turns."""
-        return Allocation(self.region)
-
-    def auto_alloc(self, **_: Any) -> Allocation:
+    def auto_alloc(self) -> Allocation:
         """Wherever there is room."""
         return Allocation(self.region)
 
 
-sbuf, psum = _Allocator(Region.sbuf), _Allocator(Region.psum)
+class _Sbuf(_Allocator):
+    def mod_alloc(
+        self, *, base_addr: int, base_partition: int = 0, num_par_tiles: Index = (), num_free_tiles: Index = ()
+    ) -> Allocation:
+        """From byte `base_addr` on, `num_free_tiles` places side by side that tiles take in turns."""
+
+        def place(index: Index, partitions: int, nbytes: int) -> tuple[int, int]:
+            return (
+                _modulo(base_partition, num_par_tiles, index, partitions),
+                _modulo(base_addr, num_free_tiles, index, nbytes),
+            )
+
+        return Allocation(self.region, place)
 
 
-def _switch(function: Any = None, **_: Any) -> Any:
-    """A decorator that changes nothing here."""
-    return function if callable(function) else _switch
+class _Psum(_Allocator):
+    def mod_alloc(
+        self, *, base_bank: int, base_addr: int = 0, base_partition: int = 0, num_bank_tiles: Index = (),
+        num_par_tiles: Index = (), num_free_tiles: Index = (),
+    ) -> Allocation:  # fmt: skip
+        """From bank `base_bank` on, `num_bank_tiles` banks that tiles take in turns."""
+
+        def place(index: Index, partitions: int, nbytes: int) -> tuple[int, int, int]:
+            return (
+                _modulo(base_bank, num_bank_tiles, index, 1),
+                _modulo(base_partition, num_par_tiles, index, partitions),
+                _modulo(base_addr, num_free_tiles, index, nbytes),
+            )
+
+        return Allocation(self.region, place)
 
 
-skip_middle_end_transformations = enable_stack_allocator = force_auto_alloc = multi_buffer = _switch
+sbuf, psum = _Sbuf(Region.sbuf), _Psum(Region.psum)
+
+
+def region_of(buffer: Any) -> Region:
+    """The region of a `buffer=`, SBUF where it is None."""
+    if buffer is None:
+        return Region.sbuf
+    region = buffer.region if isinstance(buffer, Allocation) else buffer
+    if not isinstance(region, Region):
+        refuse("not a memory region", limit="nl.sbuf, nl.psum, nl.private_hbm, nl.shared_hbm, an allocator of ncc",
+               got=buffer, remedy="pass the object, not its name", code="TRN411")  # fmt: skip
+    return region
+
+
+# -- switches ----------------------------------------------------------------------------------------------------
+def _switch(name: str, what: str) -> Any:
+    def switch(func: Any = None, **options: Any) -> Any:
+        return func if callable(func) else lambda f: f
+
+    switch.__name__, switch.__doc__ = name, f"{what} Steers the vendor's compiler only; nothing changes here."
+    return switch
+
+
+skip_middle_end_transformations = _switch("skip_middle_end_transformations", "No rewriting of the kernel.")
+enable_stack_allocator = _switch("enable_stack_allocator", "Tiles are placed like a stack.")
+multi_buffer = _switch("multi_buffer", "More than one buffer per tile.")
+
+
+def force_auto_alloc(func: Any = None) -> Any:
+    """A decorator: the addresses that the kernel asks for are ignored."""
+    if func is None:
+        return force_auto_alloc
+    function = getattr(func, "function", func)
+    function.__dict__["force_auto_alloc"] = True
+    return func
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """neuronxcc.nki.isa: instructions that return tiles, over the same instructions as nki.isa.
 
-A mask bounds what is computed; the rest of the result is not written.
+A mask bounds what is computed; the rest of the result is not written. `**options` of the functions steer the vendor's
+compiler only (names, priorities) and change nothing.
 
-Source: how kernels of aws-neuron/nki-samples (3a99c91) and tests of aws-neuron/aws-neuron-sdk (nki/test) call them.
+Source: nki.isa of the 2.2x documentation of aws-neuron-sdk, the kernels of aws-neuron/nki-samples (3a99c91) and the
+tests of aws-neuron/aws-neuron-sdk (nki/test).
 """
 
 from __future__ import annotations
@@ -13,107 +15,169 @@ from typing import Any
 
 from trnlab.isa.base import Memory
 from trnlab.lang import compose
-from trnlab.lang import instructions as ins
 from trnlab.lang.compose import FLOAT32
-from trnlab.lang.recorder import current
+from trnlab.lang.formats import format_of
 from trnlab.lang.tensor import Region, Tensor, refuse
 from trnlab.nki import isa as new
 from trnlab.nki.enums import chip_engine, dge_mode, engine, nc_version, oob_mode, reduce_cmd
 from trnlab.nki.isa import get_nc_version
 from trnlab.nki.neuronxcc.affine import Affine, Mask
-from trnlab.nki.neuronxcc.tile import trimmed
+from trnlab.nki.neuronxcc.elementwise import binary_result, computed, result, same_rank
+from trnlab.nki.neuronxcc.masked import Box, boxed, cut, defined, record, trimmed
+from trnlab.nki.neuronxcc.zeros import settle
+from trnlab.nki.operators import alu_name
 
 __all__ = ["dge_mode", "engine", "get_nc_version", "nc_version", "oob_mode", "reduce_cmd"]
 
 unknown_engine, tensor_engine, vector_engine = engine.unknown, engine.tensor, engine.vector
 scalar_engine, gpsimd_engine, dma_engine, sync_engine = engine.scalar, engine.gpsimd, engine.dma, engine.sync
-_Any = engine.unknown
+_Any, _IDLE, _RESET = engine.unknown, reduce_cmd.idle, reduce_cmd.reset_reduce
 
 
-def _tile(shape: tuple[int, ...], dtype: Any, region: Region = Region.sbuf) -> Tensor:
-    return current().tensor(shape, dtype, region)
-
-
-def _column(operand: Any) -> Any:
+def column(operand: Any) -> Any:
     """A per-partition operand in the format that the engines take."""
     if not isinstance(operand, Tensor):
         return operand
+    settle(operand)
     return operand if operand.format == FLOAT32 else compose.copy(operand, FLOAT32)
 
 
+def _not_both_psum(x: Tensor, y: Tensor) -> Tensor:
+    """y, in SBUF where x is in PSUM."""
+    return compose.in_sbuf(y) if x.storage.region.memory is Memory.PSUM else y
+
+
+# -- the PE array -------------------------------------------------------------------------------------------------
 def nc_matmul(
     stationary: Tensor, moving: Tensor, *, is_stationary_onezero: bool = False, is_moving_onezero: bool = False,
-    is_transpose: bool = False, tile_position: Any = (), tile_size: Any = (), mask: Any = None, **options: Any,
+    is_transpose: bool = False, tile_position: Any = (), tile_size: Any = (), mask: Any = None, perf_mode: Any = None,
+    **options: Any,
 ) -> Tensor:  # fmt: skip
-    """stationary.T @ moving in PSUM; an operand that lies there is copied to SBUF first."""
-    stationary, moving = compose.in_sbuf(stationary), compose.in_sbuf(moving)
-    perf = options.get("perf_mode")
-    columns = stationary.shape[2:] if perf else stationary.shape[1:]
-    rows = moving.shape[2:] if perf else moving.shape[1:]
-    out = _tile((prod(columns), *rows), FLOAT32, Region.psum)
-    parts = trimmed(mask, out, stationary, moving)
-    if parts:
-        new.nc_matmul(parts[0], parts[1], parts[2], accumulate=False, perf_mode=perf)
+    """stationary.T @ moving in PSUM; an operand that lies there is copied to SBUF first.
+
+    A mask bounds the contraction: both operands are cut along the partition. To bound a free dimension, index the
+    operand with a mask.
+    """
+    for operand in (stationary, moving):
+        settle(operand)
+    box = boxed(mask, stationary.shape)
+    rows = {0: box[0]} if 0 in box else {}
+    stationary, moving = (compose.in_sbuf(cut(t, rows)) for t in (stationary, moving))
+    skip = 2 if perf_mode else 1
+    out = result((prod(stationary.shape[skip:]), *moving.shape[skip:]), FLOAT32, Region.psum)
+    if not any(low >= high for low, high in box.values()):
+        _product(out, stationary, moving, perf_mode, {
+            "is_stationary_onezero": is_stationary_onezero, "is_moving_onezero": is_moving_onezero,
+            "is_transpose": is_transpose, "tile_position": tile_position, "tile_size": tile_size,
+        })  # fmt: skip
     return out
+
+
+def _product(out: Tensor, stationary: Tensor, moving: Tensor, perf_mode: Any, options: dict[str, Any]) -> None:
+    """Only the rows and columns that come from what is defined of the operands' free dimensions."""
+    box: dict[int, tuple[int, int]] = {}
+    if not perf_mode:
+        left, right = defined(stationary), defined(moving)
+        if stationary.ndim == 2 and 1 in left:
+            box[0], stationary = left[1], cut(stationary, {1: left[1]})
+        if 1 in right:
+            box[1], moving = right[1], cut(moving, {1: right[1]})
+    if any(low >= high for low, high in box.values()):
+        return
+    part = cut(out, box)
+    new.nc_matmul(part, stationary, moving, accumulate=False, perf_mode=perf_mode, **options)
+    record(out, box)
 
 
 def nc_transpose(data: Tensor, *, mask: Any = None, dtype: Any = None, engine: engine = _Any, **_: Any) -> Tensor:
     """Partition and free dimension swapped: in PSUM from the tensor engine, in SBUF from the vector engine."""
-    return compose.transpose(data, dtype, chip_engine(engine))
+    settle(data)
+    box = {**defined(data), **boxed(mask, data.shape)} if data.ndim == 2 else {}
+    if not box:
+        return compose.transpose(data, dtype, chip_engine(engine))
+    out = result((data.shape[1], data.shape[0]), dtype or data.format, Region.psum)
+    if not any(low >= high for low, high in box.values()):
+        swapped = {1 - axis: edges for axis, edges in box.items()}
+        small = compose.transpose(cut(data, box), dtype, chip_engine(engine))
+        compose.copy(small, dst=cut(out, swapped))
+        record(out, swapped)
+    return out
 
 
+# -- ScalarE ------------------------------------------------------------------------------------------------------
 def activation(
     op: Any, data: Tensor, *, bias: Any = None, scale: Any = 1.0, reduce_op: Any = None,
-    reduce_res: Tensor | None = None, reduce_cmd: Any = reduce_cmd.idle, dtype: Any = None, mask: Any = None,
-    **_: Any,
+    reduce_res: Tensor | None = None, reduce_cmd: Any = _IDLE, mask: Any = None, dtype: Any = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """op(data * scale + bias)."""
-    out = _tile(data.shape, dtype or data.format)
-    parts = trimmed(mask, out, data, bias, _column(scale))
-    if parts:
-        new.activation(parts[0], op, parts[1], parts[2], parts[3], reduce_op, reduce_res, reduce_cmd)
-    return out
+
+    def emit(out: Tensor, data: Tensor, bias: Any, scale: Any, reduced: Any) -> None:
+        new.activation(out, op, data, bias, scale, reduce_op, reduced, reduce_cmd)
+
+    return computed(data.shape, dtype or data.format, mask, (data, bias, column(scale), reduce_res), emit)
 
 
 def activation_reduce(
     op: Any, data: Tensor, *, reduce_op: Any, reduce_res: Tensor, bias: Any = None, scale: Any = 1.0,
-    dtype: Any = None, mask: Any = None, **_: Any,
+    mask: Any = None, dtype: Any = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """An activation that also sums each row."""
     return activation(
-        op, data, bias=bias, scale=scale, reduce_op=reduce_op, reduce_res=reduce_res,
-        reduce_cmd=reduce_cmd.reset_reduce, dtype=dtype, mask=mask,
+        op, data, bias=bias, scale=scale, reduce_op=reduce_op, reduce_res=reduce_res, reduce_cmd=_RESET, dtype=dtype,
+        mask=mask,
     )  # fmt: skip
 
 
+# -- element by element ---------------------------------------------------------------------------------------------
 def tensor_copy(src: Tensor, *, mask: Any = None, dtype: Any = None, engine: engine = _Any, **_: Any) -> Tensor:
     """A copy in SBUF."""
-    out = _tile(src.shape, dtype or src.format)
-    parts = trimmed(mask, out, src)
+
+    def emit(out: Tensor, src: Tensor) -> None:
+        new.tensor_copy(out, src, engine)
+
+    return computed(src.shape, dtype or src.format, mask, (src,), emit)
+
+
+def tensor_copy_dynamic_src(
+    src: Tensor, *, mask: Any = None, dtype: Any = None, engine: engine = _Any, **_: Any
+) -> Tensor:
+    """A copy of a tile whose place within its partitions is known only at run time: src[i_p, offset + i_f]."""
+    return tensor_copy(src, mask=mask, dtype=dtype, engine=engine)
+
+
+def tensor_copy_dynamic_dst(
+    *, dst: Tensor, src: Tensor, mask: Any = None, dtype: Any = None, engine: engine = _Any, **_: Any
+) -> None:
+    """A copy to a place within the partitions that is known only at run time."""
+    parts = trimmed(mask, dst, src)
     if parts:
         new.tensor_copy(parts[0], parts[1], engine)
-    return out
 
 
-def tensor_copy_predicated(*, src: Any, dst: Tensor, predicate: Tensor, mask: Any = None, **options: Any) -> None:
+def tensor_copy_predicated(
+    *, src: Any, dst: Tensor, predicate: Tensor, reverse_pred: bool = False, mask: Any = None, dtype: Any = None,
+    **_: Any,
+) -> None:  # fmt: skip
     """dst = src where the predicate is not zero."""
     parts = trimmed(mask, dst, src, predicate)
     if parts:
-        new.tensor_copy_predicated(parts[0], parts[1], parts[2], options.get("reverse_pred", False))
+        if isinstance(parts[1], Tensor):
+            parts[2] = _not_both_psum(parts[1], parts[2])
+        new.tensor_copy_predicated(parts[0], parts[1], parts[2], reverse_pred)
 
 
 def tensor_tensor(
     data1: Tensor, data2: Tensor, op: Any, *, dtype: Any = None, mask: Any = None, engine: engine = _Any, **_: Any
 ) -> Tensor:
     """data1 op data2."""
-    shape = compose.broadcast_shape(data1.shape, data2.shape)
-    out = _tile(shape, dtype or compose.promoted(data1.format, data2.format))
-    parts = trimmed(mask, out, compose.broadcast_to(data1, shape), compose.broadcast_to(data2, shape))
-    if parts:
-        _, one, two = parts
-        both = all(t.storage.region.memory is Memory.PSUM for t in (one, two))
-        new.tensor_tensor(parts[0], one, compose.copy(two) if both else two, op, engine)
-    return out
+
+    def emit(out: Tensor, one: Tensor, two: Tensor) -> None:
+        one, two = (compose.broadcast_to(t, out.shape) for t in (one, two))
+        new.tensor_tensor(out, one, _not_both_psum(one, two), op, engine)
+
+    data1, data2 = same_rank(data1, data2)
+    shape, fmt = binary_result(data1, data2, alu_name(op), dtype)
+    return computed(shape, fmt, mask, (data1, data2), emit)
 
 
 def tensor_scalar(
@@ -121,13 +185,11 @@ def tensor_scalar(
     reverse1: bool = False, *, dtype: Any = None, mask: Any = None, engine: engine = _Any, **_: Any,
 ) -> Tensor:  # fmt: skip
     """(data op0 operand0) op1 operand1."""
-    out = _tile(data.shape, dtype or data.format)
-    parts = trimmed(mask, out, data, _column(operand0), _column(operand1))
-    if parts:
-        new.tensor_scalar(
-            parts[0], parts[1], op0, parts[2], reverse0, op1 or None, parts[3] if op1 else None, reverse1, engine
-        )
-    return out
+
+    def emit(out: Tensor, data: Tensor, operand0: Any, operand1: Any) -> None:
+        new.tensor_scalar(out, data, op0, operand0, reverse0, op1, operand1 if op1 else None, reverse1, engine)
+
+    return computed(data.shape, dtype or data.format, mask, (data, column(operand0), column(operand1)), emit)
 
 
 def scalar_tensor_tensor(
@@ -135,11 +197,13 @@ def scalar_tensor_tensor(
     reverse1: bool = False, dtype: Any = None, mask: Any = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """(data op0 operand0) op1 operand1, operand1 a tile."""
-    out = _tile(data.shape, dtype or data.format)
-    parts = trimmed(mask, out, data, _column(operand0), operand1)
-    if parts:
-        new.scalar_tensor_tensor(parts[0], parts[1], op0, parts[2], op1, parts[3], reverse0, reverse1)
-    return out
+
+    def emit(out: Tensor, data: Tensor, operand0: Any, operand1: Tensor) -> None:
+        new.scalar_tensor_tensor(
+            out, data, op0, operand0, op1, _not_both_psum(data, operand1), reverse0, reverse1
+        )  # fmt: skip
+
+    return computed(data.shape, dtype or data.format, mask, (data, column(operand0), operand1), emit)
 
 
 def tensor_scalar_reduce(
@@ -147,49 +211,11 @@ def tensor_scalar_reduce(
     dtype: Any = None, mask: Any = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """data op0 operand0, and the fold of each row."""
-    out = _tile(data.shape, dtype or data.format)
-    parts = trimmed(mask, out, data, _column(operand0), reduce_res)
-    if parts:
-        new.tensor_scalar_reduce(parts[0], parts[1], op0, parts[2], reduce_op, parts[3], reverse0)
-    return out
 
+    def emit(out: Tensor, data: Tensor, operand0: Any, reduced: Tensor) -> None:
+        new.tensor_scalar_reduce(out, data, op0, operand0, reduce_op, reduced, reverse0)
 
-def tensor_reduce(
-    op: Any, data: Tensor, axis: Any, *, mask: Any = None, dtype: Any = None, negate: bool = False,
-    keepdims: bool = False, **_: Any,
-) -> Tensor:  # fmt: skip
-    """Fold free dimensions."""
-    from trnlab.nki.operators import alu_name
-
-    return reduce(alu_name(op), data, axis, dtype, mask, keepdims, negate)
-
-
-def reduce(
-    op: str,
-    data: Tensor,
-    axis: Any,
-    dtype: Any = None,
-    mask: Any = None,
-    keepdims: bool = False,
-    negate: bool = False,
-) -> Tensor:
-    """Fold free dimensions of what the mask leaves."""
-    _, _, axes = compose.reduced(data, axis)
-    out = _tile(compose.kept(data, axes, keepdims), dtype or data.format)
-    parts = trimmed(mask, data)
-    if parts is None:
-        return out
-    part = parts[0]
-    shape = compose.kept(part, axes, keepdims)
-    compose.reduction(op, part, axis, negate=negate, dst=out._like(shape, out.strides), keepdims=keepdims)
-    return out
-
-
-def tensor_partition_reduce(op: Any, data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """Fold the partitions."""
-    out = _tile((1, *data.shape[1:]), dtype or data.format)
-    new.tensor_partition_reduce(out, op, data)
-    return out
+    return computed(data.shape, dtype or data.format, mask, (data, column(operand0), reduce_res), emit)
 
 
 def tensor_tensor_scan(
@@ -197,167 +223,276 @@ def tensor_tensor_scan(
     *, dtype: Any = None, mask: Any = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """r[i] = (data0[i] op0 r[i - 1]) op1 data1[i]."""
-    shape = compose.broadcast_shape(data0.shape, data1.shape)
-    out = _tile(shape, dtype or compose.promoted(data0.format, data1.format))
-    parts = trimmed(
-        mask, out, compose.broadcast_to(data0, shape), compose.broadcast_to(data1, shape), _column(initial)
-    )
-    if parts:
-        new.tensor_tensor_scan(parts[0], parts[1], parts[2], parts[3], op0, op1, reverse0, reverse1)
-    return out
+
+    def emit(out: Tensor, one: Tensor, two: Tensor, initial: Any) -> None:
+        one, two = (compose.broadcast_to(t, out.shape) for t in (one, two))
+        new.tensor_tensor_scan(out, one, _not_both_psum(one, two), initial, op0, op1, reverse0, reverse1)
+
+    shape, fmt = binary_result(data0, data1, "add", dtype)
+    return computed(shape, fmt, mask, (data0, data1, column(initial)), emit)
 
 
 def reciprocal(data: Tensor, *, dtype: Any = None, mask: Any = None, **_: Any) -> Tensor:
-    """1 / data."""
-    out = _tile(data.shape, dtype or data.format)
-    parts = trimmed(mask, out, data)
+    """1 / data on VectorE."""
+    return computed(data.shape, dtype or data.format, mask, (data,), new.reciprocal)
+
+
+def dropout(data: Tensor, prob: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
+    """Zero each element with probability `prob`."""
+    return computed(data.shape, dtype or data.format, mask, (data, column(prob)), new.dropout)
+
+
+def select_reduce(
+    *, dst: Tensor, predicate: Tensor, on_true: Tensor, on_false: Any, reduce_res: Tensor | None = None,
+    reduce_cmd: Any = _IDLE, reduce_op: Any = "max", reverse_pred: bool = False, mask: Any = None, dtype: Any = None,
+    **_: Any,
+) -> None:  # fmt: skip
+    """on_true where the predicate is not zero, and the maximum of each row."""
+    parts = trimmed(mask, dst, predicate, on_true, on_false, reduce_res)
     if parts:
-        new.reciprocal(parts[0], parts[1])
-    return out
-
-
-def iota(expr: Affine, dtype: Any, *, mask: Any = None, **_: Any) -> Tensor:
-    """The values of an index expression."""
-    shape = expr.extents if len(expr.extents) > 1 else (1, *expr.extents)
-    lead, *free = expr.coefficients if len(expr.extents) > 1 else (0, *expr.coefficients)
-    out = _tile(shape, dtype)
-    new.iota(out, list(zip(free, shape[1:])), expr.constant, lead)
-    return out
-
-
-def affine_select(
-    pred: Mask, on_true_tile: Tensor, on_false_value: float, *, mask: Any = None, dtype: Any = None, **_: Any
-) -> Tensor:
-    """on_true where the predicate over the indices holds."""
-    out = _tile(on_true_tile.shape, dtype or on_true_tile.format)
-    if mask is False:
-        return out
-    if len(pred.terms) != 1 or (mask is not None and not isinstance(mask, bool)):
-        refuse("affine_select takes one comparison", limit="i op j", got=pred, remedy="select twice", code="TRN411")
-    expression, compare = pred.terms[0]
-    shape = on_true_tile.shape
-    pad = (0,) * (len(shape) - len(expression.coefficients))
-    lead, *free = (*pad, *expression.coefficients)
-    pattern = list(zip(free, shape[1:]))
-    new.affine_select(out, pattern, lead, compose.in_sbuf(on_true_tile), on_false_value, compare, expression.constant)
-    return out
+        dst, predicate, on_true, on_false, reduce_res = parts
+        new.select_reduce(dst, predicate, on_true, on_false, reduce_res, reduce_cmd, reduce_op, reverse_pred)
 
 
 def range_select(
-    *, on_true_tile: Tensor, comp_op0: Any, comp_op1: Any, bound0: Tensor, bound1: Tensor,
-    reduce_cmd: Any = reduce_cmd.idle, reduce_res: Tensor | None = None, reduce_op: Any = "max", range_start: Any = 0,
-    on_false_value: Any = None, dtype: Any = None, mask: Any = None, **_: Any,
+    *, on_true_tile: Tensor, comp_op0: Any, comp_op1: Any, bound0: Tensor, bound1: Tensor, reduce_cmd: Any = _IDLE,
+    reduce_res: Tensor | None = None, reduce_op: Any = "max", range_start: Any = 0, on_false_value: Any = None,
+    mask: Any = None, dtype: Any = None, **_: Any,
 ) -> Tensor:  # fmt: skip
     """Keep the elements whose index lies between two bounds."""
-    out = _tile(on_true_tile.shape, dtype or on_true_tile.format)
-    new.range_select(
-        out, on_true_tile, comp_op0, comp_op1, bound0, bound1, reduce_cmd, reduce_res, reduce_op, range_start
-    )
-    return out
+
+    def emit(out: Tensor, data: Tensor, low: Tensor, high: Tensor, reduced: Any) -> None:
+        new.range_select(
+            out, data, comp_op0, comp_op1, low, high, reduce_cmd, reduced, reduce_op, range_start, **fill
+        )  # fmt: skip
+
+    fill = {} if on_false_value is None else {"on_false_value": on_false_value}
+    inputs = (on_true_tile, bound0, bound1, reduce_res)
+    return computed(on_true_tile.shape, dtype or on_true_tile.format, mask, inputs, emit)
 
 
-def select_reduce(dst: Tensor, predicate: Tensor, on_true: Tensor, on_false: Any, **options: Any) -> None:
-    """As in the new dialect."""
-    wanted = {k: v for k, v in options.items() if k not in ("mask", "dtype", "name")}
-    new.select_reduce(dst, predicate, on_true, on_false, **wanted)
-
-
-def tensor_scalar_cumulative(dst: Tensor, src: Tensor, op0: Any, op1: Any, imm0: Any, **options: Any) -> None:
-    """As in the new dialect."""
-    wanted = {k: v for k, v in options.items() if k not in ("mask", "dtype", "name")}
-    new.tensor_scalar_cumulative(dst, src, op0, op1, imm0, **wanted)
-
-
-def memset(shape: Any, value: Any, dtype: Any, *, mask: Any = None, engine: engine = _Any, **_: Any) -> Tensor:
-    """A tile of one value."""
-    out = _tile(tuple(int(s) for s in shape), dtype)
-    parts = trimmed(mask, out)
-    if parts:
-        compose.fill(parts[0], value)
-    return out
-
-
-def dma_copy(*, dst: Tensor, src: Tensor, mask: Any = None, dst_rmw_op: Any = None, **_: Any) -> None:
-    """Move elements between HBM and SBUF."""
-    if dst_rmw_op is not None:
-        refuse("a transfer that adds to what it overwrites is not simulated yet", limit="dst_rmw_op=None",
-               got=dst_rmw_op, remedy="load, add and store", code="TRN414")  # fmt: skip
+def tensor_scalar_cumulative(
+    *, dst: Tensor, src: Tensor, op0: Any, op1: Any, imm0: Any, imm1: Any = None, reduce_cmd: Any = _RESET,
+    mask: Any = None, dtype: Any = None, **_: Any,
+) -> None:  # fmt: skip
+    """A running fold with op1 over (src op0 imm0)."""
     parts = trimmed(mask, dst, src)
     if parts:
-        ins.dma_copy(parts[0], parts[1])
+        new.tensor_scalar_cumulative(parts[0], parts[1], op0, op1, column(imm0), column(imm1), reduce_cmd)
 
 
-def dma_transpose(src: Tensor, *, axes: Any = None, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """The transpose, moved by DMA into SBUF."""
-    order = tuple(axes) if axes else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}[src.ndim]
-    out = _tile(tuple(src.shape[a] for a in order), dtype or src.format)
-    new.dma_transpose(out, src, order)
+# -- reductions ---------------------------------------------------------------------------------------------------
+def tensor_reduce(
+    op: Any, data: Tensor, axis: Any, *, mask: Any = None, dtype: Any = None, negate: bool = False,
+    keepdims: bool = False, **_: Any,
+) -> Tensor:  # fmt: skip
+    """Fold free dimensions."""
+    return reduce(alu_name(op), data, axis, dtype, mask, keepdims, negate)
+
+
+def reduce(
+    op: str, data: Tensor, axis: Any, dtype: Any = None, mask: Any = None, keepdims: bool = False,
+    negate: bool = False,
+) -> Tensor:  # fmt: skip
+    """Fold free dimensions of what the mask leaves."""
+    _, _, axes = compose.reduced(data, axis)
+    out = result(compose.kept(data, axes, keepdims), dtype or data.format)
+    settle(data)
+    box: Box = {a: edges for a, edges in defined(data).items() if a not in axes}
+    box |= boxed(mask, data.shape)
+    if any(low >= high for low, high in box.values()):
+        return out
+    kept = [a for a in range(data.ndim) if keepdims or a not in axes]
+    into = {kept.index(a): edges for a, edges in box.items() if a not in axes}
+    compose.reduction(op, cut(data, box), axis, negate=negate, dst=cut(out, into), keepdims=keepdims)
+    record(out, into)
+    return out
+
+
+def tensor_partition_reduce(op: Any, data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
+    """Fold the partitions of what the mask leaves."""
+    out = result((1, *data.shape[1:]), dtype or data.format)
+    box = {**defined(data), **boxed(mask, data.shape)}
+    if not any(low >= high for low, high in box.values()):
+        into = {a: edges for a, edges in box.items() if a}
+        new.tensor_partition_reduce(cut(out, into), op, cut(data, box))
+        record(out, into)
+    return out
+
+
+def _row_result(data: Tensor, mask: Any, shape: tuple[int, ...], dtype: Any, emit: Any) -> Tensor:
+    """A result of `shape` that has one row for each row of data, of what the mask leaves of data."""
+    settle(data)
+    out = result(shape, dtype)
+    box: Box = {a: edges for a, edges in defined(data).items() if not a}
+    box |= boxed(mask, data.shape)
+    if not any(low >= high for low, high in box.values()):
+        into: Box = {0: box[0]} if 0 in box else {}
+        emit(cut(out, into), cut(data, box), into)
+        record(out, into)
     return out
 
 
 def max8(*, src: Tensor, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """The eight largest of each partition, descending."""
-    out = _tile((src.shape[0], 8), dtype or src.format)
-    new.max8(out, src)
-    return out
+    return _row_result(
+        src, mask, (src.shape[0], 8), dtype or src.format, lambda out, src, _rows: new.max8(out, src)
+    )  # fmt: skip
 
 
 def nc_find_index8(*, data: Tensor, vals: Tensor, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """Where eight values occur first."""
-    out = _tile((data.shape[0], 8), dtype or "uint32")
-    new.nc_find_index8(out, data, vals)
-    return out
+    """Where eight values occur first. A mask applies to data."""
+    return _row_result(
+        data, mask, (data.shape[0], 8), dtype or "uint32",
+        lambda out, data, rows: new.nc_find_index8(out, data, cut(vals, rows)),
+    )  # fmt: skip
 
 
-def nc_match_replace8(*, data: Tensor, vals: Tensor, imm: float, dst_idx: Any = None, **options: Any) -> Tensor:
-    """Replace the first occurrence of each of eight values."""
-    out = _tile(data.shape, options.get("dtype") or data.format)
-    new.nc_match_replace8(out, data, vals, imm, dst_idx)
-    return out
+def nc_match_replace8(
+    *, data: Tensor, vals: Tensor, imm: float, dst_idx: Tensor | None = None, mask: Any = None, dtype: Any = None,
+    **_: Any,
+) -> Tensor:  # fmt: skip
+    """data with the first occurrence of each of eight values replaced. A mask applies to data."""
+
+    def emit(out: Tensor, data: Tensor) -> None:
+        rows = {0: box[0]} if 0 in box else {}
+        places = None if dst_idx is None else cut(dst_idx, rows)
+        new.nc_match_replace8(out, data, cut(vals, rows), float(imm), places)
+
+    box = boxed(mask, data.shape)
+    return computed(data.shape, dtype or data.format, mask, (data,), emit)
 
 
 def bn_stats(data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """Count, mean and variance * count of the even and the odd elements."""
-    parts = trimmed(mask, data)
-    out = _tile((data.shape[0], 6), dtype or FLOAT32)
-    if parts:
-        new.bn_stats(out[0 : parts[0].shape[0]], parts[0])
-    return out
+    return _row_result(
+        data, mask, (data.shape[0], 6), dtype or FLOAT32, lambda out, data, _rows: new.bn_stats(out, data)
+    )  # fmt: skip
 
 
 def bn_aggr(data: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
     """Mean and variance from several `bn_stats`."""
-    parts = trimmed(mask, data)
-    out = _tile((data.shape[0], 2), dtype or FLOAT32)
+    return _row_result(
+        data, mask, (data.shape[0], 2), dtype or data.format, lambda out, data, _rows: new.bn_aggr(out, data)
+    )  # fmt: skip
+
+
+# -- constants and selections ---------------------------------------------------------------------------------------
+def memset(shape: Any, value: Any, dtype: Any, *, mask: Any = None, engine: engine = _Any, **_: Any) -> Tensor:
+    """A tile of one value."""
+
+    def emit(out: Tensor) -> None:
+        new.memset(out, int(value) if format_of(dtype).dtype.kind in "iu" else float(value), engine)
+
+    return computed(tuple(int(s) for s in shape), dtype, mask, (), emit)
+
+
+def iota(expr: Any, dtype: Any, *, mask: Any = None, **_: Any) -> Tensor:
+    """The values of an index expression; of an integer, one element."""
+    if not isinstance(expr, Affine):
+        return memset((1, 1), expr, dtype, mask=mask)
+    pad = (1,) if len(expr.extents) == 1 else ()
+    shape, steps = (*pad, *expr.extents), (*(0 for _ in pad), *expr.coefficients)
+    out = result(shape, dtype)
+    box = boxed(mask, shape)
+    if any(low >= high for low, high in box.values()):
+        return out
+    part = cut(out, box)
+    start = expr.constant + sum(steps[axis] * low for axis, (low, _) in box.items())
+    new.iota(part, list(zip(steps[1:], part.shape[1:])), start, steps[0])
+    record(out, box)
+    return out
+
+
+def affine_select(
+    pred: Any, on_true_tile: Tensor, on_false_value: Any, *, mask: Any = None, dtype: Any = None, **_: Any
+) -> Tensor:
+    """on_true where all comparisons of the predicate over the indices hold. It is known where it does not vary."""
+    if not isinstance(pred, Mask):
+        data = compose.filled(on_true_tile.shape, on_false_value, on_true_tile.format) if not pred else on_true_tile
+        return tensor_copy(data, dtype=dtype, mask=mask)
+    data = on_true_tile
+    for expression, compare in pred.terms:
+        data = _selected(expression, compare, data, on_false_value, mask, dtype)
+    return data
+
+
+def _selected(expression: Affine, compare: str, data: Tensor, on_false: Any, mask: Any, dtype: Any) -> Tensor:
+    pad = data.ndim - len(expression.coefficients)
+    if pad < 0:
+        refuse("the predicate has more axes than the tile", limit=data.ndim, got=len(expression.coefficients),
+               remedy="compare index expressions of the tile's own axes", code="TRN411")  # fmt: skip
+    steps = ((0,) * pad + expression.coefficients) if pad else expression.coefficients
+    settle(data)
+    out = result(data.shape, dtype or data.format)
+    parts = trimmed(mask, out, data)
     if parts:
-        new.bn_aggr(out[0 : parts[0].shape[0]], parts[0])
+        box = boxed(mask, data.shape)
+        start = expression.constant + sum(steps[axis] * low for axis, (low, _) in box.items())
+        pattern = list(zip(steps[1:], parts[0].shape[1:]))
+        new.affine_select(parts[0], pattern, steps[0], compose.in_sbuf(parts[1]), on_false, compare, start)
+    return out
+
+
+# -- data movement --------------------------------------------------------------------------------------------------
+def dma_copy(
+    *, dst: Tensor, src: Tensor, mask: Any = None, dst_rmw_op: Any = None, oob_mode: Any = oob_mode.error,
+    mode: Any = None, dge_mode: Any = dge_mode.unknown, **_: Any,
+) -> None:  # fmt: skip
+    """Move elements between HBM and SBUF; dst_rmw_op=np.add adds them to what dst holds."""
+    parts = trimmed(mask, dst, src)
+    if not parts:
+        return
+    if dst_rmw_op is not None:
+        accumulated(parts[0], parts[1], dst_rmw_op)
+    else:
+        new.dma_copy(parts[0], parts[1], oob_mode=mode or oob_mode, dge_mode=dge_mode)
+
+
+def accumulated(dst: Tensor, value: Tensor, op: Any) -> None:
+    """dst = dst + value, added while it moves. Raises ConstraintError for another operator."""
+    if alu_name(op) != "add":
+        refuse("a transfer can only add to what it overwrites", limit="np.add", got=op,
+               remedy="load, compute and store", code="TRN411")  # fmt: skip
+    new.dma_compute(dst, [value, dst], "add", scales=[1.0, 1.0])
+
+
+def dma_transpose(
+    src: Tensor, *, axes: Any = None, mask: Any = None, dtype: Any = None, dge_mode: Any = dge_mode.unknown, **_: Any
+) -> Tensor:
+    """The transpose, moved by DMA into SBUF."""
+    order = tuple(axes) if axes else {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}[src.ndim]
+    out = result(tuple(src.shape[a] for a in order), dtype or src.format)
+    box = boxed(mask, src.shape)
+    if not any(low >= high for low, high in box.values()):
+        into = {order.index(a): edges for a, edges in box.items()}
+        new.dma_transpose(cut(out, into), cut(src, box), order, dge_mode=dge_mode)
+        record(out, into)
     return out
 
 
 def local_gather(
-    src_buffer: Tensor, index: Tensor, num_elem_per_idx: int = 1, num_valid_indices: Any = None, **_: Any
-) -> Tensor:
+    src_buffer: Tensor, index: Tensor, num_elem_per_idx: int = 1, num_valid_indices: Any = None, *, mask: Any = None,
+    **_: Any,
+) -> Tensor:  # fmt: skip
     """Each GpSimd core gathers along the free dimension for its 16 partitions."""
     count = num_valid_indices or index.shape[1] * 16
-    out = _tile((src_buffer.shape[0], count, num_elem_per_idx), src_buffer.format)
+    out = result((src_buffer.shape[0], count, num_elem_per_idx), src_buffer.format)
     new.local_gather(out, src_buffer, index, num_elem_per_idx, num_valid_indices)
     return out
 
 
-def nc_stream_shuffle(src: Tensor, dst: Tensor, shuffle_mask: Any, **_: Any) -> None:
+def nc_stream_shuffle(
+    src: Tensor, dst: Tensor, shuffle_mask: Any, *, dtype: Any = None, mask: Any = None, **_: Any
+) -> None:
     """Shuffle partitions within each 32."""
-    new.nc_stream_shuffle(dst, src, shuffle_mask)
-
-
-def dropout(data: Tensor, prob: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """Zero each element with probability `prob`."""
-    out = _tile(data.shape, dtype or data.format)
-    new.dropout(out, data, _column(prob))
-    return out
+    parts = trimmed(mask, dst, src)
+    if parts:
+        new.nc_stream_shuffle(parts[0], parts[1], shuffle_mask)
 
 
 def sequence_bounds(*, segment_ids: Tensor, dtype: Any = None, **_: Any) -> Tensor:
     """Start and end of each element's segment."""
-    out = _tile((1, 2, *segment_ids.shape[1:]), dtype or segment_ids.format)
+    out = result((1, 2, *segment_ids.shape[1:]), dtype or segment_ids.format)
     new.sequence_bounds(out, segment_ids)
     return out

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""target = value and target += value: the instruction that made a value writes to the target itself, where it can.
+
+It can when the value is the last thing recorded, and nobody else holds it: a kernel that gave it a name may still
+look at it, so that it is copied then.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from trnlab.isa.base import Memory
+from trnlab.lang import compose, transfers
+from trnlab.lang import instructions as ins
+from trnlab.lang.recorder import current
+from trnlab.lang.tensor import Tensor, refuse
+from trnlab.nki.neuronxcc.masked import Box, cut, defined, record
+from trnlab.nki.neuronxcc.zeros import settle
+
+
+class LoopSum:
+    """nl.loop_reduce: the fold of a tile over iterations; the first one overwrites where it is assigned."""
+
+    def __init__(self, tile: Tensor, first: bool, op: str) -> None:
+        self.tile, self.first, self.op = tile, first, op
+
+
+class _Probe:
+    """How many references a value has inside these methods when nobody else holds it."""
+
+    setting = adding = 0
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _Probe.setting = sys.getrefcount(value)
+
+    def __iadd__(self, value: Any) -> _Probe:
+        _Probe.adding = sys.getrefcount(value)
+        return self
+
+
+def _calibrate() -> tuple[int, int]:
+    probe = _Probe()
+    probe[0] = object()
+    probe += object()
+    return _Probe.setting, _Probe.adding
+
+
+_SETTING, _ADDING = _calibrate()
+
+
+def alone_in_setting(references: int, value: Any) -> bool:
+    """Whether only `target[...] = value` holds the value, which has so many references inside of __setitem__."""
+    return references <= _SETTING + (isinstance(value, Tensor) and current().wrote(value))
+
+
+def alone_in_adding(references: int, value: Any) -> bool:
+    """Whether only `target += value` holds the value, which has so many references inside of __iadd__."""
+    return references <= _ADDING + (isinstance(value, Tensor) and current().wrote(value))
+
+
+def assign(target: Tensor, value: Any, alone: bool = False) -> None:
+    """target = value. alone: nobody else holds the value."""
+    if isinstance(value, LoopSum):
+        _fold(target, value)
+    elif isinstance(value, Tensor):
+        if not _same_place(target, value):
+            _assign_tile(target, shaped(value, target), alone)
+    else:
+        record(target, {})
+        compose.fill(target, value)
+
+
+def _assign_tile(target: Tensor, value: Tensor, alone: bool) -> None:
+    box: Box = defined(value)
+    if any(low >= high for low, high in box.values()):
+        return
+    whole = target
+    value, target = cut(value, box), cut(target, box)
+    settle(value)
+    if not (alone and ins.redirect(value, target)):
+        if target.on_chip and value.on_chip and target.shape[0] == value.shape[0]:
+            compose.copy(value, dst=target)
+        else:
+            transfers.dma_copy(target, compose.in_sbuf(value) if value.on_chip else value)
+    record(whole, box)
+
+
+def _fold(target: Tensor, value: LoopSum) -> None:
+    if value.first:
+        assign(target, value.tile)
+    else:
+        compose.binary(value.op, target, shaped(value.tile, target), dst=target)
+
+
+def shaped(value: Tensor, target: Tensor) -> Tensor:
+    """The value in the target's shape: reshaped, or repeated. Raises ConstraintError where the target is smaller."""
+    if value.shape == target.shape:
+        return value
+    if value.size == target.size and (value.shape[0] == target.shape[0] or not value.on_chip):
+        return value._reshaped(target.shape)
+    if value.size > target.size:
+        refuse("a tile is assigned to a smaller one", limit=list(target.shape), got=list(value.shape),
+               remedy="slice the value, or make the target larger")  # fmt: skip
+    if value.ndim < target.ndim:
+        value = value._reshaped((value.shape[0], *(1,) * (target.ndim - value.ndim), *value.shape[1:]))
+    return compose.broadcast_to(value, target.shape)
+
+
+def add_to(target: Tensor, value: Any, alone: bool = False) -> None:
+    """target += value: a matmul just recorded accumulates in PSUM, anything else is added."""
+    in_psum = target.storage.region.memory is Memory.PSUM
+    direct = in_psum and alone and isinstance(value, Tensor) and value.shape == target.shape
+    if direct and ins.redirect(value, target, accumulate=None):
+        record(target, {})
+    else:
+        update("add", target, value)
+
+
+def update(op: str, target: Tensor, value: Any) -> None:
+    """target = target op value, on what is defined of the value."""
+    settle(target)
+    if isinstance(value, Tensor):
+        value = shaped(value, target)
+        settle(value)
+        box = defined(value)
+        if any(low >= high for low, high in box.values()):
+            return
+        value, target = cut(value, box), cut(target, box)
+    compose.binary(op, target, value, dst=target)
+
+
+def _same_place(a: Tensor, b: Tensor) -> bool:
+    return (a.storage, a.offset, a.shape, a.strides) == (b.storage, b.offset, b.shape, b.strides)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nl.zeros in PSUM: nothing is written as long as matmuls start there, for the first of them overwrites.
+
+What no matmul has written by the time that something else reads the tile is zeroed then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trnlab.isa.base import Memory
+from trnlab.lang import instructions as ins
+from trnlab.lang.recorder import current
+from trnlab.lang.tensor import Storage, Tensor
+
+_ZERO = "zero when first read"
+
+
+def promise_zero(tile: Tensor) -> None:
+    """The tile is zero; what a matmul adds to first is overwritten instead."""
+    current().once(_ZERO, set).add(tile.storage)
+
+
+def settle(tensor: Tensor) -> None:
+    """Keep the promise, if there is one, before something reads the tensor."""
+    storage = tensor.storage
+    if storage.region.memory is not Memory.PSUM:
+        return
+    pending = current().once(_ZERO, set)
+    if storage in pending:
+        pending.discard(storage)
+        _fill_gaps(storage)
+
+
+def _fill_gaps(storage: Storage) -> None:
+    """Zero what no instruction has written, a run of elements per partition at a time."""
+    rows, row = storage.shape[0], storage.row
+    gap = np.ones((rows, row), bool)
+    for offset, shape, strides in storage.sums:
+        at = np.full((1,) * len(shape), offset)
+        for axis, (count, step) in enumerate(zip(shape, strides)):
+            at = at + (np.arange(count) * step).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+        gap.reshape(-1)[at.ravel()] = False
+    for first, last in _runs(np.asarray(gap.any(axis=1))):
+        for start, stop in _runs(np.asarray(gap[first:last].any(axis=0))):
+            piece = storage.recorder.tensor_type(storage, (last - first, stop - start), (row, 1), first * row + start)
+            ins.emit("memset", dst=piece, value=0.0)
+
+
+def _runs(flags: np.ndarray) -> list[tuple[int, int]]:  # type: ignore[type-arg]
+    """First and one-past-last index of each run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False]))))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))
