@@ -91,4 +91,4 @@ def test_products_sum_in_float32_unless_told():
 
 
 def test_every_op_has_a_method():
-    assert {op.name for op in every_op().ops} == set(OPS)
+    assert {op.name for op in every_op().ops} == set(OPS) - {"custom_call"}  # see test_graph_custom_call

@@ -125,4 +125,4 @@ def test_refused_with_a_code_and_the_numbers(name, operands, attrs, code):
 
 
 def test_every_op_has_an_example():
-    assert {name for name, *_ in FOLLOWS} == set(OPS)
+    assert {name for name, *_ in FOLLOWS} == set(OPS) - {"custom_call"}  # see test_graph_custom_call

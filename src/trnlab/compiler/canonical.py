@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from trnlab.compiler.strided import VIEW_OPS
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.composites import define
 from trnlab.graph.ir import Graph, Op, Value
@@ -144,6 +145,29 @@ def is_zero(value: Value) -> bool:
         return False
     number = value.op.attrs["value"]
     return not isinstance(number, np.ndarray) and number == 0
+
+
+# -- code from elsewhere --------------------------------------------------------------------------------------------
+
+
+def own_operands(graph: Graph) -> None:
+    """Copy what a custom_call overwrites, and numbers filled into a shape, which do not lie in memory."""
+    rewrite(graph, {"custom_call": _own_operands})
+
+
+def _own_operands(op: Op, b: GraphBuilder) -> None:
+    overwritten = set(op.attrs["callee"].updates.values())
+    op.operands = tuple(
+        b.op("convert", v, dtype=v.dtype) if i in overwritten or _is_filled(v) else v
+        for i, v in enumerate(op.operands)
+    )
+
+
+def _is_filled(value: Value) -> bool:
+    """Whether a value is a constant or an index, seen through views."""
+    while value.op is not None and value.op.name in VIEW_OPS:
+        value = value.op.operands[0]
+    return value.op is not None and value.op.name in ("constant", "iota")
 
 
 # -- outputs --------------------------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class Partition:
                 self._new(Kind.DOT, op, cols=_dot_cols(op))
             elif op.name == "scatter":
                 self._new(Kind.SCATTER, op)
+            elif op.name == "custom_call":
+                self._new(Kind.CALL, op)
             elif OPS[op.name].kind == "attention":
                 self._new(Kind.ATTENTION, op)
             else:

@@ -25,6 +25,7 @@ class Kind(enum.StrEnum):
     ATTENTION = "attention"
     SCATTER = "scatter"
     MOVE = "move"
+    CALL = "call"  # a routine that was made elsewhere
 
 
 class Class(enum.StrEnum):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.canonical import canonicalize, compute_outputs, expand_composites
+from trnlab.compiler.canonical import canonicalize, compute_outputs, expand_composites, own_operands
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Group, Kind
 from trnlab.compiler.lowerings.attention import lower_attention
@@ -25,10 +25,12 @@ from trnlab.compiler.signature import Signature, ports_of, signature
 from trnlab.compiler.strided import is_filled, resolve_views
 from trnlab.compiler.supported import refuse_unsupported
 from trnlab.errors import CapacityError
-from trnlab.graph.ir import Graph, Value
+from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes import simplify
-from trnlab.program import Builder, Call, Program, Routine, Tensor
+from trnlab.program import Buffer, Builder, Call, Program, Routine, Tensor
+from trnlab.program.callee import RoutineCallee
 
+Array = np.ndarray[Any, Any]
 Unit = list[Group]  # groups that share one routine, run as one call
 
 
@@ -39,6 +41,7 @@ PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
     ("simplify-again", lambda graph, options: simplify(graph)),
+    ("own-operands", lambda graph, options: own_operands(graph)),
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),
 )
 
@@ -76,7 +79,7 @@ class _Assembly:
         self.tensors: list[Tensor] = []
         self.tensor_of: dict[Value, int] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
-        self.routines: dict[Signature, int] = {}
+        self.routines: dict[Signature | str, int] = {}
         self.code: list[Routine] = []
 
     def program(self) -> Program:
@@ -97,6 +100,8 @@ class _Assembly:
 
     # -- routines -----------------------------------------------------------------------------------------------
     def _call(self, unit: Unit) -> Call:
+        if unit[0].kind is Kind.CALL:
+            return self._call_of_callee(unit[0].anchor)
         stores = [{v for v in self.stores if self.part.owner[v] is g} for g in unit]
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         if key not in self.routines:
@@ -104,6 +109,32 @@ class _Assembly:
             self.code.append(self._lower(unit, stores))
         args = [self.tensor_of[v] for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
         return Call(self.routines[key], tuple(args), 0, _label(unit), unit[0].ops[0].loc)
+
+    def _call_of_callee(self, op: Op) -> Call:
+        """A call of a routine as it is, its parameters bound to the op's operands and results."""
+        callee: RoutineCallee = op.attrs["callee"]
+        assert callee.routine.target == self.chip.name, f"{callee.name!r} was recorded for another chip"
+        index = self.routines.setdefault(callee.digest, len(self.code))
+        if index == len(self.code):
+            self.code.append(callee.routine)
+        args = []
+        for (kind, i), number in zip(callee.params, callee.routine.params):
+            if kind in ("operand", "result"):
+                value = self.part.root(op.operands[i]) if kind == "operand" else op.results[i]
+                args.append(self.tensor_of[value])
+            else:
+                data = callee.constants[i] if kind == "constant" else None
+                args.append(self._own_memory(callee.routine.buffers[number], data))
+        return Call(index, tuple(args), 0, callee.name, op.loc)
+
+    def _own_memory(self, buffer: Buffer, data: Array | None) -> int:
+        """A tensor that only one call knows: a constant of its own, or scratch."""
+        index = len(self.tensors)
+        kind = "temp" if data is None else "constant"
+        self.tensors.append(Tensor(index, buffer.name, buffer.shape, buffer.dtype, buffer.nbytes, kind))
+        if data is not None:
+            self.constants[index] = data
+        return index
 
     def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
         """Within half of SBUF if possible, so that neighbouring calls overlap; else with all of it."""
@@ -135,6 +166,7 @@ class _Assembly:
     def _stored_values(self) -> set[Value]:
         """Values that must be in memory: read by another group, or by the user."""
         stored = {v for v in self.graph.outputs if v in self.part.owner}
+        stored.update(v for g in self.groups if g.kind is Kind.CALL for v in g.anchor.results)
         for group in self.groups:
             for op in group.ops:
                 for value in op.operands:
@@ -155,6 +187,9 @@ class _Assembly:
                 self.tensor_of[value] = self.tensor_of[in_place[value]]
             else:
                 self._tensor(value, "output")
+        for group in self.groups:
+            if group.kind is Kind.CALL:
+                self._share_overwritten(group.anchor)
         for unit in units:
             for group in unit:
                 for value in ports_of(group, self.part, {v for v in self.stores if self.part.owner[v] is group}):
@@ -162,6 +197,14 @@ class _Assembly:
                         self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
                             value, "temp"
                         )
+
+    def _share_overwritten(self, op: Op) -> None:
+        """A result that starts as an operand is that operand's memory: of a copy, which nobody else reads."""
+        for result, operand in op.attrs["callee"].updates.items():
+            value = op.results[result]
+            if value not in self.tensor_of:
+                self._tensor(value, "temp")
+            self.tensor_of[self.part.root(op.operands[operand])] = self.tensor_of[value]
 
     def _tensor(self, value: Value, kind: str) -> int:
         index = len(self.tensors)

@@ -143,9 +143,15 @@ def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
             assert seen is not None
         looks[op.result] = seen
     copies.update(value for value in graph.outputs if value in looks)
+    copies.update(v for v in _called(graph) if v in looks and not looks[v].is_contiguous)
     for value in copies:
         looks.pop(value, None)
     return _follow(graph, looks, copies), copies
+
+
+def _called(graph: Graph) -> set[Value]:
+    """Values that code from elsewhere reads: it wants them whole, in the order of their dimensions."""
+    return {v for op in graph.ops if op.name == "custom_call" for v in op.operands}
 
 
 def _follow(graph: Graph, looks: dict[Value, Strided], copies: set[Value]) -> dict[Value, Strided]:
@@ -165,7 +171,7 @@ def _layouts(graph: Graph) -> dict[Value, Strided]:
     What comes before and after attention has all heads of a token side by side; so has its memory, and rows are long.
     """
     found = {}
-    outputs = set(graph.outputs)
+    outputs = {*graph.outputs, *_called(graph)}
     for op in graph.ops:
         for value in op.results if op.name.startswith("trn.attention") else ():
             if len(value.shape) == 4 and value not in outputs:

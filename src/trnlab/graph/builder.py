@@ -23,7 +23,7 @@ import numpy as np
 from trnlab.errors import GraphError, Location
 from trnlab.graph import verify
 from trnlab.graph.infer import infer
-from trnlab.graph.ir import Graph, Op, TensorType, Value
+from trnlab.graph.ir import Callee, Graph, Op, TensorType, Value
 from trnlab.graph.ops import OPS, REQUIRED
 from trnlab.numerics.dtypes import DType, bool_, dtype, float32, from_numpy, int32
 
@@ -357,6 +357,10 @@ class GraphBuilder:
         operands = (dout, q, k, v, out, lse) if bias is None else (dout, q, k, v, out, lse, bias)
         dq, dk, dv = self.append("trn.attention_backward", operands, attrs).results
         return dq, dk, dv
+
+    def custom_call(self, callee: Callee, *operands: Value) -> tuple[Value, ...]:
+        """The results of code that the graph does not look into."""
+        return self.append("custom_call", operands, {"callee": callee}).results
 
     # -- helpers ------------------------------------------------------------------------------------------------
     def _together(self, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:

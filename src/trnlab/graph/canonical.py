@@ -79,7 +79,9 @@ def _attr_key(value: Any) -> str:
         return f"{value.dtype.name}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, float):
         return struct.pack("<d", value).hex()
-    return value.name if isinstance(value, DType) else repr(value)
+    if isinstance(value, DType):
+        return value.name
+    return f"{value.name} {value.digest}" if hasattr(value, "digest") else repr(value)
 
 
 # -- differences --------------------------------------------------------------------------------------------------

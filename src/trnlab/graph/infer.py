@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from trnlab.errors import GraphError
-from trnlab.graph.ir import TensorType
+from trnlab.graph.ir import Callee, TensorType
 from trnlab.graph.ops import BINARY, OPS, UNARY, OpDef
 from trnlab.numerics.dtypes import DType, bool_, float32, int32
 
@@ -63,6 +63,7 @@ _ATTR_TYPES: dict[str, Callable[[Any], bool]] = {
     "str": lambda v: type(v) is str,
     "dtype": lambda v: isinstance(v, DType),
     "value": lambda v: isinstance(v, (bool, int, float, np.ndarray)),
+    "callee": lambda v: hasattr(v, "digest"),
 }
 
 
@@ -377,7 +378,15 @@ def _attention_backward(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     return q, k, v
 
 
+def _custom_call(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    callee: Callee = attrs["callee"]
+    limit = ", ".join(map(str, callee.operands))
+    _need(tuple(types) == callee.operands, f"other operands than {callee.name!r} was recorded for", limit, "these")
+    return callee.results
+
+
 _RULES: dict[str, Rule] = {
+    "custom_call": _custom_call,
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys(BINARY, _binary),
     "is_finite": _is_finite,

@@ -19,7 +19,7 @@ from trnlab.errors import GraphError
 from trnlab.graph import composites
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.indexing import gather, scatter
-from trnlab.graph.ir import Graph, Op, TensorType
+from trnlab.graph.ir import Callee, Graph, Op, TensorType
 from trnlab.graph.ops import OPS
 from trnlab.numerics.dtypes import DType, bool_, float32
 from trnlab.numerics.rounding import narrow
@@ -72,7 +72,8 @@ def _run(op: Op, arrays: list[Array], held: np.dtype[Any]) -> list[Array]:
         definition = _definition(op.name, tuple(v.type for v in op.operands), tuple(sorted(op.attrs.items())))
         results: Sequence[Any] = interpret(definition, arrays, held.name)
     else:
-        results = [_MEANINGS[op.name](op, *arrays)]
+        found = _MEANINGS[op.name](op, *arrays)
+        results = found if isinstance(found, list) else [found]
     return [_round(np.asarray(r), v.dtype, held) for r, v in zip(results, op.results)]
 
 
@@ -303,7 +304,17 @@ def _as_matrices(x: Array, batch: tuple[int, ...], contract: tuple[int, ...]) ->
     return x.transpose(*batch, *free, *contract).reshape(sizes), tuple(x.shape[a] for a in free)
 
 
+# -- code beyond the graph ----------------------------------------------------------------------------------------
+
+
+def _custom_call(op: Op, *xs: Array) -> list[Array]:
+    callee: Callee = op.attrs["callee"]
+    results = callee.execute([x.astype(t.dtype.numpy) for x, t in zip(xs, callee.operands)])
+    return [r.astype(np.float32) if t.dtype.is_float else r for r, t in zip(results, callee.results)]
+
+
 _MEANINGS: dict[str, Callable[..., Any]] = {
+    "custom_call": _custom_call,
     **{name: (lambda op, x, f=f: f(x)) for name, f in _UNARY.items()},
     **{name: (lambda op, x, y, f=f: f(x, y)) for name, f in _BINARY.items()},
     "compare": _compare,

@@ -8,10 +8,10 @@ values. Nothing here is computed: ops are listed in `ops`, shapes are in `infer`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from trnlab.errors import Location
 from trnlab.numerics.dtypes import DType
@@ -69,7 +69,8 @@ class Value:
 
 @dataclass(eq=False, slots=True)
 class Op:
-    """One operation. Attribute values are ints, floats, bools, strings, tuples of these, DTypes or NumPy arrays.
+    """One operation. Attribute values are ints, floats, bools, strings, tuples of these, DTypes, NumPy arrays
+    or a `Callee`.
 
     `loc` is the user's line; `origin` the framework's own name for the op, e.g. "aten.gelu".
     """
@@ -88,6 +89,42 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<{self.name}({', '.join(str(v.type) for v in self.operands)})>"
+
+
+class Callee(Protocol):
+    """What a custom_call executes: code that was scheduled already, into which the graph does not look.
+
+    digest: 64 hexadecimal digits, the same for equal code. flops: operations that the model asks for by calling it.
+    """
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """What it is, in a few digits."""
+        ...
+
+    @property
+    def operands(self) -> tuple[TensorType, ...]:
+        """Types of the operands."""
+        ...
+
+    @property
+    def results(self) -> tuple[TensorType, ...]:
+        """Types of the results."""
+        ...
+
+    @property
+    def flops(self) -> int:
+        """Operations of its matrix products."""
+        ...
+
+    def execute(self, arrays: Sequence[Any]) -> list[Any]:
+        """Results from operands, in the NumPy dtypes of their formats; nothing is overwritten."""
+        ...
 
 
 @dataclass(eq=False)

@@ -3,8 +3,9 @@
 
 Names, operands and attributes are StableHLO's (https://openxla.org/stablehlo/spec), with four differences, each for
 the reader's sake: attributes that StableHLO nests (dimension numbers) are flat here; the body of `reduce` and
-`scatter` is an attribute `kind`; a result type that does not follow from the operands is given by attributes `shape`
-and `dtype`; and `erf` is CHLO's. Names that start with "trn." are composites: wholes that the chip has hardware or a
+`scatter` is an attribute `kind`, the code of `custom_call` one called `callee`; a result type that does not follow
+from the operands is given by attributes `shape` and `dtype`; and `erf` is CHLO's. Names that start with "trn." are
+composites: wholes that the chip has hardware or a
 kernel for, each defined in terms of the other ops in `composites`.
 
 Shape letters: B batch, H heads, T query length, S key length, D head size, V rows of a table, C columns.
@@ -23,6 +24,7 @@ REDUCE = "reduce"
 DOT = "dot"
 INDEX = "index"  # where elements come from or go depends on data
 ATTENTION = "attention"
+CALL = "call"  # code that the graph does not look into
 
 COMPARISONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 REDUCTIONS = ("add", "maximum", "minimum", "multiply", "and", "or")
@@ -31,7 +33,7 @@ REQUIRED = object()
 
 @dataclass(frozen=True, slots=True)
 class Attr:
-    """One attribute. kind: "int", "ints", "float", "bool", "str", "dtype", or "value" (a scalar or an array)."""
+    """One attribute. kind: "int", "ints", "float", "bool", "str", "dtype", "callee" or "value" (any array)."""
 
     kind: str
     default: Any = REQUIRED
@@ -64,7 +66,7 @@ class OpDef:
     def arity(self) -> tuple[int, float]:
         """Fewest and most operands."""
         if self.operands and self.operands[-1].endswith("*"):
-            return len(self.operands), float("inf")
+            return len(self.operands) - self.optional, float("inf")
         return len(self.operands) - self.optional, len(self.operands)
 
 
@@ -149,6 +151,8 @@ _TABLE: tuple[OpDef, ...] = (
             "kind": Attr("str", choices=("add", "assign")),
         },
     ),
+    # As many results as the callee has; it has no effects but these.
+    OpDef("custom_call", CALL, ("inputs*",), attrs={"callee": Attr("callee")}, results=("results*",), optional=1),
     # Random numbers in [0, 1) from a counter: the same seed and stream give the same numbers, see `composites`.
     OpDef("trn.rng_uniform", SOURCE, ("seed",), attrs={"shape": _SHAPE, "stream": Attr("int", 0)}),
     # The derivatives *_dx are at x, without the incoming gradient, as in the chip's activation table.

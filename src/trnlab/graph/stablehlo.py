@@ -111,12 +111,29 @@ class _Printer:
             if op.name == "reduce":
                 operands.append(self.constant(_start(op.attrs["kind"], scalar.dtype), scalar))
                 types.append(scalar)
+        if op.name == "custom_call":
+            self.call(op, operands, types)
+            return
         self.names[op.result] = name = self.fresh()
         dialect = "chlo" if op.name == "erf" else "stablehlo"
         attrs = _attributes(op)
         shown = f" {{{attrs}}}" if attrs else ""
         signature = f"({', '.join(map(_type, types))}) -> {_type(op.result.type)}"
         self.lines.append(f'    {name} = "{dialect}.{op.name}"({", ".join(operands)}){region}{shown} : {signature}')
+
+    def call(self, op: Op, operands: list[str], types: list[TensorType]) -> None:
+        """A custom_call by the callee's name; results are numbered as one group."""
+        name, callee = self.fresh(), op.attrs["callee"]
+        many = len(op.results) > 1
+        for i, value in enumerate(op.results):
+            self.names[value] = f"{name}#{i}" if many else name
+        result = ", ".join(_type(v.type) for v in op.results)
+        signature = f"({', '.join(map(_type, types))}) -> {f'({result})' if many else result}"
+        target = f'call_target_name = "{callee.name}", backend_config = "{callee.digest}"'
+        self.lines.append(
+            f'    {name}{f":{len(op.results)}" if many else ""} = "stablehlo.custom_call"({", ".join(operands)}) '
+            f"{{{target}}} : {signature}"
+        )
 
 
 def _type(value_type: TensorType) -> str:

@@ -9,7 +9,8 @@
       return %y as "y" into %x
     }
 
-Attributes that have their default, and the shapes and dtypes that the result type tells, are left out.
+Attributes that have their default, and the shapes and dtypes that the result type tells, are left out. The code of a
+custom_call is named and not written, so a graph with one cannot be read back.
 """
 
 from __future__ import annotations
@@ -123,6 +124,8 @@ def _attr(value: Any) -> str:
         return "[" + ", ".join(map(str, value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
+    if hasattr(value, "digest"):
+        return f"@{value.name} {value.digest[:12]}"
     return value.name if isinstance(value, DType) else str(value)
 
 

@@ -7,6 +7,7 @@ it alone. JAX's is here, PyTorch's in `frontends.torch.kernels`.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -66,4 +67,14 @@ def take_jax(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return jax.pure_callback(run, shapes, *(flat[i] for i in traced), vmap_method="sequential")
 
 
-TAKERS: list[Taker] = [take_jax]
+def meet_torch(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The first call with tensors loads PyTorch's adapter, which lies above this package and so is known by name; it
+    puts its taker before this one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not any(isinstance(x, torch.Tensor) for x in leaves((args, kwargs))):
+        return LEFT
+    TAKERS.remove(meet_torch)
+    return importlib.import_module("trnlab.frontends.torch.kernels").take(kernel, args, kwargs)
+
+
+TAKERS: list[Taker] = [meet_torch, take_jax]

@@ -44,7 +44,8 @@ class Benchmark:
     def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
         """Time the kernel on these arguments."""
         timeline = self.kernel.timeline(*args, **kwargs)
-        kernels.called(self.kernel.trace(*args, **kwargs).routine, self.kernel.chip or default_chip(), executed=False)
+        trace, chip = self.kernel.trace(*args, **kwargs), self.kernel.chip or default_chip()
+        kernels.called(trace.members, trace.tensors, trace.gang, chip, executed=False)
         self.benchmark_result = BenchmarkResult(Latency(timeline.total))
         if not self.quiet:
             name = self.kernel.function.__name__

@@ -27,6 +27,7 @@ from trnlab.errors import RunError
 from trnlab.graph.canonical import diff
 from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
+from trnlab.program.gang import Gang
 from trnlab.program.routine import Program, Tensor
 from trnlab.runtime.cache import Cache
 from trnlab.runtime.fingerprint import Fingerprint, fingerprint, shorten
@@ -35,7 +36,7 @@ from trnlab.runtime.notices import say
 from trnlab.runtime.performance import model_flops
 from trnlab.runtime.session import Compiled, Session
 from trnlab.sim.functional import Machine, RunOptions, run_program
-from trnlab.sim.timing import time_program
+from trnlab.sim.timing import time_gang, time_program
 from trnlab.timeline import Timeline
 
 Array = np.ndarray[Any, Any]
@@ -46,6 +47,7 @@ class Executable:
     """A compiled graph. `metadata` is what its cache entry says about it; see `_metadata`.
 
     cache: "hit", "miss" or "off". seconds: what this process spent to get it, by compiling or by reading.
+    gang: the calls of the program, where they are of cores that run side by side.
     """
 
     program: Program
@@ -54,6 +56,7 @@ class Executable:
     chip: Chip
     cache: str
     seconds: float
+    gang: Gang | None = None
 
     @property
     def key(self) -> str:
@@ -73,7 +76,7 @@ class Executable:
     @cached_property
     def timeline(self) -> Timeline:
         """When each instruction of one execution starts and ends; simulated on first use."""
-        return time_program(self.program, self.chip)
+        return time_program(self.program, self.chip) if self.gang is None else time_gang(self.gang, self.chip)
 
     @cached_property
     def forecast(self) -> Forecast:

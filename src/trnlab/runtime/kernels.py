@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from trnlab.chips.spec import Chip
+from trnlab.program.access import Buffer
 from trnlab.program.digest import matmul_flops, routine_digest, written_params
-from trnlab.program.routine import Call, Program, Routine, Tensor
+from trnlab.program.gang import Gang, Member
+from trnlab.program.routine import Call, Program, Tensor
 from trnlab.runtime import session
 from trnlab.runtime.device import Executable
 from trnlab.sim.functional import RunOptions
@@ -22,46 +26,54 @@ def options() -> RunOptions:
     return RunOptions() if now is None else RunOptions(now.stochastic_rounding, now.seed, now.check_nan)
 
 
-def called(routine: Routine, chip: Chip, *, executed: bool = True) -> None:
-    """Tell the session that a kernel, recorded as `routine`, was called; `executed`: for its numbers, not only for
-    its time."""
+def called(
+    members: Sequence[Member], tensors: Sequence[Buffer], gang: Gang | None, chip: Chip, *, executed: bool = True
+) -> None:
+    """Tell the session that a kernel was called. executed: for its numbers, not only for its time.
+
+    members: the stream of each core. tensors: what they call their tensors' numbers. gang: several cores together.
+    """
     now = session.active()
     if now is None:
         return
     if executed:
-        now.counters.instructions += len(routine)
+        now.counters.instructions += sum(len(m.routine) for m in members)
     if now.run is not None:
-        key = routine_digest(routine)
-        now.run.executed(now.run.executables.get(key) or _executable(routine, chip, key))
+        key = hashlib.sha256("".join(routine_digest(m.routine) for m in members).encode()).hexdigest()
+        now.run.executed(now.run.executables.get(key) or _executable(members, tensors, gang, chip, key))
 
 
-def _executable(routine: Routine, chip: Chip, key: str) -> Executable:
-    """The program that is one call of a routine."""
-    written = written_params(routine)
-    tensors = []
-    for position, number in enumerate(routine.params):
-        b = routine.buffers[number]
-        kind = "output" if position in written else "input"
-        tensors.append(Tensor(position, b.name, b.shape, b.dtype, b.nbytes, kind))
-    everything = tuple(range(len(tensors)))
-    outputs = tuple(t.id for t in tensors if t.kind == "output")
-    call = Call(0, everything, label=routine.name)
-    program = Program(routine.name, chip.name, (routine,), tuple(tensors), (call,), everything, outputs)
-    return Executable(program, "", _metadata(routine, program, key), chip, "off", 0.0)
+def _executable(
+    members: Sequence[Member], tensors: Sequence[Buffer], gang: Gang | None, chip: Chip, key: str
+) -> Executable:
+    """The program that is one call of each core's stream."""
+    name = members[0].routine.name
+    written = {m.tensors[p] for m in members for p in written_params(m.routine)}
+    held = tuple(
+        Tensor(i, b.name, b.shape, b.dtype, b.nbytes, "output" if i in written else "input")
+        for i, b in enumerate(tensors)
+    )
+    calls = tuple(
+        Call(i, m.tensors, label=name if gang is None else f"{name}, core {i}") for i, m in enumerate(members)
+    )
+    outputs = tuple(t.id for t in held if t.kind == "output")
+    routines = tuple(m.routine for m in members)
+    program = Program(name, chip.name, routines, held, calls, tuple(range(len(held))), outputs)
+    return Executable(program, "", _metadata(program, key), chip, "off", 0.0, gang)
 
 
-def _metadata(routine: Routine, program: Program, key: str) -> dict[str, Any]:
+def _metadata(program: Program, key: str) -> dict[str, Any]:
     return {
         "key": key,
         "kind": KIND,
-        "name": routine.name,
+        "name": program.name,
         "target": program.target,
         "options": {},
         "parts": {},
         "inputs": [list(program.tensors[i].shape) for i in program.inputs],
         "outputs": [list(program.tensors[i].shape) for i in program.outputs],
         "aliases": [],
-        "model_flops": matmul_flops(routine),
+        "model_flops": sum(matmul_flops(r) for r in program.routines),
         "compile_seconds": 0.0,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "script": "",

@@ -70,6 +70,8 @@ def model_flops(graph: Graph) -> int:
 
 
 def _op_flops(op: Op) -> int:
+    if op.name == "custom_call":
+        return int(op.attrs["callee"].flops)
     if op.name == "dot_general":
         shape = op.operands[0].shape
         contracting: tuple[int, ...] = op.attrs["lhs_contracting_dimensions"]
@@ -147,6 +149,8 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
     """The assumed figures that the step's time depends on, the most important first."""
     found: dict[str, dict[str, Any]] = {}
     for executable, count in calls:
+        if executable.gang is not None:
+            continue  # of cores side by side nobody has varied the figures yet
         total = executable.timeline.total
         for a in timing.assumptions(executable.program, executable.chip):
             entry = found.setdefault(

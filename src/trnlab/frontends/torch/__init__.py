@@ -24,6 +24,7 @@ _HOME = {
     "InterpreterEngine": "engine",
     "DeviceEngine": "engine",
     "use": "engine",
+    "kernel_op": "kernels",
     "fallback_counts": "host_ops",
     "reset_fallback_counts": "host_ops",
     "to_numpy_alias": "dlpack",

@@ -18,7 +18,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
 
-from trnlab.frontends.torch import engine
+from trnlab.frontends.torch import engine, kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
 from trnlab.frontends.torch.step import new_seed

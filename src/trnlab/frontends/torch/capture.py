@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.torch import tracing
+from trnlab.frontends.torch import kernels, tracing  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.import_fx import import_fx
 from trnlab.graph.ir import Graph
 

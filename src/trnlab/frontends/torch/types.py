@@ -25,6 +25,9 @@ _FORMATS: dict[torch.dtype, DType] = {
 }
 
 
+_NARROWED = (torch.float64, torch.int64)
+
+
 def format_of(kind: torch.dtype) -> DType:
     """The chip's format for a PyTorch dtype; 64-bit kinds narrow to 32.
 
@@ -39,6 +42,11 @@ def format_of(kind: torch.dtype) -> DType:
             remedy="use one of these dtypes",
         )
     return _FORMATS[kind]
+
+
+def kind_of(format: DType) -> torch.dtype:
+    """The PyTorch dtype that has this format on the chip, without narrowing."""
+    return next(kind for kind, known in _FORMATS.items() if known is format and kind not in _NARROWED)
 
 
 def type_of(tensor: torch.Tensor) -> TensorType:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from trnlab.graph.canonical import attrs_key
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import OPS
+from trnlab.graph.ops import CALL, OPS
 
 Key = tuple[str, tuple[int, ...], str]
 
@@ -19,7 +19,7 @@ def merge_equal_ops(graph: Graph) -> bool:
     for op in graph.ops:
         if replaced and any(v in replaced for v in op.operands):
             op.operands = tuple(replaced.get(v, v) for v in op.operands)
-        original = first.setdefault(_key(op), op)
+        original = op if OPS[op.name].kind == CALL else first.setdefault(_key(op), op)  # it may draw random numbers
         if original is op:
             kept.append(op)
         else:

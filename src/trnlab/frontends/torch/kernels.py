@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels inside of models: a call of one is an operator of PyTorch, and one node of the graph.
+
+    y = kernel(x)                                   # in a function that is compiled or captured: becomes the operator
+    op = kernel_op(kernel, backward=kernel_bwd)     # with a derivative; or write a torch.autograd.Function
+
+There is one operator for all kernels, `trnlab::nki`, told apart by a number: the call with its constants. It takes
+the tensors of the call and returns what the kernel made, and new contents of the arguments that it writes to; copying
+those back is an operator of its own. When a kernel is called while PyTorch traces, `launch` makes it that operator;
+Dynamo, which does not run Python, is told to leave `launch` to the tracing that comes after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch._dynamo import nonstrict_trace
+from torch.utils import _pytree as pytree
+
+from trnlab.errors import UnsupportedOpError, UsageError
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.types import kind_of, type_of
+from trnlab.graph.ir import TensorType, Value
+from trnlab.lang.formats import Format, format_of
+from trnlab.nki import frameworks
+from trnlab.nki.arrays import HostArray, like, to_host
+from trnlab.nki.kernel import Kernel, Result, Trace, map_objects
+from trnlab.nki.neuronxcc import OldKernel
+from trnlab.program.callee import RoutineCallee
+
+Tensor = torch.Tensor
+Tensors = Sequence[Tensor]
+Backward = Callable[[Tensors, Tensors, Tensors], Any]
+_LIBRARY = torch.library.Library("trnlab", "FRAGMENT")
+
+
+class KernelOp:
+    """See `kernel_op`."""
+
+    def __init__(self, kernel: Kernel, backward: Backward | Kernel | None) -> None:
+        self.kernel, self.backward = kernel, backward
+        self.__name__ = kernel.function.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the kernel as an operator."""
+        if torch.compiler.is_dynamo_compiling():
+            return _launch_later(self, _sendable(args), _sendable(kwargs))
+        return launch(self, args, kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def kernel_op(kernel: Any, backward: Backward | Kernel | None = None) -> KernelOp:
+    """A kernel as an operator of PyTorch that can be differentiated.
+
+    backward(grads, inputs, outputs) returns one gradient (or None) per input: all three are the tensors of a call, in
+    the order in which it was given them, or gave them. It may call kernels and PyTorch. A kernel in its place is
+    called with the gradients of the results and then the inputs, and returns the gradients.
+    """
+    if not isinstance(kernel, Kernel):
+        raise UsageError("only a kernel can become an operator", code="TRN132", got=repr(kernel),
+                         remedy="decorate the function with @nki.jit")  # fmt: skip
+    return KernelOp(kernel, backward)
+
+
+# -- calls ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where a tensor of the call stands among its arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, eq=False)
+class CallSite:
+    """A kernel with everything about its arguments but the tensors. `made`: what its latest recordings gave."""
+
+    kernel: Kernel
+    args: Any
+    kwargs: Any
+    backward: Backward | Kernel | None
+    made: dict[Any, Made] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.kernel.function.__name__
+
+    def recorded(self, tensors: Tensors) -> Made:
+        """The kernel recorded for tensors of these types."""
+        types = tuple((tuple(int(n) for n in t.shape), t.dtype) for t in tensors)
+        examples = [_example(shape, kind) for shape, kind in types]
+        trace, arrays = self.traced(examples)
+        known = self.made.get(types)
+        if known is None or known.trace is not trace:
+            known = self.made[types] = Made(self, trace, _places(arrays, examples), types)
+        return known
+
+    def traced(self, arrays: Sequence[HostArray]) -> tuple[Trace, list[HostArray]]:
+        """The recorded kernel, and its array arguments in its own order: these, and those that are constants."""
+        args, kwargs = map_objects(lambda slot: arrays[slot.index], (self.args, self.kwargs), _Slot)
+        return self.kernel.recorded(*args, **kwargs)
+
+
+def _example(shape: tuple[int, ...], kind: torch.dtype) -> HostArray:
+    """An array of that type whose contents do not matter."""
+    fmt = format_of(kind)
+    return HostArray(np.empty(shape, fmt.dtype), fmt, None)
+
+
+def _places(arrays: Sequence[HostArray], examples: Sequence[HostArray]) -> tuple[int, ...]:
+    """For each array argument the tensor that it is, or -1 for a constant."""
+    found = {id(example): i for i, example in enumerate(examples)}
+    return tuple(found.get(id(array), -1) for array in arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """What a call makes. The operator returns `fresh` (tensors of the trace), then the arguments it wrote to."""
+
+    site: CallSite
+    trace: Trace
+    places: tuple[int, ...]
+    types: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+
+    @property
+    def fresh(self) -> list[int]:
+        """The tensors that the kernel made and returns."""
+        found: list[Result] = []
+        map_objects(found.append, self.trace.results, Result)
+        return sorted({r.param for r in found if r.param >= self.trace.arguments})
+
+    @property
+    def written(self) -> list[int]:
+        """The array arguments that the kernel writes to, constants left out."""
+        return [p for p in self.trace.written if self.places[p] >= 0]
+
+    def empties(self, device: torch.device) -> list[Tensor]:
+        """Tensors of the types that the operator returns."""
+        kinds = [(b.shape, kind_of(b.dtype)) for b in (self.trace.tensors[p] for p in self.fresh)]
+        kinds += [self.types[self.places[p]] for p in self.written]
+        return [torch.empty(shape, dtype=kind, device=device) for shape, kind in kinds]
+
+    def assemble(self, outs: Tensors, tensors: Tensors) -> Any:
+        """What the caller of the kernel gets; copies new contents into the arguments that were written."""
+        found = dict(zip(self.fresh, outs))
+        for p, new in zip(self.written, outs[len(self.fresh) :]):
+            found[p] = tensors[self.places[p]].copy_(new)
+        for p in range(self.trace.arguments):
+            if p not in found and self.places[p] >= 0:
+                found[p] = tensors[self.places[p]]
+        return map_objects(lambda r: self._seen(found[r.param], r), self.trace.results, Result)
+
+    def _seen(self, whole: Tensor, result: Result) -> Tensor:
+        """A result as a look at the tensor that it lies in."""
+        same = format_of(whole.dtype) == str(result.format)
+        if not same or result.strides != _row_major(result.shape):
+            raise UnsupportedOpError(
+                f"kernel {self.site.name!r} returns a view that is not a run of a tensor's elements", code="TRN205",
+                got=f"{result.format} {list(result.shape)}, strides {list(result.strides)}",
+                remedy="return the tensor, and transpose or slice it in the model",
+            )  # fmt: skip
+        if tuple(whole.shape) == result.shape:
+            return whole
+        count = int(np.prod(result.shape))
+        return whole.reshape(-1)[result.offset : result.offset + count].reshape(result.shape)
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+
+
+_SITES: list[CallSite] = []
+_NUMBERS: dict[Any, int] = {}
+
+
+def launch(called: Kernel | KernelOp, args: Any, kwargs: Any) -> Any:
+    """Call a kernel as the operator: on tensors with data, or without while PyTorch traces."""
+    kernel, backward = (called.kernel, called.backward) if isinstance(called, KernelOp) else (called, None)
+    tensors: list[Tensor] = []
+
+    def slot(tensor: Tensor) -> _Slot:
+        tensors.append(tensor)
+        return _Slot(len(tensors) - 1)
+
+    template = map_objects(slot, (args, kwargs), Tensor)
+    site = CallSite(kernel, *_received(template), backward)
+    number = _number(site)
+    outs = torch.ops.trnlab.nki(tensors, number)
+    return _SITES[number].recorded(tensors).assemble(outs, tensors)
+
+
+def _number(site: CallSite) -> int:
+    """Equal calls have one number, so that a function that is traced again gives the same graph."""
+    key = (site.kernel.function, site.kernel.grid, site.backward, repr((site.args, site.kwargs)))
+    number = _NUMBERS.setdefault(key, len(_SITES))
+    if number == len(_SITES):
+        _SITES.append(site)
+    return number
+
+
+# -- the operator ---------------------------------------------------------------------------------------------------
+
+
+def _run(inputs: list[Tensor], call: int) -> list[Tensor]:
+    """On data: execute the kernel on the simulated chip."""
+    site = _SITES[call]
+    given = [to_host(t) for t in inputs]
+    trace, arrays = site.traced(given)
+    made = Made(site, trace, _places(arrays, given), tuple((tuple(t.shape), t.dtype) for t in inputs))
+    own = [HostArray(a.data.copy(), a.format, a.origin) if i in made.written else a for i, a in enumerate(arrays)]
+    memory = site.kernel.run(trace, own)
+    outs = [like(memory[p], _format(trace, p), inputs[0]) for p in (*made.fresh, *made.written)]
+    kinds = [empty.dtype for empty in made.empties(torch.device("meta"))]
+    return [out.to(kind) for out, kind in zip(outs, kinds)]
+
+
+def _format(trace: Trace, number: int) -> Format:
+    return format_of(trace.tensors[number].dtype.name)
+
+
+def _types(inputs: list[Tensor], call: int) -> list[Tensor]:
+    return _SITES[call].recorded(inputs).empties(inputs[0].device)
+
+
+def _save(ctx: Any, inputs: Any, output: list[Tensor]) -> None:
+    tensors, ctx.call = inputs
+    ctx.count = len(tensors)
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _differentiate(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    site = _SITES[ctx.call]
+    inputs, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    if site.backward is None:
+        raise UsageError(
+            f"kernel {site.name!r} has no derivative", code="TRN133",
+            remedy="use trnlab.frontends.torch.kernel_op(kernel, backward=...) or a torch.autograd.Function",
+        )  # fmt: skip
+    if isinstance(site.backward, Kernel):
+        found = site.backward(*grads, *inputs)
+    else:
+        found = site.backward(tuple(grads), inputs, outputs)
+    found = list(found) if isinstance(found, (tuple, list)) else [found]
+    if len(found) != ctx.count:
+        raise UsageError(f"the derivative of kernel {site.name!r} gives the wrong number of gradients", code="TRN133",
+                         limit=f"{ctx.count}, one per tensor", got=len(found))  # fmt: skip
+    return found, None
+
+
+def _define() -> None:
+    _LIBRARY.define("nki(Tensor[] inputs, int call) -> Tensor[]")
+    for key in ("CPU", "PrivateUse1"):
+        _LIBRARY.impl("nki", _run, key)
+    torch.library.register_fake("trnlab::nki", _types, lib=_LIBRARY)
+    torch.library.register_autograd("trnlab::nki", _differentiate, setup_context=_save, lib=_LIBRARY)
+
+
+_define()
+
+
+# -- into the graph -------------------------------------------------------------------------------------------------
+
+
+@lowers("trnlab::nki.default")
+def _custom_call(site: Site, inputs: list[Value], call: int) -> list[Value]:
+    made = _SITES[call].recorded([node.meta["val"] for node in site.node.args[0]])  # type: ignore[union-attr, index]
+    with site.b.at(site.b.loc, made.site.name):
+        return list(site.b.custom_call(callee_of(made), *inputs))
+
+
+def callee_of(made: Made) -> RoutineCallee:
+    """The recorded call as what an op of the graph carries. Raises Refused for what no graph can hold."""
+    trace, name = made.trace, made.site.name
+    if trace.gang is not None or len(trace.members) > 1:
+        raise Refused(f"kernel {name!r} runs on several cores; in a model it can be launched on one")
+    if trace.content is not None:
+        raise Refused(f"the instructions of kernel {name!r} depend on the contents of its arguments; call it outside")
+    if _constant_written(made):
+        raise Refused(f"kernel {name!r} writes to a constant; pass a tensor")
+    operands = tuple(TensorType(shape, _chip_format(kind)) for shape, kind in made.types)
+    places = {p: i for i, p in enumerate((*made.fresh, *made.written))}
+    results = tuple(TensorType(b.shape, b.dtype) for b in (trace.tensors[p] for p in made.fresh))
+    results += tuple(operands[made.places[p]] for p in made.written)
+    params, constants = [], []
+    for number in trace.members[0].tensors:
+        if number in places:
+            params.append(("result", places[number]))
+        elif number < trace.arguments and made.places[number] >= 0:
+            params.append(("operand", made.places[number]))
+        elif number < trace.arguments or number in trace.arrays:
+            params.append(("constant", len(constants)))
+            constants.append(trace.arrays[number] if number in trace.arrays else _constant(made, number))
+        else:
+            params.append(("scratch", 0))
+    updates = {places[p]: made.places[p] for p in made.written}
+    run = partial(_execute, made)
+    return RoutineCallee(name, trace.routine, operands, results, tuple(params), run, tuple(constants), updates)
+
+
+def _chip_format(kind: torch.dtype) -> Any:
+    return type_of(torch.empty((), dtype=kind, device="meta")).dtype
+
+
+def _constant_written(made: Made) -> bool:
+    return any(made.places[p] < 0 for p in made.trace.written)
+
+
+def _constant(made: Made, number: int) -> Any:
+    """The contents of an array argument that is no tensor of the graph."""
+    examples = [_example(shape, kind) for shape, kind in made.types]
+    return made.site.traced(examples)[1][number].data
+
+
+def _execute(made: Made, arrays: Sequence[Any]) -> list[Any]:
+    """Results from operands, for the graph's interpreter."""
+    given = [HostArray(_bits(a).copy(), format_of(kind), None) for a, (_, kind) in zip(arrays, made.types)]
+    trace, ordered = made.site.traced(given)
+    memory = made.site.kernel.run(trace, ordered)
+    return [memory[p] for p in (*made.fresh, *made.written)]
+
+
+def _bits(array: Any) -> Any:
+    return array.view(np.uint8) if array.dtype == np.bool_ else array
+
+
+# -- Dynamo ---------------------------------------------------------------------------------------------------------
+
+
+class _Nothing:
+    """Stands for None, which Dynamo does not pass on."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+_NONE = _Nothing()
+
+
+def _sendable(value: Any) -> Any:
+    if value is None:
+        return _NONE
+    if isinstance(value, (tuple, list)):
+        return type(value)([_sendable(v) for v in value])
+    if isinstance(value, dict):
+        return {k: _sendable(v) for k, v in value.items()}
+    return value
+
+
+def _received(template: Any) -> Any:
+    return map_objects(lambda _: None, template, _Nothing)
+
+
+_launch_later = nonstrict_trace(launch)
+for _kind in (Kernel, OldKernel, KernelOp, _Nothing, Format):
+    pytree.register_constant(_kind)
+
+
+# -- the hook of kernels --------------------------------------------------------------------------------------------
+
+
+def take(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a kernel asks before it runs: is this call to become an operator? See `frameworks.TAKERS`."""
+    if torch.compiler.is_dynamo_compiling():
+        return _launch_later(kernel, _sendable(args), _sendable(kwargs))
+    tensors = [x for x in frameworks.leaves((args, kwargs)) if isinstance(x, Tensor)]
+    if any(_is_symbol(t) for t in tensors) or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+        return launch(kernel, args, kwargs)
+    return frameworks.LEFT
+
+
+def _is_symbol(tensor: Tensor) -> bool:
+    """Whether a tensor stands for one while PyTorch traces."""
+    plain = type(tensor) in (Tensor, torch.nn.Parameter)
+    return not plain or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+frameworks.TAKERS.insert(0, take)
