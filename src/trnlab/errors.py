@@ -9,7 +9,8 @@ TrnlabError
 |- CapacityError         TRN5xx   it does not fit in SBUF, PSUM or HBM
 |- CacheError            TRN6xx   the compile cache could not be read or written
 |- NumericsError         TRN7xx   NaN or infinity where the user asked to be told
-`- RunError              TRN8xx   a run could not be made or read
+|- RunError              TRN8xx   a run could not be made or read
+`- LintError             TRN9xx   Python in a kernel that the vendor's compiler refuses
 """
 
 from __future__ import annotations
@@ -108,6 +109,12 @@ class NumericsError(TrnlabError):
     """NaN or infinity, found where the user asked to be told."""
 
     code = "TRN700"
+
+
+class LintError(TrnlabError):
+    """Python in a kernel that runs here and that the vendor's compiler refuses."""
+
+    code = "TRN900"
 
 
 class RunError(TrnlabError):

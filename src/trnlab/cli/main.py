@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     _profile(commands.add_parser("profile", help="open a run again: summary, report, trace"))
     _isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
     _profile(commands.add_parser("sensitivity", help="which assumptions a run's time leans on"))
+    _lint(commands.add_parser("lint", help="what the hardware's compiler would refuse in kernels; nothing is run"))
     _validate(commands.add_parser("validate", help="the model of time against measurements of real chips"))
     return top
 
@@ -61,6 +62,7 @@ def _run(command: argparse.ArgumentParser) -> None:
     add("--stochastic-rounding", action="store_true", help="round to bf16 stochastically, reproducibly")
     add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
     add("--set", metavar="FIGURE=VALUE", action="append", help="what if, e.g. chip.dma.engine_bandwidth=30GBps")
+    add("--check", metavar="NAME=LEVEL", action="append", help="a check as error, warn or off, e.g. race=warn")
     add("--check-nan", action="store_true", help="stop at the first instruction that makes a NaN or infinity")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
     add(
@@ -98,6 +100,14 @@ def _profile(command: argparse.ArgumentParser) -> None:
 
 def _isa(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME", nargs="?", help="an instruction: operands, limits, meaning")
+
+
+def _lint(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--target", metavar="NAME", help="the chip to lint for, e.g. trn2; default: that of kernels")
+    add("--json", action="store_true", help="the findings as JSON")
+    add("--strict", action="store_true", help="fail for warnings, too")
+    add("files", metavar="FILE", type=Path, nargs="+")
 
 
 def _validate(command: argparse.ArgumentParser) -> None:

@@ -7,6 +7,7 @@ import argparse
 import os
 from dataclasses import replace
 
+from trnlab import checks
 from trnlab.chips import apply_settings
 from trnlab.nki.imports import install_imports
 from trnlab.runtime.script import Script, run_script
@@ -17,6 +18,8 @@ def main(args: argparse.Namespace) -> int:
     """Run a script; returns its exit status."""
     given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
     session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
+    for setting in args.check or ():
+        checks.configure(checks.parse(setting))
     if args.set:
         session.target = replace(session.target, chip=apply_settings(session.chip, args.set))
     session.stochastic_rounding, session.seed, session.check_nan = args.stochastic_rounding, args.seed, args.check_nan

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
 
 from trnlab import checks
+from trnlab.chips.spec import Chip
 from trnlab.lang.recorder import Recorder
 from trnlab.lang.tensor import Region, Tensor
+from trnlab.nki.lint import ERROR, lint_function
 from trnlab.program.routine import Routine
 from trnlab.sim.checks import Finding, Returned, Scene, check_routine
 
@@ -37,6 +41,14 @@ def findings(
         free=tuple(recorder.free), spans=recorder.spans,
     )  # fmt: skip
     return check_routine(routine, recorder.chip, scene)
+
+
+@lru_cache(maxsize=1024)
+def refused(function: Callable[..., Any], chip: Chip) -> tuple[Finding, ...]:
+    """What the vendor's compiler would refuse in a kernel's text; its warnings are left to `trnlab lint`."""
+    if function.__module__ and function.__module__.startswith("trnlab."):
+        return ()
+    return tuple(Finding("lint", f.error()) for f in lint_function(function, chip) if f.severity == ERROR)
 
 
 def explicit(recorder: Recorder) -> frozenset[int]:

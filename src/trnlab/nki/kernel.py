@@ -73,7 +73,7 @@ class Trace:
 
     members: one per core. tensors: a buffer of each, by number; the first `arguments` are the caller's arrays.
     arrays: contents of constants. results: the returned structure with `Result` where tensors were. content: of them,
-    where the instructions depend on it. gang: the cores together, where there are several. findings: what the checks
+    where the instructions depend on it, or nothing where every call must record anew. gang: the cores together, where there are several. findings: what the checks
     found wrong; every call hears of it.
     """
 
@@ -215,7 +215,7 @@ class Kernel:
         returned = company.record([
             functools.partial(self._run_programs, *core) for core in zip(recorders, self.grid.cores, inputs)
         ])  # fmt: skip
-        found: list[Finding] = []
+        found = [*checking.refused(self.function, chip)]
         for core, recorder in enumerate(recorders):
             members.append(Member(Place(0, core), recorder.finish(), tuple(recorder.numbers)))
             seen = _objects(returned[core], Tensor)
@@ -223,6 +223,7 @@ class Kernel:
             constants |= {recorder.numbers[p]: array for p, array in recorder.arrays.items()}
         results = map_objects(lambda t: self._result(recorders[0], t), returned[0], Tensor)
         content = content_of(arrays) if any(r.depends for r in recorders) else None
+        content = b"" if any(r.watched for r in recorders) else content
         gang = gang_of(self.function.__name__, members)
         return Trace(
             tuple(members), _tensors(members), len(arrays), constants, results, content, gang, tuple(found)

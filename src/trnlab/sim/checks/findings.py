@@ -8,7 +8,7 @@ from typing import Any
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
-from trnlab.errors import ConstraintError, Location
+from trnlab.errors import ConstraintError, Location, TrnlabError
 from trnlab.isa.base import Instruction, Memory
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer
@@ -22,7 +22,7 @@ class Finding:
     """The error, and the name of the check that found it; `trnlab.checks.report` decides what becomes of it."""
 
     check: str
-    error: ConstraintError
+    error: TrnlabError
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from trnlab.program.spans import Spans
 from trnlab.sim.checks import findings as f
 from trnlab.sim.checks import watch as w
 from trnlab.sim.checks.usage import usage
-from trnlab.sim.checks.walks import Regions, walks
+from trnlab.sim.checks.walks import BASE, DIMS, RUN, Regions, walks
 
 Array = np.ndarray[Any, Any]
 _LARGEST = 1 << 27  # cells; a routine that needs more (many huge HBM tensors, odd offsets) is not checked
@@ -109,8 +109,8 @@ def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding
 def _gaps(walk: Array, regions: Regions, buffer: int, writer: Array) -> f.Gaps:
     """Which partitions and bytes of an operand hold nothing yet."""
     region = int(regions.of_buffer[buffer])
-    axes = [np.arange(walk[w.DIMS + 2 * d + 1]) * walk[w.DIMS + 2 * d] for d in range(5)]
-    cells = walk[w.BASE] + np.arange(walk[w.RUN])
+    axes = [np.arange(walk[DIMS + 2 * d + 1]) * walk[DIMS + 2 * d] for d in range(5)]
+    cells = walk[BASE] + np.arange(walk[RUN])
     for axis in reversed(axes):
         cells = axis[(...,) + (None,) * cells.ndim] + cells[None]
     flat = cells.reshape(-1)

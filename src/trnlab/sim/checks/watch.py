@@ -191,6 +191,6 @@ def _program(spans: Array, span: int) -> int:
     """The program of a grid that a span lies in, or -1."""
     while span >= 0:
         if spans[span, _GRID]:
-            return spans[span, _ITERATION]
+            return int(spans[span, _ITERATION])
         span = spans[span, _PARENT]
     return -1

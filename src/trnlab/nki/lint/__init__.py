@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the vendor's compiler would refuse in a kernel, found by reading it: nothing is run.
+
+for finding in lint_file("my_kernel.py", chip): print(finding)
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trnlab.chips.spec import Chip
+from trnlab.errors import UsageError
+from trnlab.nki.lint import calls, constructs, old
+from trnlab.nki.lint.finding import ERROR, WARNING, Finding
+from trnlab.nki.lint.source import NEW, Source, read
+
+__all__ = ["ERROR", "WARNING", "Finding", "lint_file", "lint_function", "lint_text"]
+
+
+def lint_file(path: Path | str, chip: Chip) -> tuple[list[Finding], int]:
+    """Findings in the order of the lines, and how many kernels were looked at.
+
+    Raises UsageError for a file that cannot be read or is not Python.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{str(path)!r} cannot be read: {error.strerror}", code="TRN123", remedy="check the path"
+        ) from error  # fmt: skip
+    return lint_text(str(path), text, chip)
+
+
+def lint_text(path: str, text: str, chip: Chip) -> tuple[list[Finding], int]:
+    """As `lint_file`, of a text. Raises UsageError for what is not Python."""
+    try:
+        source = read(path, text)
+    except SyntaxError as error:
+        raise UsageError(
+            f"{path}:{error.lineno}: not Python: {error.msg}", code="TRN128", remedy="correct the line"
+        ) from error  # fmt: skip
+    return sorted(_findings(source, chip)), len(source.kernels)
+
+
+def lint_function(function: Callable[..., Any], chip: Chip) -> list[Finding]:
+    """Findings about one kernel and the functions of its file that it calls; none where its source is not known."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    source = _parsed(code.co_filename, "".join(linecache.getlines(code.co_filename))) if code else None
+    if code is None or source is None:
+        return []
+    mine = [k for k in source.kernels if k.node.name == code.co_name and _head(k.node) == code.co_firstlineno]
+    return sorted(_findings(replace(source, kernels=mine), chip))
+
+
+@lru_cache(maxsize=64)
+def _parsed(file: str, text: str) -> Source | None:
+    try:
+        return read(file, text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _head(node: ast.FunctionDef) -> int:
+    """The line that Python calls the function's first: that of its first decorator."""
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
+
+
+def _findings(source: Source, chip: Chip) -> set[Finding]:
+    found: set[Finding] = set()
+    for function, kernel in source.within():
+        found.update(calls.check(source, function, kernel, chip))
+        if kernel.dialect == NEW:
+            found.update(constructs.check(source, function, kernel))
+        else:
+            found.update(old.check(source, function, kernel))
+    return found

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `lint` finds: a place, a code, a sentence, a way out, and where the rule comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trnlab.errors import LintError, Location
+
+ERROR, WARNING = "error", "warning"
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One thing that the vendor's compiler would refuse (error), or may refuse or will one day (warning).
+
+    line and column count from one. function: the kernel, or the function that a kernel calls. source: who says so.
+    """
+
+    file: str
+    line: int
+    column: int
+    code: str
+    severity: str
+    what: str
+    remedy: str
+    source: str
+    function: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.severity} {self.code}: {self.what}; {self.remedy}"
+
+    def error(self) -> LintError:
+        """The same as an exception."""
+        where = Location(self.file, self.line, self.function, self.text)
+        return LintError(
+            self.what, code=self.code, where=where, limit=self.source, remedy=f"{self.remedy} (check: lint)"
+        )
