@@ -11,10 +11,15 @@ import numpy as np
 from trnlab import chips
 from trnlab.errors import Location
 from trnlab.graph.builder import GraphBuilder
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import bfloat16, float32
+from trnlab.profile.data import Step, step_of
+from trnlab.program import Builder
+from trnlab.program.routine import Call, Program, Tensor
 from trnlab.runtime import device
+from trnlab.runtime.details import details
 from trnlab.runtime.run import Run
 from trnlab.runtime.session import Session, activate
+from trnlab.sim.timing import time_program
 
 SIZE = 256
 
@@ -81,3 +86,28 @@ def round_summary(**changes: Any) -> dict[str, Any]:
         ],
         **changes,
     }  # fmt: skip
+
+
+def big_step(instructions: int) -> Step:
+    """A step with so many instructions: tiles loaded, multiplied, put through ScalarE and stored, in turn."""
+    chip = chips.get("trn2")
+    b = Builder("big", chip)
+    x, y = (b.param(name, (128, 512), "bfloat16") for name in ("x", "y"))
+    w, acc = b.tile((128, 128), "bfloat16", name="w"), b.psum((128, 512), name="acc")
+    tiles = [b.tile((128, 512), "bfloat16", name=f"tile{i}") for i in range(2)]
+    b.loc = Location("/home/me/train.py", 12, "forward", "y = gelu(x @ w)")
+    b.memset(dst=w, value=1.0)
+    for i in range(250):
+        tile = tiles[i % 2]
+        b.dma_copy(dst=tile, src=x, queue=i % 4)
+        b.nc_matmul(dst=acc, stationary=w, moving=tile)
+        b.activation(dst=tile, data=acc, op="gelu")
+        if i < 249:
+            b.dma_copy(dst=y, src=tile, queue=4)
+    routine = b.build()
+    assert len(routine) == 1000
+    tensors = tuple(Tensor(i, name, (128, 512), bfloat16, 1 << 17, "input") for i, name in enumerate("xy"))
+    calls = (Call(0, (0, 1), label="dot: mm"),) * (instructions // 1000)
+    program = Program("big", chip.name, (routine,), tensors, calls, (0, 1), ())
+    timeline = time_program(program, chip)
+    return step_of(timeline, details(program, timeline, chip))

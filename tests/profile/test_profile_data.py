@@ -116,7 +116,7 @@ def test_a_run_that_was_killed_has_no_step(broken: Path) -> None:
         ("summary.json", '{"schema": "trnlab.summary", "version": 2}', "TRN812"),
         ("details", None, "TRN811"),
         ("details", "{", "TRN812"),
-        ("details", '{"schema": "trnlab.details", "version": 1}', "TRN812"),
+        ("details", '{"schema": "trnlab.details", "version": 2}', "TRN812"),
         ("timelines", None, "TRN811"),
         ("timelines", "TRNTIME1", "TRN812"),
     ],

@@ -50,7 +50,8 @@ def test_slices_of_a_track_do_not_overlap(events: list[dict[str, Any]]) -> None:
 
 def test_there_is_a_track_for_each_engine_and_each_queue(events: list[dict[str, Any]], ran: Profile) -> None:
     assert ran.step is not None
-    queues = {f"queue {op.queue}" for op in ran.step.timeline.ops if op.lanes}
+    t = ran.step.timeline
+    queues = {f"{ENGINES[e]} q{t.ops[op].queue}" for e, op in zip(t.engine, t.op) if t.ops[op].lanes}
     names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert names == {"calls", "critical path", *ENGINES, *queues}
 

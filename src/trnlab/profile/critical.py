@@ -7,15 +7,16 @@ Each instruction of the chain answers for the time from when it was let go (or i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numba import njit
 
 from trnlab.profile.data import Ints, Step
-from trnlab.timeline import CAUSES, ENGINES, Timeline
+from trnlab.timeline import CAUSES, ENGINES
 
 DMA, LATENCY = len(ENGINES), len(ENGINES) + 1
 KINDS = (*ENGINES, "dma", "latency")
-Piece = tuple[int, int, int, int]  # instruction, since, until, kind
 _ISSUE = CAUSES.index("issue")
 
 
@@ -23,39 +24,55 @@ _ISSUE = CAUSES.index("issue")
 class Pieces:
     """The chain in order of time, without gaps. kind: an index of KINDS; latency is what neither an engine nor a DMA
     engine worked at: semaphores, and the way of a transfer from its trigger to the first byte and after the last.
+    place: of the piece's instruction in the chain.
     """
 
     instruction: Ints
     since: Ints
     until: Ints
     kind: Ints
+    place: Ints
 
 
 def pieces(step: Step) -> Pieces:
     """The chain of a step, cut where its time changes kind."""
-    t, path = step.timeline, step.critical.tolist()
-    is_dma = np.array([op.lanes > 0 for op in t.ops], bool)
-    found: list[Piece] = []
-    by_issue, until = False, int(t.done[path[-1]]) if path else 0
+    t = step.timeline
+    if not len(step.critical):
+        return Pieces(*(np.empty(0, np.int64) for _ in range(5)))
+    is_dma = np.array([op.lanes > 0 for op in t.ops], np.bool_)[t.op]
+    found = np.empty((3 * len(step.critical), 5), np.int64)
+    count = _cut_all(
+        step.critical, t.start, t.end, t.begin, t.done, t.held, t.cause, t.engine, is_dma, t.completion, found
+    )
+    columns = found[:count][::-1]
+    return Pieces(*(np.ascontiguousarray(columns[:, i]) for i in range(5)))
+
+
+@njit(cache=True)
+def _cut_all(
+    path: Any, start: Any, end: Any, begin: Any, done: Any, held: Any, cause: Any, engine: Any, is_dma: Any,
+    completion: int, found: Any,
+) -> int:  # fmt: skip
+    """The pieces of all instructions, last to first; returns how many.
+
+    The time of one instruction is waiting for the first byte, work, and what follows until the next one starts.
+    """
+    count, by_issue = 0, False
+    until: Any = done[path[-1]]
     for at in range(len(path) - 1, -1, -1):
         i = path[at]
-        before = path[at - 1] if at else -1
-        of_transfer = not by_issue and before >= 0 and int(t.held[i]) == before
-        since = int(t.begin[i] if of_transfer else t.start[i])
-        found.extend(reversed(_cut(t, i, since, until, by_issue, bool(is_dma[t.op[i]]))))
-        by_issue, until = not of_transfer and int(t.cause[i]) == _ISSUE, since
-    columns = np.array(found[::-1], np.int64).reshape(-1, 4)
-    return Pieces(*(columns[:, i] for i in range(4)))
-
-
-def _cut(t: Timeline, i: int, since: int, until: int, by_issue: bool, is_dma: bool) -> list[Piece]:
-    """The time of one instruction: waiting for the first byte, work, and what follows until the next one starts."""
-    if is_dma and not by_issue:
-        starts, worked, kind = int(t.begin[i]), min(until, int(t.done[i]) - t.completion), DMA
-    else:
-        starts, worked, kind = since, min(until, int(t.end[i] if by_issue else t.done[i])), int(t.engine[i])
-    cuts = ((since, starts, LATENCY), (starts, worked, kind), (worked, until, LATENCY))
-    return [(i, a, b, k) for a, b, k in cuts if b != a]
+        of_transfer = not by_issue and at > 0 and held[i] == path[at - 1]
+        since = begin[i] if of_transfer else start[i]
+        if is_dma[i] and not by_issue:
+            starts, worked, kind = begin[i], min(until, done[i] - completion), DMA
+        else:
+            starts, worked, kind = since, min(until, end[i] if by_issue else done[i]), np.int64(engine[i])
+        for a, b, k in ((worked, until, LATENCY), (starts, worked, kind), (since, starts, LATENCY)):
+            if a != b:
+                found[count] = i, a, b, k, at
+                count += 1
+        by_issue, until = not of_transfer and cause[i] == _ISSUE, since
+    return count
 
 
 def by_kind(step: Step, found: Pieces) -> dict[str, int]:

@@ -6,8 +6,10 @@ The files are described in `docs/summary.md`.
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +21,28 @@ from trnlab.errors import RunError
 from trnlab.timeline import Timeline
 
 SCHEMA, VERSION, FILE = "trnlab.summary", 1, "summary.json"
-DETAILS, DETAILS_VERSION = "trnlab.details", 1
+DETAILS, DETAILS_VERSION = "trnlab.details", 2
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 Source = tuple[str, str]  # "file:line in function", and the text of that line
 
 
 @dataclass(frozen=True)
-class Step:
-    """One training step. `text` and `source` have one row per instruction, indices into `texts` and `sources`.
+class Occupancy:
+    """Bytes in use of a memory: `bytes` from each of `time` on, in picoseconds."""
 
-    critical: the instructions of the longest chain of dependencies, first to last.
+    capacity: int
+    time: Ints
+    bytes: Ints
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step. `text`, `source` and `buffer` have one row per instruction, indices into `texts`, `sources`
+    and `buffers`; a buffer is the tensor that the instruction waited for, -1 for none.
+
+    critical: the instructions of the longest chain of dependencies, first to last. occupancy: of "sbuf" and "psum".
+    spilled: bytes saved to and reloaded from scratch memory in HBM.
     """
 
     timeline: Timeline
@@ -38,6 +51,10 @@ class Step:
     text: Ints
     source: Ints
     critical: Ints
+    buffers: tuple[str, ...]
+    buffer: Ints
+    occupancy: Mapping[str, Occupancy]
+    spilled: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,7 @@ def join(steps: Sequence[Step]) -> Step:
         return steps[0]
     instructions = _offsets([len(s.timeline) for s in steps])
     texts, sources = _offsets([len(s.texts) for s in steps]), _offsets([len(s.sources) for s in steps])
+    buffers = _offsets([len(s.buffers) for s in steps])
     return Step(
         timeline=_join_timelines([s.timeline for s in steps]),
         texts=tuple(text for s in steps for text in s.texts),
@@ -83,7 +101,24 @@ def join(steps: Sequence[Step]) -> Step:
         text=np.concatenate([s.text + first for s, first in zip(steps, texts)]),
         source=np.concatenate([s.source + first for s, first in zip(steps, sources)]),
         critical=np.concatenate([s.critical + first for s, first in zip(steps, instructions)]),
+        buffers=tuple(name for s in steps for name in s.buffers),
+        buffer=np.concatenate([np.where(s.buffer < 0, -1, s.buffer + first) for s, first in zip(steps, buffers)]),
+        occupancy=_join_occupancy(steps),
+        spilled=(sum(s.spilled[0] for s in steps), sum(s.spilled[1] for s in steps)),
     )
+
+
+def _join_occupancy(steps: Sequence[Step]) -> dict[str, Occupancy]:
+    times = _offsets([s.timeline.total for s in steps])
+    return {
+        name: Occupancy(
+            max(s.occupancy[name].capacity for s in steps),
+            np.concatenate([s.occupancy[name].time + first for s, first in zip(steps, times)]),
+            np.concatenate([s.occupancy[name].bytes for s in steps]),
+        )
+        for name in steps[0].occupancy
+        if all(name in s.occupancy for s in steps)
+    }
 
 
 def _join_timelines(parts: list[Timeline]) -> Timeline:
@@ -117,18 +152,38 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
 def _load_step(folder: Path, key: str) -> Step:
     times = timeline.load(folder / "timelines" / f"{key}.trntime")
     path = folder / "details" / f"{key}.json"
-    about = _read(path, DETAILS, DETAILS_VERSION)
     try:
-        text, source = _expand(about)
-        step = Step(
-            times, tuple(about["texts"]), tuple((place, line) for place, line in about["sources"]), text, source,
-            np.array(about["critical_path"], np.int64),
-        )  # fmt: skip
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        return step_of(times, _read(path, DETAILS, DETAILS_VERSION))
+    except (KeyError, IndexError, TypeError, ValueError, zlib.error) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
-    if not len(text) == len(source) == len(times):
-        raise _damaged(path, f"{len(text)} instructions instead of {len(times)}")
-    return step
+
+
+def step_of(times: Timeline, about: dict[str, Any]) -> Step:
+    """A step of its timeline and its details. Raises ValueError and its like when they do not fit."""
+    text, source = _expand(about)
+    buffer = from_text(about["buffer"])
+    if not len(text) == len(source) == len(buffer) == len(times):
+        raise ValueError(f"{len(text)} instructions instead of {len(times)}")
+    occupancy = {
+        name: Occupancy(used["capacity"], np.cumsum(from_text(used["time"])), from_text(used["bytes"]))
+        for name, used in about["occupancy"].items()
+    }
+    spilled = about["spilled"]
+    return Step(
+        times, tuple(about["texts"]), tuple((place, line) for place, line in about["sources"]), text, source,
+        np.array(about["critical_path"], np.int64), tuple(about["buffers"]), buffer, occupancy,
+        (spilled["save_bytes"], spilled["reload_bytes"]),
+    )  # fmt: skip
+
+
+def to_text(column: Ints) -> str:
+    """Integers as the details hold them: little-endian 64 bits, deflated, base64."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(column, "<i8").tobytes(), 6)).decode()
+
+
+def from_text(text: str) -> Ints:
+    """What `to_text` wrote. Raises ValueError or zlib.error for anything else."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i8")
 
 
 def _expand(about: dict[str, Any]) -> tuple[Ints, Ints]:

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numba import njit
 
 from trnlab.profile.critical import Pieces
 from trnlab.profile.data import Ints
 from trnlab.timeline import ENGINES, Timeline
+
+MOST_ROWS = 48  # of one queue, or of calls that overlap
+QUEUES = 64  # more than an engine has
 
 
 @dataclass(frozen=True)
@@ -50,32 +54,65 @@ def _critical(chain: Pieces) -> Row:
 
 def _engines(t: Timeline) -> Iterator[Row]:
     """While the engine is occupied; instructions that take no time are left out."""
-    for code, name in enumerate(ENGINES):
-        mine = np.flatnonzero((t.engine == code) & (t.end > t.start))
+    engine = engine_codes(t)
+    for code in range(t.cores * len(ENGINES)):
+        mine = np.flatnonzero((engine == code) & (t.end > t.start))
         mine = mine[np.argsort(t.start[mine], kind="stable")]
-        yield Row(name, name, t.start[mine], t.end[mine], mine)
+        yield Row(ENGINES[code % len(ENGINES)], engine_name(code, t.cores), t.start[mine], t.end[mine], mine)
 
 
 def _queues(t: Timeline) -> Iterator[Row]:
-    """While bytes flow, by queue of the DMA engines."""
+    """While bytes flow, by DMA queue."""
     queue = np.array([op.queue if op.lanes else -1 for op in t.ops], np.int64)[t.op]
-    for number in np.unique(queue[queue >= 0]).tolist():
-        here = np.flatnonzero(queue == number)
+    moving = np.flatnonzero(queue >= 0)
+    ring = engine_codes(t)[moving] * QUEUES + queue[moving]
+    for number in np.unique(ring).tolist():
+        here = moving[ring == number]
         start, end = t.begin[here], t.done[here] - t.completion
         for mine in _stack(start, end):
-            yield Row("dma", f"queue {number}", start[mine], end[mine], here[mine])
+            yield Row("dma", queue_name(number, t.cores), start[mine], end[mine], here[mine])
+
+
+def engine_codes(t: Timeline) -> Ints:
+    """The engine of each instruction, counted over all cores."""
+    engine = t.engine.astype(np.int64)
+    return engine if t.cores == 1 else engine + len(ENGINES) * t.core_of()
+
+
+def engine_name(code: int, cores: int) -> str:
+    """An engine, and where there are several, its core."""
+    core, engine = divmod(code, len(ENGINES))
+    return ENGINES[engine] if cores == 1 else f"{ENGINES[engine]} {core}"
+
+
+def queue_name(number: int, cores: int) -> str:
+    """A DMA queue, called after the engine that triggers its transfers; `number` is engine code * QUEUES + queue."""
+    engine, queue = divmod(number, QUEUES)
+    return f"{engine_name(engine, cores)} q{queue}"
 
 
 def _stack(start: Ints, end: Ints) -> list[Ints]:
-    """Intervals in as few rows as hold them without overlap, each row in order of time."""
-    free: list[tuple[int, int]] = []
-    found: list[list[int]] = []
-    for i in np.argsort(start, kind="stable").tolist():
-        if free and free[0][0] <= start[i]:
-            _, row = heapq.heappop(free)
-        else:
-            row = len(found)
-            found.append([])
-        found[row].append(i)
-        heapq.heappush(free, (int(end[i]), row))
-    return [np.array(row, np.int64) for row in found]
+    """Intervals in as few rows as hold them without overlap, each row in order of time.
+
+    Of more than MOST_ROWS at a time, the last row takes the rest one after the other as if they followed each other.
+    """
+    order = np.argsort(start, kind="stable")
+    row, count = _rows_of(start[order], end[order], MOST_ROWS)
+    return [order[row == number] for number in range(count)]
+
+
+@njit(cache=True)
+def _rows_of(start: Any, end: Any, most: int) -> Any:
+    """The row of each interval, the first one that is free; in order of start."""
+    free = np.full(most, np.int64(-1))
+    row, count = np.empty(len(start), np.int64), 0
+    for i in range(len(start)):
+        chosen = most - 1
+        for r in range(most):
+            if free[r] <= start[i]:
+                chosen = r
+                break
+        row[i] = chosen
+        free[chosen] = max(free[chosen], end[i])
+        count = max(count, chosen + 1)
+    return row, count

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import PurePath
 
 from trnlab.units import format_time
@@ -12,6 +13,7 @@ _PLACE = re.compile(r"^(?P<file>.*):(?P<line>\d+)(?P<rest>.*)$")
 _OVERLOADS = re.compile(r"\.(default|Tensor|Scalar|dim_IntList|int|self|out|Tensor_Scalar|Scalar_Tensor)\b")
 
 
+@cache
 def short_label(label: str) -> str:
     """A call's label without the framework's prefixes: "rows: gelu, add" for "rows: aten.gelu aten.add.Tensor"."""
     kind, colon, ops = label.partition(": ")
@@ -24,6 +26,7 @@ def short_label(label: str) -> str:
     return " ".join([f"{kind}: {names}" if names != kind else kind, *rest])
 
 
+@cache
 def short_place(place: str, script: str) -> str:
     """A source line as seen from the script's folder; elsewhere the last two parts of its path."""
     match = _PLACE.match(place)

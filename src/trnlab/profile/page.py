@@ -19,6 +19,8 @@ from trnlab.units import PS_PER_S, format_count
 
 Summary = Mapping[str, Any]
 
+_ASSETS = files(__package__).joinpath("assets")
+_STYLE, _SCRIPTS = "report.css", ("timeline_data.js", "timeline_paint.js", "timeline.js")
 _PAGE = """\
 <!doctype html>
 <html lang="en">
@@ -45,9 +47,13 @@ def page(profile: Profile) -> str:
     s, step = profile.summary, profile.step
     drawn = () if step is None else _pictures(s, step)
     body = "\n".join([*_top(s), *pictures.loss(s), *drawn, *_tables(s)])
-    assets = files(__package__).joinpath("assets")
-    style, script = (assets.joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    return _PAGE.format(name=escape(s["name"]), style=style, body=body, script=script)
+    return document(s["name"], body)
+
+
+def document(title: str, body: str) -> str:
+    """A whole page around the body, with the style and the scripts that the pictures need."""
+    style, *scripts = (_ASSETS.joinpath(name).read_text(encoding="utf-8") for name in (_STYLE, *_SCRIPTS))
+    return _PAGE.format(name=escape(title), style=style, body=body, script="".join(scripts))
 
 
 def _top(s: Summary) -> Iterator[str]:

@@ -24,17 +24,33 @@ ROUTINES = {"dot": "var(--tensor)", "attention": "var(--gpsimd)", "rows": "var(-
 Summary = Mapping[str, Any]
 
 _TIMELINE = """\
-<div class="tools"><button id="timeline-all">Whole step</button>
-<button id="timeline-critical" aria-pressed="false">Only the critical path</button></div>
-<div id="timeline-view" tabindex="0" aria-label="timeline of one step"><canvas></canvas></div><div id="tip"></div>
-<script type="application/json" id="timeline-header">{header}</script>
-<script type="text/plain" id="timeline-data">{data}</script>"""
+<div class="timeline">
+<div class="tools"><input type="search" placeholder="Search: exp, op:nc_matmul, line:train.py, graph:gelu"
+ aria-label="search instructions" autocomplete="off" spellcheck="false"><button data-do="previous"
+ aria-label="previous match">‹</button><button data-do="next" aria-label="next match">›</button><output></output>
+<span class="gap"></span><button data-do="critical" aria-pressed="false">Critical path</button>
+<button data-do="all">Everything</button></div>
+<div class="view" tabindex="0" role="application" aria-label="{label}"><canvas></canvas></div>
+<div class="detail" role="status" hidden></div><div class="tip"></div>
+<details><summary>Keys</summary><dl class="keys">{keys}</dl></details>
+<script type="application/json" class="data-header">{header}</script>
+<script type="text/plain" class="data-bars">{bars}</script>
+<script type="text/plain" class="data-instructions">{instructions}</script>
+</div>"""
+_KEYS = (
+    ("← → or A D", "move"), ("+ − or W S", "zoom; the wheel and two fingers, too"), ("0", "everything"),
+    ("/", "search; Enter and Shift+Enter, or N and Shift+N, walk through what is found"),
+    ("[ ]", "the instruction before and after, of the same engine or queue"), ("↑ ↓", "another engine or queue"),
+    ("B", "to what the chosen instruction waited for"), ("F", "to the first that waited for it"),
+    ("Enter", "closer to the chosen one"), ("C", "the critical path alone"), ("Esc", "choose nothing"),
+)  # fmt: skip
 
 
-def section(title: str, say: str, content: str) -> str:
-    """A panel of the page."""
+def section(title: str, say: str, content: str, style: str = "") -> str:
+    """A panel of the page; a "broad" one takes the width of the window."""
     said = f'<p class="say">{escape(say)}</p>' if say else ""
-    return f"<section>\n<h2>{escape(title)}</h2>\n{said}{content}\n</section>"
+    opened = f'<section class="{style}">' if style else "<section>"
+    return f"{opened}\n<h2>{escape(title)}</h2>\n{said}{content}\n</section>"
 
 
 def number(value: float | None) -> str:
@@ -56,15 +72,18 @@ def loss(s: Summary) -> Iterator[str]:
 
 
 def timeline(s: Summary, step: Step, chain: Pieces) -> str:
-    """Every instruction, drawn by the page's script."""
-    header, data = packed(step, chain, s["script"])
+    """Every instruction, drawn by the page's scripts."""
+    header, first, second = packed(step, chain, s["script"])
     count = len(step.timeline)
     shown = f"All {count:,} instructions" if count <= MOST else f"The first {MOST:,} of {count:,} instructions"
     say = (
-        f"{shown} of a step, by engine and DMA queue. Wheel or pinch zooms, drag moves, double click shows all; "
-        "W A S D work too. Point at one to see what it is and what it waited for."
+        f"{shown} of a step, by engine and DMA queue, with what SBUF and PSUM hold beneath. Wheel or pinch zooms, "
+        "drag moves. Point at a bar to see what it is and what it waited for; click it to follow the chain that held "
+        "it up."
     )
-    return section("One step, instruction by instruction", say, _TIMELINE.format(header=header, data=data))
+    keys = "".join(f"<dt>{escape(key)}</dt><dd>{escape(what)}</dd>" for key, what in _KEYS)
+    drawn = _TIMELINE.format(header=header, bars=first, instructions=second, keys=keys, label="timeline of one step")
+    return section("One step, instruction by instruction", say, drawn, "broad")
 
 
 def where(step: Step, chain: Pieces) -> str:

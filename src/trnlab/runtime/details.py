@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from trnlab import isa
+from trnlab.chips.spec import Chip
 from trnlab.errors import Location
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import BY_CODE
-from trnlab.profile.data import DETAILS, DETAILS_VERSION
+from trnlab.profile.data import DETAILS, DETAILS_VERSION, to_text
 from trnlab.program.routine import COL, ENGINE_NAMES, Call, Program, Routine
+from trnlab.runtime.usage import usage
 from trnlab.sim.timing import critical_path
 from trnlab.timeline import Timeline
 
@@ -33,8 +35,9 @@ class _Table:
         return self.index.setdefault(value, len(self.index))
 
 
-def details(program: Program, timeline: Timeline) -> dict[str, Any]:
+def details(program: Program, timeline: Timeline, chip: Chip) -> dict[str, Any]:
     """The content of the file, as plain JSON data."""
+    used = usage(program, timeline, chip)
     texts, sources = _Table(), _Table()
     routines = []
     for routine in program.routines:
@@ -52,6 +55,13 @@ def details(program: Program, timeline: Timeline) -> dict[str, Any]:
         "routines": routines,
         "calls": calls,
         "critical_path": critical_path(timeline).tolist(),
+        "buffers": used.names,
+        "buffer": to_text(used.buffer),
+        "occupancy": {
+            name: {"capacity": capacity, "time": to_text(np.diff(time, prepend=0)), "bytes": to_text(size)}
+            for name, (capacity, time, size) in used.occupancy.items()
+        },
+        "spilled": {"save_bytes": used.spilled[0], "reload_bytes": used.spilled[1]},
     }
 
 

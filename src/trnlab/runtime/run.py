@@ -88,7 +88,9 @@ class Run:
             about = {**executable.metadata, "cache": executable.cache, "calls": self.calls[key]}
             self._write(f"executables/{key}.json", json.dumps(about, indent=2).encode())
             self._guarded(f"timelines/{key}.trntime", partial(timeline.save, executable.timeline))
-            more = json.dumps(details(executable.program, executable.timeline), separators=(",", ":"))
+            more = json.dumps(
+                details(executable.program, executable.timeline, executable.chip), separators=(",", ":")
+            )
             self._write(f"details/{key}.json", more.encode())
         return self.save(status, timed=True)
 
