@@ -9,7 +9,7 @@ from typing import Any
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
-from trnlab.isa.registers import COST, LOADED, MEMORY, REGISTER, SEQUENCERS, one_register
+from trnlab.isa.registers import ANYWHERE, COST, LOADED, MEMORY, REGISTER, SEQUENCERS, one_register
 
 
 @register
@@ -19,7 +19,7 @@ class RegisterLoad(Instruction):
     name = "register_load"
     opcode = 45
     engines = SEQUENCERS
-    operands = (REGISTER, OperandSpec("src", "src", MEMORY, shape=("1", "1"), dtypes=LOADED))
+    operands = (REGISTER, OperandSpec("src", "src", MEMORY, shape=("1", "1"), dtypes=LOADED, starts=ANYWHERE))
     cost_kinds = COST
     limits = ("integers are loaded into integer registers, float32 into float32 ones",)
     source = "nki.isa.register_load"

@@ -9,7 +9,7 @@ from typing import Any
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
-from trnlab.isa.registers import COST, LOADED, MEMORY, SEQUENCERS, SOURCE, one_register
+from trnlab.isa.registers import ANYWHERE, COST, LOADED, MEMORY, SEQUENCERS, SOURCE, one_register
 
 
 @register
@@ -19,7 +19,7 @@ class RegisterStore(Instruction):
     name = "register_store"
     opcode = 46
     engines = SEQUENCERS
-    operands = (OperandSpec("dst", "dst", MEMORY, shape=("1", "1"), dtypes=LOADED), SOURCE)
+    operands = (OperandSpec("dst", "dst", MEMORY, shape=("1", "1"), dtypes=LOADED, starts=ANYWHERE), SOURCE)
     cost_kinds = COST
     limits = ("integer registers are stored as integers, float32 ones as float32",)
     source = "nki.isa.register_store"

@@ -19,6 +19,7 @@ COST = ("sequencer.register",)
 REGISTER = OperandSpec("dst", "dst", SBUF_ONLY, shape=("1", "1"), dtypes=HELD)
 SOURCE = OperandSpec("src", "src", SBUF_ONLY, shape=("1", "1"), dtypes=HELD)
 MEMORY = DMA_MEMORIES
+ANYWHERE = tuple(range(32))  # a sequencer reaches memory by address, without the engines' rule of first partitions
 
 
 def one_register() -> Work:

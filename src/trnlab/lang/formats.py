@@ -97,6 +97,10 @@ def host_dtype(name: str) -> np.dtype[Any]:
     return np.dtype((type(name, (np.void,), {"__module__": __name__}), lanes))
 
 
+for _name in _PACKED:  # so that numpy.zeros(n, dtype=nl.float8_e4m3fn_x4) works, as ml_dtypes does for its formats
+    np.sctypeDict.setdefault(_name, host_dtype(_name))
+
+
 def format_of(kind: Any) -> Format:
     """The format that a name, a NumPy dtype or type, or a torch dtype stands for; 64 bits narrow to 32.
 
