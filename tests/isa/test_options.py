@@ -42,8 +42,8 @@ OPTIONS = [
             {"op0": "multiply", "imm0": 2.0, "op1": "add"}),
     Example("activate2", {"data": f32([-2, 3], [-4, 1]), "relu_param": f32([0.5], [0.25])}, f32([-1, 3], [-1, 1]),
             {"op": "prelu"}),
-    Example("tensor_scalar", {"data": A}, f32([8, 6], [4, 2]),
-            {"op0": "multiply", "operand0": 2.0, "op1": "subtract", "operand1": 10.0, "reverse1": True}),
+    Example("tensor_scalar", {"data": A, "operand1": f32([10], [20])}, f32([8, 6], [14, 12]),
+            {"op0": "multiply", "operand0": 2.0, "op1": "subtract", "reverse1": True}),
     Example("affine_select", {"on_true": f32([1, 2, 3], [4, 5, 6])}, f32([1, -9, 3], [-9, 5, 6]),
             {"pattern": ((1, 3),), "offset": -1, "channel_multiplier": 1, "cmp_op": "not_equal", "on_false": -9.0}),
     # VectorE's reductions go on from what the accumulators hold, or from a value that is given
