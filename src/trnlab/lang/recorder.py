@@ -65,11 +65,13 @@ class Recorder:
 
     grid, program: the launch grid and this program's place in it. arrays: initial contents of HBM tensors that the
     kernel brings along (constants), by position in the routine's parameters. memory: the tensors of the rank, which
-    the recorders of its cores have in common; numbers: for each parameter, its number there.
+    the recorders of its cores have in common; numbers: for each parameter, its number there. rank: which rank this
+    is; cores: how many cores it has.
 
     reader: whoever executes what has been recorded so far and says what a tensor holds then; lang itself runs
     nothing. depends: the recorded instructions depend on data, because the reader was asked. dynamic: some view has
-    an address that is chosen at run time. ordered: inside of how many blocks that forbid reordering.
+    an address that is chosen at run time. watched: values were shown, so that each call must record anew. ordered:
+    inside of how many blocks that forbid reordering.
     """
 
     name: str
@@ -78,6 +80,8 @@ class Recorder:
     program: tuple[int, ...] = ()
     tensor_type: type[Tensor] = Tensor
     builder: Builder = field(init=False)
+    rank: int = 0
+    cores: int = 1
     memory: Hbm = field(default_factory=Hbm)
     hbm: list[Tensor] = field(default_factory=list)  # in the order of the routine's parameters
     numbers: list[int] = field(default_factory=list)
@@ -85,6 +89,7 @@ class Recorder:
     reader: Callable[[Tensor], np.ndarray[Any, Any]] | None = None
     depends: bool = False
     dynamic: bool = False
+    watched: bool = False
     ordered: int = 0
     spans: Spans = field(default_factory=Spans)
     told: list[int] = field(default_factory=list)
@@ -209,6 +214,12 @@ class Recorder:
         return [(storage, address) for storage, address, _ in self._tiles[start:]]
 
     # -- values -------------------------------------------------------------------------------------------------
+    def watching(self) -> bool:
+        """Whether values can be shown to the user now: the kernel is being recorded, with its arrays."""
+        now = bool(_active) and _active[-1] is self and self.reader is not None
+        self.watched = self.watched or now
+        return now
+
     def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """What a tensor holds at this point of the kernel, in its shape.
 

@@ -69,7 +69,7 @@ class VirtualRegister:
         return f"<VirtualRegister {self.tile.name} {'' if self.known is None else self.known}>"
 
     def __str__(self) -> str:
-        return str(self.number())
+        return str(self.number()) if self.tile.storage.recorder.watching() else repr(self)
 
     def _arithmetic(self, *_: Any) -> NoReturn:
         refuse("a register cannot be computed with in Python", limit="a loop bound, a condition or an offset",

@@ -172,6 +172,12 @@ class Tensor:
         name = f" {self.name!r}" if self.name else ""
         return f"<{type(self).__name__}{name} {self.format} {list(self.shape)} in {self.storage.region.value}>"
 
+    def __str__(self) -> str:
+        """What it holds at this point of the kernel, while that is recorded with its arrays; else as `repr`."""
+        if not self.storage.recorder.watching():
+            return repr(self)
+        return str(self.storage.recorder.read(self))
+
     def __len__(self) -> int:
         return self.shape[0]
 

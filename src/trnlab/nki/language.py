@@ -242,7 +242,14 @@ def program_ndim() -> int:
 
 
 def device_print(print_prefix: str, tensor: NkiTensor) -> None:
-    """Taken and not shown: contents are known only when the kernel runs."""
+    """Print the prefix and what a tensor in SBUF or HBM holds, in its place, whenever the kernel runs."""
+    if not isinstance(print_prefix, str):
+        refuse("the prefix of what is printed is a text", limit="a str", got=print_prefix,
+               remedy="call device_print(prefix, tensor)", code="TRN411")  # fmt: skip
+    if not isinstance(tensor, NkiTensor) or tensor.buffer is psum:
+        refuse("device_print shows a tensor in SBUF or HBM", limit="SBUF, HBM", got=repr(tensor),
+               remedy="copy it to SBUF with nisa.tensor_copy first", code="TRN403")  # fmt: skip
+    current().show(print_prefix, tensor)
 
 
 # -- maths ------------------------------------------------------------------------------------------------------

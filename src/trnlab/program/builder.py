@@ -30,7 +30,7 @@ from trnlab.errors import CapacityError, Location
 from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, REFERENCE, Buffer, operand_records, whole
-from trnlab.program.routine import Attrs, Routine
+from trnlab.program.routine import Attrs, Print, Routine
 from trnlab.program.slots import assign_slots
 
 HBM_ROWS_PER_SLOT = 128
@@ -66,6 +66,7 @@ class Builder:
         self._work, self._attr, self._loc = array("i"), array("i"), array("i")
         self._first, self._operands = array("i", [0]), array("q")
         self._works: dict[Work, int] = {}
+        self._prints: list[Print] = []
         self._attrs: list[Attrs] = []
         self._attr_memo: dict[tuple[Any, ...], int] = {}
         self._locs: dict[Location | None, int] = {}
@@ -297,6 +298,11 @@ class Builder:
         for column in (self._opcode, self._engine, self._queue, self._work, self._attr, self._loc):
             column.pop()
 
+    def show(self, prefix: str, ap: AP, shape: tuple[int, ...]) -> None:
+        """Print what lies there when the routine comes to this point. Takes no time."""
+        record = operand_records(np.array([[0, *ap.recorded()[0]]], np.int64))[0]
+        self._prints.append(Print(len(self._opcode), prefix, tuple(record.tolist()), shape))
+
     def __len__(self) -> int:
         return len(self._opcode)
 
@@ -304,7 +310,7 @@ class Builder:
         """The finished routine."""
         columns = self._columns(0)
         num_slots, hbm_slot = assign_slots(self._buffers, columns["operands"], self.chip.psum)
-        return Routine(**columns, num_slots=num_slots, hbm_slot=hbm_slot)
+        return Routine(**columns, num_slots=num_slots, hbm_slot=hbm_slot, prints=tuple(self._prints))
 
     def part(self, start: int) -> Routine:
         """The instructions from number `start` on, for whoever executes while others are still being recorded.

@@ -33,6 +33,19 @@ Attrs = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
+class Print:
+    """The elements of an operand, shown before instruction `at` when the routine runs.
+
+    operand: columns as in `OPERAND_COLUMNS`. shape: of the tensor, for people.
+    """
+
+    at: int
+    prefix: str
+    operand: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Routine:
     """Straight-line code of one core. Array columns have one row per instruction, `operands` one per operand.
 
@@ -65,6 +78,7 @@ class Routine:
     num_slots: int = 0
     num_psum: int = 8
     hbm_slot: tuple[int, ...] = ()
+    prints: tuple[Print, ...] = ()  # in order
     _memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # plans of the simulators
 
     def __len__(self) -> int:

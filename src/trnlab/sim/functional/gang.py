@@ -49,8 +49,7 @@ class GangRun:
             self._advance(m, len(member.routine))
 
     def _advance(self, m: int, last: int) -> None:
-        if self.at[m] < last or not last:
-            self.machines[m].advance(self.frames[m], self.at[m], last)
+        self.machines[m].advance(self.frames[m], self.at[m], last)
         self.at[m] = last
 
     def _meet(self, event: Event) -> None:

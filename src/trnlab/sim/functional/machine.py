@@ -31,7 +31,7 @@ from trnlab.sim.functional.formats import store_array
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
 from trnlab.sim.functional.linking import from_python, link
 from trnlab.sim.functional.matmul import PANELS
-from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning
+from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning, operand_array
 from trnlab.sim.functional.pairing import (
     ABORT,
     NO_PACE,
@@ -127,11 +127,14 @@ class Machine:
         Raises RunError for arguments that do not match and for a gather outside of its table, NumericsError as
         `RunOptions.check_nan` asks.
         """
-        alone = order is not None or self.options.check_nan or self.options.by_definition or self.options.threads < 2
+        plain = self.options.threads > 1 and not (self.options.check_nan or self.options.by_definition)
+        alone = not plain or order is not None or bool(routine.prints)
         frame = self._frame(routine, args, sbuf_base, scratch, NO_PACE if alone else pace_of(routine))
         if frame.pace is NO_PACE:
-            sequence = frame.plan.order if order is None else np.ascontiguousarray(order, np.int64)
-            self._execute(frame, self._lanes[0], sequence)
+            if order is None:
+                self._in_order(frame, 0, len(routine))
+            else:
+                self._execute(frame, self._lanes[0], np.ascontiguousarray(order, np.int64))
         else:
             self._partner = self._partner or Partner()
             lanes, orders = self._lanes, frame.pace.orders
@@ -147,9 +150,19 @@ class Machine:
 
     def advance(self, frame: Frame, first: int, last: int) -> None:
         """Execute instructions [first, last) of a frame from `begin`. Raises what `call` raises."""
-        self._execute(frame, self._lanes[0], frame.plan.order[first:last])
+        self._in_order(frame, first, last)
         if last == len(frame.routine):
             self.executed += last
+
+    def _in_order(self, frame: Frame, first: int, last: int) -> None:
+        """Instructions [first, last), and what is printed between them."""
+        for shown in frame.routine.prints:
+            if first <= shown.at <= last:
+                self._execute(frame, self._lanes[0], frame.plan.order[first : shown.at])
+                first = shown.at
+                array, _ = operand_array(np.array(shown.operand), frame.base, frame.pitch)
+                print(shown.prefix, array.reshape(shown.shape))
+        self._execute(frame, self._lanes[0], frame.plan.order[first:last])
 
     def _frame(
         self, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None, pace: Pace
