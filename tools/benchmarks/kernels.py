@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +22,7 @@ from trnlab import nki
 from trnlab.nki import isa as nisa
 from trnlab.nki import language as nl
 from trnlab.nki.imports import install_imports
+from trnlab.sim.functional import RunOptions
 
 SIZE, SEQUENCE, HEAD = 2048, 4096, 128
 SMALL = 10_000  # instructions of the kernel that does next to nothing
@@ -155,6 +155,7 @@ def matmul_line() -> lines.Line:
     if os.environ.get("NKI_SAMPLES"):
         path = "tutorials/matrix_multiplication/matrix_multiplication_nki_kernels.py"
         kernel, whose = of_samples(path, "samples_matmul").nki_matmul_tiled_, "nki-samples"
+    kernel.options = RunOptions(threads=1)
     ours, theirs = lines.in_turns([lambda: kernel(left, right), lambda: wide[0].T @ wide[1]], ROUNDS)
     note = f"{ours * 1e3:.0f} ms against {theirs * 1e3:.0f} ms, {whose}, recorded before, one thread each"
     return lines.at_most(f"tiled {SIZE}^3 bf16 kernel / NumPy fp32", ours / theirs, 2, "x", note)
@@ -164,21 +165,19 @@ def flash_line() -> lines.Line:
     """Flash attention forward against the same maths in PyTorch."""
     rng = np.random.default_rng(0)
     q, k, v = bf16(rng, HEAD, SEQUENCE), bf16(rng, HEAD, SEQUENCE), bf16(rng, SEQUENCE, HEAD)
-    call: Callable[[], Any] = lambda: flash_attention(q, k, v)  # noqa: E731
-    whose = "own kernel"
+    kernel, arguments, whose = flash_attention, (q, k, v), "own kernel"
     if os.environ.get("NKI_SAMPLES"):
-        kernel = of_samples("reference/attention.py", "samples_attention").flash_fwd[1, 1]
-        call, whose = (
-            lambda: kernel(q[None, None], k[None, None], v[None, None], None, use_causal_mask=False),
-            "nki-samples",
-        )
+        kernel, whose = of_samples("reference/attention.py", "samples_attention").flash_fwd[1, 1], "nki-samples"
+        arguments = (q[None, None], k[None, None], v[None, None], None)
+    kernel.options = RunOptions(threads=1)
+    options = {"use_causal_mask": False} if len(arguments) > 3 else {}
     queries, keys, values = (torch.from_numpy(x.astype(np.float32)) for x in (q.T, k, v))
     torch.set_num_threads(1)
 
     def reference() -> torch.Tensor:
         return torch.softmax(queries @ keys * HEAD**-0.5, -1) @ values
 
-    ours, theirs = lines.in_turns([call, reference], 3)
+    ours, theirs = lines.in_turns([lambda: kernel(*arguments, **options), reference], 3)
     note = (
         f"{ours * 1e3:.0f} ms against {theirs * 1e3:.0f} ms, {SEQUENCE} keys, head {HEAD}, {whose}, one thread each"
     )
