@@ -70,4 +70,12 @@ COST_CLASSES: Mapping[str, str] = {
     "dma.transpose": "as dma.copy at 0.9 of the rate from HBM, 0.5 within SBUF; by elements before dma_transpose",
     "dma.compute": "as dma.copy at half the rate",
     "dma.sendrecv": "as dma.copy within SBUF",
+    "collective.all_reduce": "launch and steps; 2 (m - 1) / m of nbytes, a core n of nbytes; over k cores",
+    "collective.reduce_scatter": "launch and steps; (m - 1) / m of nbytes",
+    "collective.all_gather": "as collective.reduce_scatter",
+    "collective.all_to_all": "as collective.reduce_scatter",
+    "collective.all_gather_v": "as collective.all_gather with all parts full",
+    "collective.all_to_all_v": "as collective.all_to_all with all parts full",
+    "collective.collective_permute": "launch and one step; nbytes",
+    "collective.collective_permute_reduce": "as collective.collective_permute, and the sum at half the rate",
 }

@@ -16,20 +16,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trnlab.nki import dtype, isa, language, typing
+from trnlab.nki import collectives, dtype, isa, language, typing
 from trnlab.nki.imports import install_imports
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.measure import benchmark
+from trnlab.nki.ranks import RankedKernel, per_rank
 
 __all__ = [
     "Kernel",
+    "RankedKernel",
     "benchmark",
+    "collectives",
     "cpu_simulate",
     "dtype",
     "install_imports",
     "isa",
     "jit",
     "language",
+    "per_rank",
     "simulate",
     "typing",
 ]
@@ -42,9 +46,13 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     return fn if isinstance(fn, Kernel) else Kernel(fn)
 
 
-def simulate(kernel: Any) -> Kernel:
-    """The kernel, runnable on this machine; kernels made by `jit` already are."""
-    return kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+def simulate(kernel: Any, *, ranks: int | None = None) -> Any:
+    """The kernel, runnable on this machine; kernels made by `jit` already are.
+
+    ranks: run it on so many simulated ranks, which nki.collectives communicate between; see `RankedKernel`.
+    """
+    made = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+    return made if ranks is None else RankedKernel(made, ranks)
 
 
 cpu_simulate = simulate

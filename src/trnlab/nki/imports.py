@@ -12,6 +12,7 @@ from typing import Any
 
 MODULES = {
     "nki": "trnlab.nki",
+    "nki.collectives": "trnlab.nki.collectives",
     "nki.isa": "trnlab.nki.isa",
     "nki.isa.constants": "trnlab.nki.enums",
     "nki.dtype": "trnlab.nki.dtype",

@@ -13,7 +13,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,9 @@ class Trace:
     """A recorded kernel: the stream of each core, and what to bind to the tensors that they use.
 
     members: one per core. tensors: a buffer of each, by number; the first `arguments` are the caller's arrays.
-    arrays: contents of constants. results: the returned structure with `Result` where tensors were. content: of them,
-    where the instructions depend on it, or nothing where every call must record anew. gang: the cores together, where there are several. findings: what the checks
-    found wrong; every call hears of it.
+    arrays: contents of constants. results: the returned structure with `Result` where tensors were. content: of the
+    caller's arrays, where the instructions depend on it; empty where every call must record anew. gang: the cores
+    together, where there are several. findings: what the checks found wrong; every call hears of it.
     """
 
     members: tuple[Member, ...]
@@ -98,6 +98,25 @@ class Trace:
         return sorted(t for t in touched if t < self.arguments)
 
 
+@dataclass(frozen=True)
+class Recording:
+    """A kernel recorded on several ranks: a trace of each. gang: all cores of all of them, where they may meet."""
+
+    traces: tuple[Trace, ...]
+    gang: Gang | None
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A core while it is recorded: its programs of the launch grid, and the arguments as its tensors."""
+
+    place: Place
+    recorder: Recorder
+    shadow: Shadow
+    programs: tuple[tuple[int, ...], ...]
+    inputs: dict[str, Any]
+
+
 class Kernel:
     """What @nki.jit makes of a function."""
 
@@ -110,6 +129,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function, self.grid, self.chip, self.options = function, grid, chip, options
         self.traces: dict[Any, Trace] = {} if traces is None else traces
+        self.launched: tuple[Kernel, Any] | None = None  # which kernel on which grid, for frameworks that trace
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -119,7 +139,9 @@ class Kernel:
 
     def __getitem__(self, grid: Any) -> Kernel:
         """The kernel on a number of cores, kernel[2](x); in the old dialect a grid of programs, kernel[4, 8](x)."""
-        return type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
+        launched = type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
+        launched.launched = (self, grid)
+        return launched
 
     def launch(self, grid: Any) -> Launch:
         """What a launch grid means. Raises UsageError for one that cannot be."""
@@ -137,13 +159,12 @@ class Kernel:
         memory = self.run(trace, arrays)
         for position in trace.written:
             arrays[position].store(memory[position])
-        origin = origin_of(arrays)
-        return map_objects(lambda r: like(_view(r, memory[r.param]), r.format, origin), trace.results, Result)
+        return result_of(trace, memory, origin_of(arrays))
 
     def run(self, trace: Trace, arrays: list[HostArray]) -> list[Array]:
         """Execute a recorded call; returns the contents of the routine's parameters afterwards."""
         chip = self.chip or default_chip()
-        memory = _memory(trace, arrays)
+        memory = memory_of(trace, arrays)
         options = self.options or kernels.options()
         if trace.gang is None:
             Machine(chip, options).call(trace.routine, memory)
@@ -158,7 +179,7 @@ class Kernel:
 
     def recorded(self, *args: Any, **kwargs: Any) -> tuple[Trace, list[HostArray]]:
         """The recorded kernel for these arguments, and the arrays among them in its order."""
-        structure, arrays = self._bind(args, kwargs)
+        structure, arrays = self.bind(args, kwargs)
         return self._trace(structure, arrays), arrays
 
     def results_of(self, *args: Any, **kwargs: Any) -> Plan:
@@ -175,7 +196,7 @@ class Kernel:
         trace, chip = self.trace(*args, **kwargs), self.chip or default_chip()
         return time_routine(trace.routine, chip) if trace.gang is None else time_gang(trace.gang, chip)
 
-    def _bind(self, args: Any, kwargs: Any) -> tuple[dict[str, Any], list[HostArray]]:
+    def bind(self, args: Any, kwargs: Any) -> tuple[dict[str, Any], list[HostArray]]:
         """Arguments by name with `HostArray` for each array, also inside lists, tuples and dicts."""
         try:
             bound = inspect.signature(self.function).bind(*args, **kwargs)
@@ -191,51 +212,68 @@ class Kernel:
         key = (chip.name, self.grid, _key(structure))
         known = self.traces.get(key)
         if known is None or (known.content is not None and known.content != content_of(arrays)):
-            known = self.traces[key] = self._record(structure, arrays, chip)
+            known = self.traces[key] = self.record([(structure, arrays)], chip).traces[0]
         checking.tell(known.findings)
         return known
 
-    def _record(self, structure: dict[str, Any], arrays: list[HostArray], chip: Chip) -> Trace:
+    def record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> Recording:
+        """Record the kernel for the arguments of each rank, with all cores of all ranks."""
         self.grid.check(chip)
-        memory = Hbm()
+        ranks = [self._rank(rank, structure, arrays, chip) for rank, (structure, arrays) in enumerate(calls)]
+        seats = [seat for rank in ranks for seat in rank]
+        company = Company([seat.place for seat in seats], [seat.shadow for seat in seats])
+        returned = company.record([functools.partial(self._run_programs, seat) for seat in seats])
+        depends = any(seat.recorder.depends for seat in seats)
+        traces, cores = [], len(self.grid.cores)
+        for rank, (_, arrays) in enumerate(calls):
+            mine = slice(rank * cores, (rank + 1) * cores)
+            traces.append(self._seen(seats[mine], returned[mine], arrays, depends, chip))
+        gang = gang_of(self.function.__name__, [member for trace in traces for member in trace.members])
+        if len(traces) == 1:
+            traces = [replace(traces[0], gang=gang)]
+        return Recording(tuple(traces), gang)
+
+    def _rank(self, rank: int, structure: dict[str, Any], arrays: list[HostArray], chip: Chip) -> list[Seat]:
+        """The cores of one rank, which share its HBM."""
+        memory, cores = Hbm(), len(self.grid.cores)
+        hbm = Copies(dict(enumerate(arrays)))
+        seats = []
+        for core, programs in enumerate(self.grid.cores):
+            recorder = Recorder(
+                self.function.__name__, chip, self.grid.sizes, tensor_type=self.tensor_type, rank=rank, cores=cores,
+                memory=memory,
+            )  # fmt: skip
+            inputs = {name: self._arguments(recorder, name, value) for name, value in structure.items()}
+            seats.append(Seat(Place(rank, core), recorder, Shadow(recorder, hbm, self.options), programs, inputs))
+        return seats
+
+    def _seen(
+        self, seats: Sequence[Seat], returned: Sequence[Any], arrays: list[HostArray], depends: bool, chip: Chip
+    ) -> Trace:  # fmt: skip
+        """What was recorded on the cores of one rank, and what the checks say about it."""
         members: list[Member] = []
         constants: dict[int, Array] = {}
-        recorders = [
-            Recorder(self.function.__name__, chip, self.grid.sizes, tensor_type=self.tensor_type, memory=memory)
-            for _ in self.grid.cores
-        ]  # fmt: skip
-        inputs = [
-            {name: self._arguments(recorder, name, value) for name, value in structure.items()}
-            for recorder in recorders
-        ]  # fmt: skip
-        hbm = Copies(dict(zip(recorders[0].numbers, arrays)))
-        company = Company(
-            [Place(0, core) for core in range(len(recorders))], [Shadow(r, hbm, self.options) for r in recorders]
-        )  # fmt: skip
-        returned = company.record([
-            functools.partial(self._run_programs, *core) for core in zip(recorders, self.grid.cores, inputs)
-        ])  # fmt: skip
         found = [*checking.refused(self.function, chip)]
-        for core, recorder in enumerate(recorders):
-            members.append(Member(Place(0, core), recorder.finish(), tuple(recorder.numbers)))
-            seen = _objects(returned[core], Tensor)
-            found += checking.findings(recorder, members[-1].routine, len(arrays), seen, len(recorders) == 1)
+        for seat, result in zip(seats, returned):
+            recorder = seat.recorder
+            members.append(Member(seat.place, recorder.finish(), tuple(recorder.numbers)))
+            seen = _objects(result, Tensor)
+            found += checking.findings(recorder, members[-1].routine, len(arrays), seen, len(seats) == 1)
             constants |= {recorder.numbers[p]: array for p, array in recorder.arrays.items()}
-        results = map_objects(lambda t: self._result(recorders[0], t), returned[0], Tensor)
-        content = content_of(arrays) if any(r.depends for r in recorders) else None
-        content = b"" if any(r.watched for r in recorders) else content
-        gang = gang_of(self.function.__name__, members)
+        results = map_objects(lambda t: self._result(seats[0].recorder, t), returned[0], Tensor)
+        content = content_of(arrays) if depends else None
+        content = b"" if any(seat.recorder.watched for seat in seats) else content
         return Trace(
-            tuple(members), _tensors(members), len(arrays), constants, results, content, gang, tuple(found)
+            tuple(members), _tensors(members), len(arrays), constants, results, content, findings=tuple(found)
         )  # fmt: skip
 
-    def _run_programs(self, recorder: Recorder, programs: Any, inputs: dict[str, Any]) -> Any:
+    def _run_programs(self, seat: Seat) -> Any:
         """Record the programs of one core; returns what the last returned."""
         returned: Any = None
-        for program in programs:
-            recorder.enter(program)
-            with recorder.active():
-                returned = self._run_function(inputs)
+        for program in seat.programs:
+            seat.recorder.enter(program)
+            with seat.recorder.active():
+                returned = self._run_function(seat.inputs)
         return returned
 
     def _arguments(self, recorder: Recorder, name: str, value: Any) -> Any:
@@ -270,7 +308,7 @@ def _tensors(members: Sequence[Member]) -> tuple[Buffer, ...]:
     return tuple(found[number] for number in range(len(found)))
 
 
-def _memory(trace: Trace, arrays: list[HostArray]) -> list[Array]:
+def memory_of(trace: Trace, arrays: list[HostArray]) -> list[Array]:
     """One array per tensor: the caller's, constants, and fresh poison."""
     memory, written = [], trace.written
     for number, buffer in enumerate(trace.tensors):
@@ -282,6 +320,11 @@ def _memory(trace: Trace, arrays: list[HostArray]) -> list[Array]:
             raw = np.full(buffer.nbytes, _POISON, np.uint8)
             memory.append(raw.view(buffer.dtype.numpy).reshape(buffer.shape))
     return memory
+
+
+def result_of(trace: Trace, memory: Sequence[Array], origin: Any) -> Any:
+    """What the kernel returns, as arrays of the kind of `origin`."""
+    return map_objects(lambda r: like(_view(r, memory[r.param]), r.format, origin), trace.results, Result)
 
 
 def _view(result: Result, memory: Array) -> Array:

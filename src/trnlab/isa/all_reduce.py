@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rank gets what all ranks' tensors add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trnlab.isa import register
+from trnlab.isa.base import Array, Arrays
+from trnlab.isa.collective import SAME_GROUPS, SAME_MEMORY, Reduction, reduced
+
+
+@register
+class AllReduce(Reduction):
+    """dst = src of rank 0 op src of rank 1 op ..., over the ranks of the group, the same on all of them."""
+
+    name = "all_reduce"
+    opcode = 60
+    cost_kinds = ("collective.all_reduce",)
+    limits = ("op is add, min or max", SAME_GROUPS, SAME_MEMORY, "dst has as many elements as src")
+    source = "nki.collectives.all_reduce"
+
+    def combine(self, mine: int, sources: list[Array], arrays: Arrays, attrs: Mapping[str, Any]) -> Array:
+        """All of them, reduced."""
+        return reduced(sources, attrs["op"])
