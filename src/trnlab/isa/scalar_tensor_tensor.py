@@ -11,7 +11,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.alu import alu_op, binary, with_scalar
-from trnlab.isa.base import FLOAT32, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
 from trnlab.isa.opcheck import check_arithmetic
 
 
@@ -28,7 +28,7 @@ class ScalarTensorTensor(Instruction):
     operands = (
         OperandSpec("dst", "dst"),
         OperandSpec("data", "src"),
-        OperandSpec("operand0", "src", immediate=True, shape=("P", "1"), dtypes=FLOAT32),
+        OperandSpec("operand0", "src", immediate=True, shape=("P", "1")),
         OperandSpec("operand1", "src"),
     )
     attrs: ClassVar[Mapping[str, Any]] = {"op0": "multiply", "op1": "add", "reverse0": False, "reverse1": False}

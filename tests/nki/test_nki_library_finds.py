@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels of public libraries do and a kernel of ours did not: small kernels against NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import trnlab.nki as nki
+import trnlab.nki.isa as nisa
+import trnlab.nki.language as nl
+from trnlab.nki import neuron_dtypes
+
+Array = np.ndarray[Any, Any]
+
+
+def _normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def _loaded(x: Any) -> Any:
+    tile = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    return tile
+
+
+def test_the_scalar_column_of_scalar_tensor_tensor_has_any_format() -> None:
+    """nki.isa says that all input tiles of the instruction can have any format, the column included."""
+
+    @nki.jit
+    def kernel(x: Any, column: Any, y: Any) -> Any:
+        out = nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+        tile = _loaded(x)
+        nisa.scalar_tensor_tensor(
+            dst=tile, data=tile, op0=nl.multiply, operand0=_loaded(column), op1=nl.add, operand1=_loaded(y)
+        )
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    x, y = _normal(128, 64), _normal(128, 64, seed=1)
+    for kind in (ml_dtypes.bfloat16, np.float16):
+        column = _normal(128, 1, seed=2).astype(kind)
+        np.testing.assert_array_equal(kernel(x, column, y), x * column.astype(np.float32) + y)
+
+
+@dataclass
+class Settings(nl.NKIObject):
+    """A class as kernels write it: a value without annotation, a field without value."""
+
+    rows: int
+    scale = 2.0
+
+
+class Plain(nl.NKIObject):
+    """The same without the decorator."""
+
+    rows: int
+    scale = 2.0
+
+    def __post_init__(self) -> None:
+        self.twice = None if self.rows is None else 2 * self.rows
+
+
+def test_classes_of_kernels_are_data_classes_with_or_without_decorator() -> None:
+    """Fields are arguments in order and by name, and None where neither the call nor the class says."""
+    for kind in (Settings, Plain):
+        assert (kind(3).rows, kind(3).scale) == (3, 2.0)
+        assert (kind(rows=4, scale=1.0).rows, kind(scale=1.0).scale) == (4, 1.0)
+        assert kind().rows is None
+    assert Plain(5).twice == 10
+    with pytest.raises(TypeError):
+        Plain(1, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"])
+def test_packed_formats_cross_the_border_of_the_chip(name: str) -> None:
+    """Packed arrays go in and come out with their format, bit by bit; casts pack and spread four values."""
+
+    @nki.jit
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=_loaded(x))
+        return out
+
+    packed = neuron_dtypes.static_cast(_normal(32, 64), getattr(neuron_dtypes, name))
+    assert packed.shape == (32, 16)
+    assert packed.dtype == np.zeros(1, getattr(nl, name)).dtype
+    result = kernel(packed)
+    assert result.dtype == packed.dtype
+    assert result.tobytes() == packed.tobytes()
+    spread = neuron_dtypes.static_cast(result, np.float32)
+    np.testing.assert_array_equal(neuron_dtypes.static_cast(spread, name).tobytes(), packed.tobytes())
+    with pytest.raises(TypeError):
+        packed.astype(np.float32)
+
+
+def test_a_register_is_loaded_from_any_partition() -> None:
+    """A sequencer reads memory by address: the rule of an engine's first partitions is not its own."""
+
+    @nki.jit
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray((1, 4), nl.int32, buffer=nl.shared_hbm)
+        tile = _loaded(x)
+        for column in range(4):
+            register = nisa.register_alloc()
+            nisa.register_load(register, tile[column + 1 : column + 2, column : column + 1])
+            nisa.register_store(out[0:1, column : column + 1], register)
+        return out
+
+    x = np.arange(32, dtype=np.int32).reshape(8, 4)
+    np.testing.assert_array_equal(kernel(x)[0], [x[c + 1, c] for c in range(4)])
