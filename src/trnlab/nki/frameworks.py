@@ -77,4 +77,5 @@ def meet_torch(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return importlib.import_module("trnlab.frontends.torch.kernels").take(kernel, args, kwargs)
 
 
+LAUNCHERS: list[Callable[[Kernel, Any], Any]] = []  # asked before a kernel is put on a grid, in the same way
 TAKERS: list[Taker] = [meet_torch, take_jax]

@@ -27,7 +27,7 @@ from trnlab.lang.tensor import Tensor
 from trnlab.nki import checking
 from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
 from trnlab.nki.company import Company
-from trnlab.nki.frameworks import LEFT, TAKERS
+from trnlab.nki.frameworks import LAUNCHERS, LEFT, TAKERS
 from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
 from trnlab.nki.live import Copies, Shadow, content_of
 from trnlab.nki.target import default_chip
@@ -129,7 +129,6 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function, self.grid, self.chip, self.options = function, grid, chip, options
         self.traces: dict[Any, Trace] = {} if traces is None else traces
-        self.launched: tuple[Kernel, Any] | None = None  # which kernel on which grid, for frameworks that trace
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -139,9 +138,11 @@ class Kernel:
 
     def __getitem__(self, grid: Any) -> Kernel:
         """The kernel on a number of cores, kernel[2](x); in the old dialect a grid of programs, kernel[4, 8](x)."""
-        launched = type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
-        launched.launched = (self, grid)
-        return launched
+        for launch in LAUNCHERS:
+            launched = launch(self, grid)
+            if launched is not LEFT:
+                return launched  # type: ignore[no-any-return]
+        return type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
 
     def launch(self, grid: Any) -> Launch:
         """What a launch grid means. Raises UsageError for one that cannot be."""

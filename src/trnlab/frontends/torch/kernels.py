@@ -12,9 +12,11 @@ Dynamo, which does not run Python, is told to leave `launch` to the tracing that
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -49,7 +51,7 @@ class KernelOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the kernel as an operator."""
         if torch.compiler.is_dynamo_compiling():
-            return _launch_later(self, _sendable(args), _sendable(kwargs))
+            return _launch_later(self, None, args, kwargs)
         return launch(self, args, kwargs)
 
     def __eq__(self, other: object) -> bool:
@@ -195,7 +197,7 @@ def launch(called: Kernel | KernelOp, args: Any, kwargs: Any) -> Any:
         return _Slot(len(tensors) - 1)
 
     template = map_objects(slot, (args, kwargs), Tensor)
-    site = CallSite(kernel, *_received(template), backward)
+    site = CallSite(kernel, *template, backward)
     number = _number(site)
     outs = torch.ops.trnlab.nki(tensors, number)
     return _SITES[number].recorded(tensors).assemble(outs, tensors)
@@ -338,35 +340,48 @@ def _bits(array: Any) -> Any:
 # -- Dynamo ---------------------------------------------------------------------------------------------------------
 
 
-class _Nothing:
-    """Stands for None, which Dynamo does not pass on."""
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
+# What Dynamo does not pass on is packed into dicts with one of these keys.
+_NOTHING, _FUNCTION = "\0nothing", "\0function"
 
 
-_NONE = _Nothing()
-
-
-def _sendable(value: Any) -> Any:
+def _packed(value: Any) -> Any:
+    """The same structure without None and functions (operators such as nl.add). Dynamo follows this."""
     if value is None:
-        return _NONE
+        return {_NOTHING: 0}
+    if isinstance(value, FunctionType):
+        return {_FUNCTION: (value.__globals__["__name__"], value.__name__)}
     if isinstance(value, (tuple, list)):
-        return type(value)([_sendable(v) for v in value])
+        return type(value)([_packed(v) for v in value])
     if isinstance(value, dict):
-        return {k: _sendable(v) for k, v in value.items()}
+        return {k: _packed(v) for k, v in value.items()}
     return value
 
 
-def _received(template: Any) -> Any:
-    return map_objects(lambda _: None, template, _Nothing)
+def _unpacked(value: Any) -> Any:
+    """What `_packed` packed."""
+    if isinstance(value, (tuple, list)):
+        return type(value)([_unpacked(v) for v in value])
+    if not isinstance(value, dict):
+        return value
+    if _NOTHING in value:
+        return None
+    if _FUNCTION in value:
+        return getattr(sys.modules[value[_FUNCTION][0]], value[_FUNCTION][1])
+    return {k: _unpacked(v) for k, v in value.items()}
 
 
-_launch_later = nonstrict_trace(launch)
-for _kind in (Kernel, OldKernel, KernelOp, _Nothing, Format):
+@nonstrict_trace
+def _launch_unseen(called: Kernel | KernelOp, grid: Any, args: Any, kwargs: Any) -> Any:
+    launched = called if _unpacked(grid) is None else called[_unpacked(grid)]  # type: ignore[index]
+    return _packed(launch(launched, _unpacked(args), _unpacked(kwargs)))
+
+
+def _launch_later(called: Kernel | KernelOp, grid: Any, args: Any, kwargs: Any) -> Any:
+    """`launch`, when what Dynamo has made of the function is traced. Dynamo sees what goes in and comes out."""
+    return _unpacked(_launch_unseen(called, _packed(grid), _packed(args), _packed(kwargs)))
+
+
+for _kind in (Kernel, OldKernel, KernelOp, Format):
     pytree.register_constant(_kind)
 
 
@@ -376,7 +391,7 @@ for _kind in (Kernel, OldKernel, KernelOp, _Nothing, Format):
 def take(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a kernel asks before it runs: is this call to become an operator? See `frameworks.TAKERS`."""
     if torch.compiler.is_dynamo_compiling():
-        return _launch_later(kernel, _sendable(args), _sendable(kwargs))
+        return _launch_later(kernel, None, args, kwargs)
     tensors = [x for x in frameworks.leaves((args, kwargs)) if isinstance(x, Tensor)]
     if any(_is_symbol(t) for t in tensors) or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
         return launch(kernel, args, kwargs)
@@ -389,4 +404,20 @@ def _is_symbol(tensor: Tensor) -> bool:
     return not plain or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
+class _Launched:
+    """A kernel on a launch grid, as Dynamo may follow it."""
+
+    def __init__(self, kernel: Kernel, grid: Any) -> None:
+        self.kernel, self.grid = kernel, grid
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _launch_later(self.kernel, self.grid, args, kwargs)
+
+
+def put_on_grid(kernel: Kernel, grid: Any) -> Any:
+    """What a kernel asks before it is launched on a grid. See `frameworks.LAUNCHERS`."""
+    return _Launched(kernel, grid) if torch.compiler.is_dynamo_compiling() else frameworks.LEFT
+
+
 frameworks.TAKERS.insert(0, take)
+frameworks.LAUNCHERS.append(put_on_grid)
