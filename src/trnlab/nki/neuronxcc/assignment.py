@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from trnlab.isa.base import Memory
+from trnlab.isa.rules import allowed_starts
 from trnlab.lang import compose, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
@@ -68,7 +69,7 @@ def assign(target: Tensor, value: Any, alone: bool = False) -> None:
             _assign_tile(target, shaped(value, target), alone)
     else:
         record(target, {})
-        compose.fill(target, value)
+        _fill(target, value)
 
 
 def _assign_tile(target: Tensor, value: Tensor, alone: bool) -> None:
@@ -79,11 +80,28 @@ def _assign_tile(target: Tensor, value: Tensor, alone: bool) -> None:
     value, target = cut(value, box), cut(target, box)
     settle(value)
     if not (alone and ins.redirect(value, target)):
-        if target.on_chip and value.on_chip and target.shape[0] == value.shape[0]:
+        if target.shape[0] == value.shape[0] and _reachable(target) and _reachable(value):
             compose.copy(value, dst=target)
         else:
             transfers.dma_copy(target, compose.in_sbuf(value) if value.on_chip else value)
     record(whole, box)
+
+
+def _fill(target: Tensor, value: Any) -> None:
+    """One value everywhere. Rows that no engine can start on, and HBM, get it from a tile by DMA."""
+    if _reachable(target):
+        compose.fill(target, value)
+        return
+    shape = target.shape if target.ndim > 1 else (*target.shape, 1)
+    transfers.dma_copy(target, compose.filled(shape, value, target.format))
+
+
+def _reachable(tensor: Tensor) -> bool:
+    """Whether engines can work on these rows: they start on partitions that the number of rows allows."""
+    if not tensor.on_chip:
+        return False
+    first = tensor.storage.whole.buffer.first_partition + tensor.offset // tensor.storage.row
+    return first in allowed_starts(tensor.shape[0])
 
 
 def _fold(target: Tensor, value: LoopSum) -> None:
@@ -110,11 +128,13 @@ def shaped(value: Tensor, target: Tensor) -> Tensor:
 def add_to(target: Tensor, value: Any, alone: bool = False) -> None:
     """target += value: a matmul just recorded accumulates in PSUM, anything else is added."""
     in_psum = target.storage.region.memory is Memory.PSUM
-    direct = in_psum and alone and isinstance(value, Tensor) and value.shape == target.shape
-    if direct and ins.redirect(value, target, accumulate=None):
-        record(target, {})
-    else:
-        update("add", target, value)
+    if in_psum and alone and isinstance(value, Tensor) and value.shape == target.shape:
+        box = defined(value)
+        part = cut(target, box)
+        if ins.redirect(cut(value, box), part, accumulate=None):
+            record(target, box)
+            return
+    update("add", target, value)
 
 
 def update(op: str, target: Tensor, value: Any) -> None:

@@ -2,7 +2,8 @@
 """neuronxcc.nki.compiler: allocators, and switches of the vendor's compiler.
 
 An allocator goes where `buffer=` takes a region. `alloc` and `mod_alloc` say where every tile lies: a function of the
-tile's index gives (partition, byte) in SBUF and (bank, partition, byte) in PSUM. `auto_alloc` leaves it open.
+tile's index gives (partition, byte) in SBUF and (bank, partition, byte) in PSUM. `auto_alloc` leaves it open. Made in the body of a
+loop, an allocator is that of the first iteration, see `loops`.
 
 Source: nki.compiler.{sbuf,psum}.{alloc,mod_alloc,auto_alloc} of the 2.2x documentation of aws-neuron-sdk.
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from math import prod
 from typing import Any
 
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, refuse
 from trnlab.nki.language import no_reorder
+from trnlab.nki.neuronxcc.loops import once_per_body
 
 __all__ = ["no_reorder"]
 
@@ -75,9 +78,13 @@ class _Allocator:
     def __init__(self, region: Region) -> None:
         self.region = region
 
-    def alloc(self, func: Place) -> Allocation:
-        """By a function of (index of the tile, partitions, bytes per partition)."""
-        return Allocation(self.region, func)
+    def alloc(self, func: Callable[..., tuple[int, ...]]) -> Allocation:
+        """By a function func(idx, pdim_size, fdim_size): index of the tile, partitions, bytes per partition."""
+
+        def place(index: Index, partitions: int, nbytes: int) -> tuple[int, ...]:
+            return tuple(func(idx=index, pdim_size=partitions, fdim_size=nbytes))
+
+        return once_per_body(lambda: Allocation(self.region, place if "idx" in signature(func).parameters else func))
 
     def auto_alloc(self) -> Allocation:
         """Wherever there is room."""
@@ -96,7 +103,7 @@ class _Sbuf(_Allocator):
                 _modulo(base_addr, num_free_tiles, index, nbytes),
             )
 
-        return Allocation(self.region, place)
+        return once_per_body(lambda: Allocation(self.region, place))
 
 
 class _Psum(_Allocator):
@@ -113,7 +120,7 @@ class _Psum(_Allocator):
                 _modulo(base_addr, num_free_tiles, index, nbytes),
             )
 
-        return Allocation(self.region, place)
+        return once_per_body(lambda: Allocation(self.region, place))
 
 
 sbuf, psum = _Sbuf(Region.sbuf), _Psum(Region.psum)

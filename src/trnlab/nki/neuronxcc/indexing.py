@@ -45,7 +45,7 @@ class View:
 
     def __init__(self, tile: Tile, keys: tuple[Any, ...]) -> None:
         self.tile = tile
-        self.ndim = max(_ndim(k) for k in keys)
+        self.ndim = max(_ndim(k) for k in keys) or sum(isinstance(k, (slice, Window)) for k in keys)
         self.shape, self.strides = [1] * self.ndim, [0] * self.ndim
         self.offset, self.chosen = tile.offset, tile.indirection
         self.limits: list[Limit] = []

@@ -17,6 +17,7 @@ from trnlab.isa.base import Memory
 from trnlab.lang import compose
 from trnlab.lang.compose import FLOAT32
 from trnlab.lang.formats import format_of
+from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor, refuse
 from trnlab.nki import isa as new
 from trnlab.nki.enums import chip_engine, dge_mode, engine, nc_version, oob_mode, reduce_cmd
@@ -64,7 +65,9 @@ def nc_matmul(
     rows = {0: box[0]} if 0 in box else {}
     stationary, moving = (compose.in_sbuf(cut(t, rows)) for t in (stationary, moving))
     skip = 2 if perf_mode else 1
-    out = result((prod(stationary.shape[skip:]), *moving.shape[skip:]), FLOAT32, Region.psum)
+    moves = is_transpose and current().chip.has("pe_transpose")  # data unchanged, in their own format
+    fmt = stationary.format if moves else FLOAT32
+    out = result((prod(stationary.shape[skip:]), *moving.shape[skip:]), fmt, Region.psum)
     if not any(low >= high for low, high in box.values()):
         _product(out, stationary, moving, perf_mode, {
             "is_stationary_onezero": is_stationary_onezero, "is_moving_onezero": is_moving_onezero,

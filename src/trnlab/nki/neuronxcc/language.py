@@ -11,7 +11,7 @@ the tests of aws-neuron/aws-neuron-sdk (nki/test).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Self
 
 import ml_dtypes
@@ -57,6 +57,7 @@ from trnlab.nki.neuronxcc.affine import arange, mgrid
 from trnlab.nki.neuronxcc.assignment import LoopSum
 from trnlab.nki.neuronxcc.blocks import Blocks, ParDim, make
 from trnlab.nki.neuronxcc.compiler import region_of
+from trnlab.nki.neuronxcc.loops import affine_range, sequential_range, static_range
 from trnlab.nki.neuronxcc.masked import boxed, cut, record, trimmed
 from trnlab.nki.neuronxcc.maths import (
     abs,
@@ -139,6 +140,7 @@ __all__ = [
     "NKIObject",
     "abs",
     "add",
+    "affine_range",
     "all",
     "arange",
     "arctan",
@@ -212,6 +214,7 @@ __all__ = [
     "rsqrt",
     "sbuf",
     "shared_hbm",
+    "sequential_range",
     "sigmoid",
     "sign",
     "silu",
@@ -221,6 +224,7 @@ __all__ = [
     "softplus",
     "sqrt",
     "square",
+    "static_range",
     "subtract",
     "sum",
     "tan",
@@ -417,20 +421,7 @@ def static_cast(value: Any, dtype: Any) -> Any:
     return np.asarray(value).astype(format_of(dtype).dtype)
 
 
-# -- loops ------------------------------------------------------------------------------------------------------
-def sequential_range(*bounds: Any, **_: Any) -> range:
-    """range(): iterations in order."""
-    return range(*(int(b) for b in bounds))
-
-
-static_range = sequential_range
-
-
-def affine_range(*bounds: Any, **_: Any) -> Iterable[int]:
-    """range(), with iterations declared independent but for sums in PSUM."""
-    return new.affine_range(*(int(b) for b in bounds))
-
-
+# -- loops ----------------------------------------------------------------------------------------------------
 def loop_reduce(x: Tensor, op: Any, loop_indices: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> LoopSum:
     """The fold of a tile over iterations of loops that count from zero."""
     indices = loop_indices if isinstance(loop_indices, (list, tuple)) else (loop_indices,)

@@ -112,6 +112,9 @@ class Tile(Tensor):
         return view
 
     def __bool__(self) -> bool:
+        """Whether an argument is there; what a tile holds decides nothing while the kernel is recorded."""
+        if not self.on_chip:
+            return True
         refuse("what a tile holds is not known yet, so that it cannot decide an if, a while, and, or, not",
                limit="integers, such as loop indices and shapes", got=repr(self),
                remedy="use nl.where, & | ~ between tiles, `is None` for what is left out", code="TRN410")  # fmt: skip
