@@ -63,13 +63,17 @@ def written(dst: Tensor) -> None:
 
 
 def tensor_tensor(dst: Tensor, data1: Tensor, data2: Tensor, op: str, engine: Engine | None = None) -> None:
-    """dst = data1 op data2. Left open, the engine is the one whose arithmetic is exact for the formats."""
+    """dst = data1 op data2. Left open, the engine is the one whose arithmetic is exact for the formats.
+
+    32-bit integers pass through float32 on VectorE, and with operators that are not defined on them.
+    """
+    known = alu_op(op)
+    whole = data1.format in _WHOLE and data2.format in _WHOLE and not known.bitvec
     if engine is None:
-        whole = dst.format in _WHOLE and data1.format in _WHOLE and data2.format in _WHOLE
-        known = alu_op(op)
-        exact = whole and not known.bitvec and all(t.storage.region is Region.sbuf for t in (dst, data1, data2))
+        exact = whole and known.integer and all(t.storage.region is Region.sbuf for t in (dst, data1, data2))
         engine = Engine.GPSIMD if exact or Engine.VECTOR not in known.engines else Engine.VECTOR
-    emit("tensor_tensor", dst=dst, data1=data1, data2=data2, op=op, engine=engine)
+    options = {"exact": False} if whole and not (known.integer and engine is Engine.GPSIMD) else {}
+    emit("tensor_tensor", dst=dst, data1=data1, data2=data2, op=op, engine=engine, **options)
 
 
 def tensor_scalar(
