@@ -19,6 +19,7 @@ from trnlab.isa.activate2 import COMBINATIONS
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU, AluOp
 from trnlab.isa.base import ANY_DTYPE, CODES, INT32, Engine, Instruction, Memory, OperandSpec
+from trnlab.isa.collective import Collective
 from trnlab.isa.dma_transpose import AXES
 from trnlab.isa.random_streams import state_words
 from trnlab.isa.rules import MAX_FREE, allowed_starts
@@ -113,6 +114,8 @@ def valid_cases(draw: st.DrawFn, name: str) -> Case:
 
 def _left_out(draw: st.DrawFn, spec: OperandSpec, attrs: dict[str, Any]) -> bool:
     command = attrs.get("reduce_cmd")
+    if spec.index_of:
+        return True  # tests/nki/test_nki_indirect.py
     if spec.name == "accumulators" and command in ("reduce", "idle"):
         return False
     if spec.name == "reduce_res" and command == "idle":
@@ -563,10 +566,35 @@ def _lists(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> C
 
 @st.composite
 def _barriers(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
-    return Case(instr, chip, engine, {"data": tile((draw(st.integers(1, 500)), 7), "bfloat16", Memory.HBM)})
+    memory = draw(st.sampled_from([Memory.HBM, Memory.SBUF]))
+    rows = draw(st.integers(1, 500 if memory is Memory.HBM else 128))
+    return Case(instr, chip, engine, {"data": tile((rows, 7), "bfloat16", memory)})
+
+
+@st.composite
+def _collectives(draw: st.DrawFn, instr: Instruction, chip: Chip, engine: Engine) -> Case:
+    """Groups of ranks or a permutation of them, and operands of the sizes that follow."""
+    n = 4 if instr.name == "all_gather_v" else draw(st.integers(1, 4))
+    ranks = draw(st.permutations(range(2 * n)))
+    free, rows = draw(st.integers(2, 60)), draw(st.integers(1, 128 // n))
+    in_hbm = Memory.HBM in next(iter(instr.operands)).memories and draw(st.booleans())
+    memory = Memory.HBM if in_hbm or len(instr.operands[0].memories) == 1 else Memory.SBUF
+    dt = draw(st.sampled_from(sorted(instr.operands[0].dtypes & instr.operands[-1].dtypes)))
+    whole, part = tile((rows * n, free), dt, memory), tile((rows, free), dt, memory)
+    dst, src = {"all_gather": (whole, part), "reduce_scatter": (part, whole)}.get(instr.name, (whole, whole))
+    attrs: dict[str, Any] = {"joint": memory is Memory.HBM and (instr.name == "all_gather_v" or draw(st.booleans()))}
+    if "pairs" in instr.attrs:
+        attrs["pairs"] = tuple(zip(ranks, draw(st.permutations(ranks))))
+    else:
+        attrs["groups"] = (tuple(ranks[:n]), tuple(ranks[n:]))
+    ops = {"dst": dst, **{s.name: src for s in instr.operands if s.name.startswith("src")}}
+    if any(s.name == "metadata" for s in instr.operands):
+        ops["metadata"] = tile((1, 3, n), "uint32")
+    return Case(instr, chip, engine, {s.name: ops[s.name] for s in instr.operands}, attrs)
 
 
 WHOLE_CASES: dict[str, Any] = {
+    **{name: _collectives for name, instr in isa.REGISTRY.items() if isinstance(instr, Collective)},
     "dma_copy": _transfers,
     "dma_transpose": _transposes,
     "dma_compute": _sums,

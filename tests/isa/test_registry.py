@@ -46,6 +46,8 @@ def test_opcodes_are_unique_and_stable() -> None:
         "sequence_bounds": 36, "tensor_scalar_reduce": 37, "core_barrier": 38, "dma_compute": 39, "quantize_mx": 40,
         "range_select": 41, "sendrecv": 42, "register_alloc": 43, "register_move": 44, "register_load": 45,
         "register_store": 46, "nc_find_index8": 47, "nc_match_replace8": 48, "nonzero_with_count": 49, "topk": 50,
+        "all_reduce": 60, "reduce_scatter": 61, "all_gather": 62, "all_to_all": 63, "collective_permute": 64,
+        "collective_permute_reduce": 65, "all_gather_v": 66, "all_to_all_v": 67,
     }  # fmt: skip
 
 
@@ -234,6 +236,13 @@ def _the_rest(b: Builder, chip: Any) -> None:
     b.register_move(dst=number, src=5)
     b.register_load(dst=number, src=b.param("count", (1, 1), "int32"))
     b.register_store(dst=b.tile((1, 1), "int16"), src=number)
+    parts, numbers = b.param("parts", (256, 64), "float32"), b.param("numbers", (3, 4), "uint32")
+    for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "collective_permute"):
+        getattr(b, name)(dst=hbm, src=hbm)
+    b.collective_permute_reduce(dst=t, src0=t, src1=t)
+    groups = ((0, 1, 2, 3),)
+    b.all_gather_v(dst=parts, metadata=numbers, src=hbm, groups=groups, joint=True)
+    b.all_to_all_v(dst=parts, metadata=numbers, src=hbm, groups=groups)
     if chip.has("logical_cores"):
         b.range_select(dst=t, on_true_tile=t, bound0=row, bound1=row)
         six = b.tile((64, 6), "uint32")

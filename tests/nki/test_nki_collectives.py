@@ -220,7 +220,7 @@ def test_pieces_that_do_not_fit_are_told():
     metadata = np.array([[9, 0], [0, 0], [0, 0]], np.uint32)
     with pytest.raises(RunError) as caught:
         nki.simulate(sending, ranks=2)(shards(1, (28,))[0], metadata, ncc.ReplicaGroup([[0, 1]]), room=16)
-    assert caught.value.code == "TRN820"
+    assert caught.value.code == "TRN800"
     assert "9 elements from 0 on" in caught.value.got
 
 

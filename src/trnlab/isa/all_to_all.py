@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays
-from trnlab.isa.collective import SAME_GROUPS, Collective
+from trnlab.isa.collective import HBM_DST, HBM_SRC, SAME_GROUPS, Collective
 
 
 @register
@@ -19,7 +19,7 @@ class AllToAll(Collective):
 
     name = "all_to_all"
     opcode = 63
-    in_hbm_only = True
+    operands = (HBM_DST, HBM_SRC)
     cost_kinds = ("collective.all_to_all",)
     limits = (SAME_GROUPS, "dst and src lie in HBM", "dst has as many elements as src, a multiple of the ranks")
     source = "nki.collectives.all_to_all"

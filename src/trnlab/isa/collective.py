@@ -29,6 +29,9 @@ REDUCTIONS = ("add", "min", "max")
 CORES = 2  # of a logical core
 DST = OperandSpec("dst", "dst", DMA_MEMORIES, rw=True, shape=("", ""), dtypes=MOVABLE)
 SRC = OperandSpec("src", "src", DMA_MEMORIES, shape=("", ""), dtypes=MOVABLE)
+HBM_ONLY = frozenset({Memory.HBM})
+HBM_DST = OperandSpec("dst", "dst", HBM_ONLY, rw=True, shape=("", ""), dtypes=MOVABLE)
+HBM_SRC = OperandSpec("src", "src", HBM_ONLY, shape=("", ""), dtypes=MOVABLE)
 COMMON: Mapping[str, Any] = {"groups": ((0,),), "joint": False, "priority": None}
 SAME_GROUPS = "groups: lists of ranks, as many in each, no rank twice; priority is 0..3 on chips with dma_priority"
 SAME_MEMORY = "dst and src lie both in HBM or both in SBUF; joint only in HBM"
@@ -42,7 +45,6 @@ class Collective(Meeting):
     attrs: ClassVar[Mapping[str, Any]] = COMMON
     same_dtype = ("dst", "src")
     asynchronous = True
-    in_hbm_only: ClassVar[bool] = False
 
     def sizes_fit(self, dst: int, src: int, ranks: int) -> bool:
         """Whether dst has as many elements as src and the number of ranks ask for."""
@@ -129,14 +131,13 @@ class Collective(Meeting):
             )  # fmt: skip
 
     def check_memories(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], chip: Chip) -> None:
-        """One kind of memory, HBM where both cores take part or nothing else is allowed."""
+        """One kind of memory, HBM where both cores take part."""
         memories = {ops[s.name].memory for s in self.operands if s.name in ops and s.name != "metadata"}
-        wanted = {Memory.HBM} if self.in_hbm_only or attrs["joint"] else memories
-        if len(memories) > 1 or memories != wanted:
+        if len(memories) > 1 or (attrs["joint"] and memories != {Memory.HBM}):
             self.refuse(
-                "memory of the wrong kind", limit="HBM" if self.in_hbm_only else SAME_MEMORY,
+                "operands lie in different memories", limit=SAME_MEMORY,
                 got=", ".join(sorted(m.name for m in memories)), chip=chip,
-                remedy="copy the operand there first", code="TRN402",
+                remedy="copy one of them to the memory of the other first", code="TRN403",
             )  # fmt: skip
 
     # -- work -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
 from trnlab.isa.base import DMA_MEMORIES, Array, Arrays, Engine, Memory, Operand, OperandSpec
-from trnlab.isa.collective import COMMON, DST, SRC, Collective
+from trnlab.isa.collective import COMMON, HBM_DST, HBM_SRC, Collective
 from trnlab.isa.meeting import Place
 
 UINT32 = frozenset({"uint32"})
@@ -29,9 +29,8 @@ LAYOUT = "metadata is [3, ranks], with has_rdispls [4, ranks]; in SBUF on one pa
 class Variable(Collective):
     """A collective with metadata. `chunk` says what one rank sends to another."""
 
-    operands: ClassVar[tuple[OperandSpec, ...]] = (DST, METADATA, SRC)
+    operands: ClassVar[tuple[OperandSpec, ...]] = (HBM_DST, METADATA, HBM_SRC)
     attrs: ClassVar[Mapping[str, Any]] = {**COMMON, "recv_counts_known": False, "has_rdispls": False}
-    in_hbm_only = True
 
     def column(self, target: int) -> int:
         """The column of the sender's metadata that is for the rank at position `target`."""
@@ -82,7 +81,7 @@ class Variable(Collective):
             source = side["src"].reshape(-1)
             if start + count > source.size or count > room:
                 raise RunError(
-                    f"{self.name}: the metadata point outside of src or dst", code="TRN820",
+                    f"{self.name}: the metadata point outside of src or dst",
                     limit=f"src of {source.size} elements, room for {room}",
                     got=f"{count} elements from {start} on, from position {sender} of the group to position {mine}",
                     remedy="check rows 0, 1 and 3 of metadata_tensor on both ranks",

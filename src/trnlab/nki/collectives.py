@@ -108,7 +108,7 @@ def collective_permute(
     """dst on the target of each pair = src on its source, in HBM; ranks that no pair sends to keep dst."""
     if any(t.on_chip for t in (*srcs, *dsts)):
         refuse("collective_permute works on tensors in HBM", limit="HBM", got=[*srcs, *dsts],
-               remedy="use collective_permute_implicit for tiles in SBUF", code="TRN402")  # fmt: skip
+               remedy="use collective_permute_implicit for tiles in SBUF", code="TRN403")  # fmt: skip
     pairs = tuple((int(source), int(target)) for source, target in source_target_pairs)
     _each("collective_permute", *_one(srcs, dsts), pairs=pairs, priority=priority)
 
@@ -180,7 +180,7 @@ def _each(name: str, srcs: Tensors, dsts: Tensors, **attrs: Any) -> None:
                remedy="pass two lists of the same length", code="TRN409")  # fmt: skip
     if len(srcs) > 1 and any(t.on_chip for t in (*srcs, *dsts)):
         refuse("several tensors at once only in HBM", limit="one tensor in SBUF", got=len(srcs),
-               remedy="call the collective once for each tile", code="TRN402")  # fmt: skip
+               remedy="call the collective once for each tile", code="TRN403")  # fmt: skip
     for src, dst in zip(srcs, dsts):
         current().emit(name, dst=dst, src=src, joint=_joint(dst, src), **attrs)
 
