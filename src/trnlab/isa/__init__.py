@@ -12,6 +12,7 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError, Location
 from trnlab.isa.base import Engine, Instruction, Memory, Operand, Work
 from trnlab.isa.documentation import page
+from trnlab.isa.indirection import index_specs
 from trnlab.isa.rules import check_shared
 
 __all__ = [
@@ -33,6 +34,7 @@ BY_OPCODE: dict[int, Instruction] = {}
 
 def register(cls: type[Instruction]) -> type[Instruction]:
     """Class decorator: make the one object of an instruction and list it. A name or opcode used twice is a bug."""
+    cls.operands += index_specs(cls.indirect)
     instr = cls()
     assert instr.name not in REGISTRY, f"{instr.name}: name taken"
     assert instr.opcode not in BY_OPCODE, f"{instr.name}: opcode {instr.opcode} taken"

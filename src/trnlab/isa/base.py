@@ -129,6 +129,7 @@ class OperandSpec:
     state: registers of the engine itself (accumulators, random states), which whoever records the program keeps in a
     tile of their own, one row per lane. The engine's order alone orders their use, so they take no part in timing.
     starts: where in a quadrant of 32 partitions it may start, in place of the rule by height.
+    index_of: the operand whose columns this one picks, see `isa.indirection`.
     """
 
     name: str
@@ -141,6 +142,7 @@ class OperandSpec:
     dtypes: frozenset[str] = ANY_DTYPE
     state: bool = False
     starts: tuple[int, ...] = ()
+    index_of: str = ""
 
     @property
     def is_scalar(self) -> bool:
@@ -251,7 +253,8 @@ class Instruction:
         self, ops: Mapping[str, Operand], engine: Engine, *, m: int = 0, flops: int = 0, kind: str | None = None
     ) -> Work:
         """Work of an instruction that streams its operands through one engine; `flops` are per element."""
-        streamed = [ops[s.name] for s in self.operands if s.name in ops and not s.is_scalar and not s.state]
+        beside = {s.name for s in self.operands if s.is_scalar or s.state or s.index_of}
+        streamed = [op for name, op in ops.items() if name not in beside]
         largest = max(streamed, key=lambda op: op.partitions * op.free)
         steps = [(inner_step(op), op.dtype.itemsize) for op in streamed]
         return Work(

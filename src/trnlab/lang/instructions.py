@@ -15,7 +15,7 @@ from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine
 from trnlab.lang.recorder import current
 from trnlab.lang.strides import merged
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.tensor import Lookup, Region, Tensor, refuse
 from trnlab.lang.transfers import too_deep
 from trnlab.program.access import MAX_FREE_DIMS
 
@@ -25,7 +25,12 @@ _WHOLE = frozenset({"int32", "uint32"})
 def nc_matmul(
     dst: Tensor, stationary: Tensor, moving: Tensor, accumulate: bool | None = None, **options: Any
 ) -> None:
-    """dst = stationary.T @ moving, or dst += it; accumulate=None adds where a matmul has written before."""
+    """dst = stationary.T @ moving, or dst += it."""
+    matmul("nc_matmul", dst, accumulate, stationary=stationary, moving=moving, **options)
+
+
+def matmul(name: str, dst: Tensor, accumulate: bool | None, **arguments: Any) -> None:
+    """An instruction that sums products in PSUM; accumulate=None adds where a matmul has written before."""
     sums = dst.storage.sums
     region = (dst.offset, dst.shape, dst.strides)
     if accumulate is None:
@@ -35,9 +40,7 @@ def nc_matmul(
     if not accumulate:
         _forget(dst)
         sums.add(region)
-    current().emit(
-        "nc_matmul", dst=dst, stationary=stationary, moving=moving, accumulate=bool(accumulate), **options
-    )  # fmt: skip
+    current().emit(name, dst=dst, accumulate=bool(accumulate), **arguments)
 
 
 def _forget(dst: Tensor) -> None:
@@ -95,6 +98,10 @@ def _scalar(operand: Any) -> Any:
 
 def tensor_reduce(dst: Tensor, op: str, data: Tensor, axes: int, negate: bool = False) -> None:
     """Reduce the last `axes` dimensions of data."""
+    if isinstance(data.indirection, Lookup):
+        current().emit("tensor_reduce", dst=dst, data=data, op=op, axes=1, negate=negate)
+        written(dst)
+        return
     dims = tuple(zip(data.strides, data.shape))
     outer, inner = merged(dims[1 : data.ndim - axes]), merged(dims[data.ndim - axes :])
     outer = () if outer == ((1, 1),) else outer
@@ -158,9 +165,9 @@ def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> boo
         if instr.reads_destination({**instr.attrs, **arguments}):  # what it leaves of `value` is part of it
             current().emit(name, engine=engine, **arguments)
             return False
-        if name == "nc_matmul":
+        if name in ("nc_matmul", "nc_matmul_mx"):
             options = {k: v for k, v in arguments.items() if k not in ("dst", "accumulate")}
-            nc_matmul(dst, accumulate=accumulate, **options)
+            matmul(name, dst, accumulate, **options)
         else:
             emit(name, engine=engine, **{**arguments, "dst": dst})
         return True

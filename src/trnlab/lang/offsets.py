@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trnlab.isa.base import Engine, Instruction
+from trnlab.isa.indirection import index_name
 from trnlab.lang.formats import Format
-from trnlab.lang.tensor import Dynamic, Region, Tensor, refuse
+from trnlab.lang.tensor import Dynamic, Lookup, Region, Tensor, refuse
 
 if TYPE_CHECKING:
     from trnlab.lang.recorder import Recorder
@@ -32,14 +33,30 @@ def settled(
     skips = arguments.get("oob_mode") == "skip"
     found = dict(arguments)
     for name, value in arguments.items():
-        if isinstance(value, Tensor) and isinstance(value.indirection, Dynamic):
-            at = located(recorder, value, value.indirection, on, skips)
+        chosen = value.indirection if isinstance(value, Tensor) else None
+        if isinstance(chosen, Dynamic):
+            at = located(recorder, value, chosen, on, skips)
             if at is None:
                 return None
             found[name] = at
+        elif isinstance(chosen, Lookup):
+            index = _index_of(instr, name)
+            if found.setdefault(index, chosen.index) is not chosen.index:
+                refuse("an operand and its scales are picked by one index", limit=index, got="two different ones",
+                       remedy="pass the same index to both", code="TRN411")  # fmt: skip
     if skips and found.get("index") is None:
         del found["oob_mode"]
     return found
+
+
+def _index_of(instr: Instruction, name: str) -> str:
+    """The operand that picks columns of another. Raises ConstraintError where none does."""
+    index = index_name(name)
+    if index not in {spec.name for spec in instr.operands}:
+        refuse(f"{instr.name} does not pick columns of {name}", limit=", ".join(instr.indirect) or "no operand",
+               got=f"{name} with .indirect()", remedy="gather into a tile with tensor_copy first",
+               code="TRN411")  # fmt: skip
+    return index
 
 
 def located(

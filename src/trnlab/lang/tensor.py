@@ -100,6 +100,14 @@ class Dynamic:
     count: int | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """Columns chosen at run time by an index on chip, of `reach` elements per partition."""
+
+    index: Tensor
+    reach: int
+
+
 def refuse(what: str, *, limit: object, got: object, remedy: str, code: str = "TRN409") -> NoReturn:
     """Raise ConstraintError at the user's line."""
     raise ConstraintError(what, code=code, where=user_line(), limit=limit, got=got, remedy=remedy)
@@ -112,7 +120,7 @@ class Tensor:
 
     def __init__(
         self, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0,
-        fmt: Format | None = None, indirect: Indirect | Dynamic | None = None, name: str = "",
+        fmt: Format | None = None, indirect: Indirect | Dynamic | Lookup | None = None, name: str = "",
     ) -> None:  # fmt: skip
         self.storage, self.shape, self.strides, self.offset = storage, tuple(shape), tuple(strides), offset
         self.format, self._indirect, self.name = fmt or storage.format, indirect, name
@@ -145,7 +153,7 @@ class Tensor:
         return self.storage.region.memory is not Memory.HBM
 
     @property
-    def indirection(self) -> Indirect | Dynamic | None:
+    def indirection(self) -> Indirect | Dynamic | Lookup | None:
         """What of its address is chosen at run time."""
         return self._indirect
 
@@ -180,6 +188,14 @@ class Tensor:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __bool__(self) -> bool:
+        refuse(
+            "a tensor is neither true nor false: what it holds is known when the kernel runs, not while it is built",
+            limit="conditions on shapes, formats and Python values", got=self, code="TRN411",
+            remedy="compare with None where that is meant; choose elements with nl.where, or load a register and "
+            "loop on that",
+        )  # fmt: skip
 
     # -- views --------------------------------------------------------------------------------------------------
     def _like(
@@ -251,7 +267,7 @@ class Tensor:
             stop = count if key.stop is None else int(key.stop)
             start, stop = start + count * (start < 0), stop + count * (stop < 0)
             if not (0 <= start < stop <= count and step >= 1):
-                self._outside(axis, f"{key.start}:{key.stop}:{key.step}".replace("None", ""))
+                self._outside(axis, f"{key.start}:{key.stop}:{key.step}".replace("None", "").removesuffix(":"))
             return start, -(-(stop - start) // step), step, True
         if hasattr(key, "__index__"):
             index = int(key)
@@ -352,9 +368,9 @@ class Tensor:
         middle = prod(self.shape[start_dim : end_dim + 1])
         return self._reshaped((*self.shape[:start_dim], middle, *self.shape[end_dim + 1 :]))
 
-    def reshape(self, *shape: Any) -> Self:
-        """The same elements in another shape; on chip the partition keeps its size."""
-        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    def reshape(self, shape: Any, *more: Any) -> Self:
+        """The same elements in another shape, a tuple or its sizes; on chip the partition keeps its size."""
+        sizes = shape if isinstance(shape, (tuple, list)) else (shape, *more)
         wanted = inferred(tuple(int(s) for s in sizes), self.size)
         if self.on_chip and wanted[0] != self.shape[0]:
             refuse("reshape keeps the partition dimension", limit=self.shape[0], got=list(wanted),
@@ -397,7 +413,7 @@ class Tensor:
         """Any pattern [[stride, count], ...] over the storage; `offset` counts elements from this view's own."""
         fmt = self.format if dtype is None else format_of(dtype)
         base = self.offset * self.format.itemsize // fmt.itemsize
-        chosen: Indirect | Dynamic | None = self._indirect
+        chosen: Indirect | Dynamic | Lookup | None = self._indirect
         if scalar_offset is not None or vector_offset is not None:
             indirect_dim %= self.ndim
             step = self.strides[indirect_dim] * self.format.itemsize // fmt.itemsize
@@ -437,10 +453,34 @@ class Tensor:
         size = self.storage.whole.buffer.nbytes // self.format.itemsize
         return max(min(rows.rows, (size - 1 - span - self.offset) // max(rows.step, 1) + 1), 1)
 
+    def indirect(self, index: Tensor, num_elem: int | None = None) -> Self:
+        """Columns of an on-chip tensor chosen at run time: [P, num_elem]; see `isa.indirection` for the index.
+
+        Raises ConstraintError for a tensor whose rows are not dense.
+        """
+        if not self.on_chip or self._indirect is not None or not self.is_contiguous():
+            refuse("columns are picked of a dense tensor on chip", limit="SBUF or PSUM, contiguous rows", got=self,
+                   remedy="copy it into a tile of its own first", code="TRN410")  # fmt: skip
+        in_sbuf = isinstance(index, Tensor) and index.storage.region is Region.sbuf
+        if not in_sbuf or index.shape[0] != self.shape[0]:
+            refuse("an index has the partitions of what it picks from", limit=f"[{self.shape[0]}, n] in SBUF",
+                   got=index, remedy="load the offsets into a tile of that height")  # fmt: skip
+        self.storage.recorder.dynamic = True
+        count = index.size if num_elem is None else int(num_elem)
+        lookup = Lookup(index, prod(self.shape[1:]))
+        return type(self)(
+            self.storage, (self.shape[0], count), (self.strides[0], 0), self.offset, self.format, lookup, self.name
+        )  # fmt: skip
+
     def _not_partition(self, dim: int, what: str, on_chip_only: bool = False) -> None:
         if dim == 0 and (self.on_chip or (self.indirect_rows is not None and not on_chip_only)):
             refuse(f"{what} cannot touch the partition dimension", limit="dim > 0", got=dim,
                    remedy="only data movement changes partitions")  # fmt: skip
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Refused: instructions write tensors. Raises ConstraintError."""
+        refuse("a tensor cannot be assigned to", limit="instructions with dst=", got=f"{self!r}[...] = ...",
+               remedy="use nisa.tensor_copy, nisa.dma_copy, nisa.memset or nl.store", code="TRN411")  # fmt: skip
 
     # -- what instructions see ----------------------------------------------------------------------------------
     def access(self, keep_dims: bool = False) -> AP:
@@ -475,4 +515,5 @@ class Tensor:
                    got=self.strides[0], remedy="start the pattern with [elements per partition, partitions]",
                    code="TRN407")  # fmt: skip
         partition, start = divmod(self.offset, row) if row else (0, 0)
-        return AP(buffer, fmt, partition, self.shape[0], 0, start * fmt.itemsize, dims)
+        reach = self._indirect.reach if isinstance(self._indirect, Lookup) else 0
+        return AP(buffer, fmt, partition, self.shape[0], 0, start * fmt.itemsize, dims, reach)

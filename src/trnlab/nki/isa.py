@@ -112,6 +112,7 @@ def dma_transpose(
 def _transfer(made_by: dge_mode, outside: oob_mode, priority: Any, on: Engine | None) -> tuple[Engine | None, Any]:
     """The engine that triggers a transfer, and those attributes that are not what they would be anyway."""
     options: dict[str, Any] = {} if priority is None else {"priority": priority}
+    made_by = dge_mode(made_by) if isinstance(made_by, int) else made_by  # by its number
     if outside is _SKIP:
         options["oob_mode"] = "skip"
     if made_by not in (_OPEN, None):
@@ -148,16 +149,24 @@ def nc_matmul(
     tile_position: Any = (), tile_size: Any = (), perf_mode: Any = matmul_perf_mode.none, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """dst = stationary.T @ moving, or dst += it."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = _tile(tile_position, tile_size)
     if perf_mode not in (matmul_perf_mode.none, "none", None):
         mode = str(getattr(perf_mode, "value", perf_mode))
         options["perf_mode"] = "double_row" if mode.startswith("double_row") else mode
-    if tile_position or tile_size:
-        options |= {"tile_position": tuple(tile_position), "tile_size": tuple(tile_size)}
-    if is_transpose and ins.accepts("nc_matmul", "is_transpose"):
-        options["is_transpose"] = True
-    ins.nc_matmul(dst, stationary, moving, accumulate, **options)
+    told = {
+        "is_transpose": is_transpose, "is_stationary_onezero": is_stationary_onezero,
+        "is_moving_onezero": is_moving_onezero,
+    }  # fmt: skip
+    options |= {name: True for name, value in told.items() if value}
+    ins.matmul("nc_matmul", dst, accumulate, stationary=stationary, moving=moving, **options)
     return NkiInstruction(name)
+
+
+def _tile(position: Any, size: Any) -> dict[str, Any]:
+    """The part of the PE array, where it is not all of it."""
+    if not position and not size:
+        return {}
+    return {"tile_position": tuple(position or ()), "tile_size": tuple(size or ())}
 
 
 def nc_matmul_mx(
@@ -165,10 +174,11 @@ def nc_matmul_mx(
     tile_position: Any = None, tile_size: Any = None, accumulate: bool | None = None, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """The product of MX operands, four packed values per element."""
-    return _issue(
-        "nc_matmul_mx", name, dst=dst, stationary=stationary, moving=moving, stationary_scale=stationary_scale,
-        moving_scale=moving_scale, accumulate=bool(accumulate),
+    ins.matmul(
+        "nc_matmul_mx", dst, accumulate, stationary=stationary, moving=moving, stationary_scale=stationary_scale,
+        moving_scale=moving_scale, **_tile(tile_position, tile_size),
     )  # fmt: skip
+    return NkiInstruction(name)
 
 
 def nc_transpose(

@@ -68,7 +68,9 @@ _patterns: list[Pattern] = []
 
 
 @cache
-def pattern_of(memory: int, code: int, partitions: int, partition_step: int, dims: Dims) -> Pattern:
+def pattern_of(
+    memory: int, code: int, partitions: int, partition_step: int, dims: Dims, reach: int = 0
+) -> Pattern:  # fmt: skip
     """The one pattern of this form. `dims` are (step in elements, count), `partition_step` is in bytes.
 
     Memory and format are given as numbers, which are quicker to look up than the objects.
@@ -78,6 +80,7 @@ def pattern_of(memory: int, code: int, partitions: int, partition_step: int, dim
     for step, count in dims:
         span = step * (count - 1)
         low, high = low + min(span, 0), high + max(span, 0)
+    high = max(high, reach - 1)
     low, high = low * itemsize, (high + 1) * itemsize - 1
     if memory == Memory.HBM:
         high += partition_step * (partitions - 1)
@@ -110,6 +113,7 @@ class AP:
     In HBM: `partition_step` bytes lie between the rows (0 repeats one row).
     `dims` are (step in elements, count), outermost first, at most four; no dims means one element.
     `offset` is in bytes, from the buffer's first byte (of the partition, on chip).
+    `reach`: elements of a partition from the offset on that an index may pick from, see `isa.indirection`.
     """
 
     buffer: Buffer
@@ -119,6 +123,7 @@ class AP:
     partition_step: int
     offset: int
     dims: Dims
+    reach: int = 0
     _recorded: Recorded | None = field(default=None, init=False, compare=False, repr=False)
 
     # -- what the instruction asks ------------------------------------------------------------------------------
@@ -233,7 +238,9 @@ class AP:
         return self._recorded
 
     def _pattern(self) -> Pattern:
-        return pattern_of(int(self.buffer.memory), self.dtype.code, self.partitions, self.partition_step, self.dims)
+        return pattern_of(
+            int(self.buffer.memory), self.dtype.code, self.partitions, self.partition_step, self.dims, self.reach
+        )  # fmt: skip
 
     def _outside(self) -> NoReturn:
         first, last = self.extent()

@@ -7,12 +7,15 @@ The interpreter falls back to this where it has no kernel, and the tests compare
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trnlab import isa
+from trnlab.isa.base import Engine
+from trnlab.isa.indirection import SUFFIX, index_name, offsets_of
 from trnlab.numerics.dtypes import BY_CODE, DType, tfloat32
 from trnlab.numerics.rounding import narrow, widen
 from trnlab.program.access import MAX_FREE_DIMS
@@ -45,16 +48,61 @@ def operand_array(record: Array, base: Array, pitch: Array) -> tuple[Array, DTyp
 def execute_meaning(routine: Routine, i: int, base: Array, pitch: Array, rounder: Rounder = narrow) -> None:
     """Run instruction i of the routine through its definition; `rounder` makes a format out of float32."""
     instr = isa.BY_OPCODE[int(routine.opcode[i])]
-    views: dict[str, tuple[Array, DType]] = {}
-    for row in range(int(routine.first_operand[i]), int(routine.first_operand[i + 1])):
-        record = routine.operands[row]
-        views[instr.operands[int(record[COL["role"]])].name] = operand_array(record, base, pitch)
-    arrays = {name: as_read(array, dtype) for name, (array, dtype) in views.items()}
+    records = routine.operands[int(routine.first_operand[i]) : int(routine.first_operand[i + 1])]
+    named = {instr.operands[int(record[COL["role"]])].name: record for record in records}
+    views = {name: operand_array(record, base, pitch) for name, record in named.items()}
+    picked = _picked(routine, i, named, views, base, pitch) if instr.indirect else {}
+    arrays = {
+        name: as_read(picked[name].gathered() if name in picked else array, dtype)
+        for name, (array, dtype) in views.items()
+    }  # fmt: skip
     results = instr.meaning(arrays, dict(routine.attr_table[int(routine.attr[i])]))
     for name, value in results.items():
         target, dtype = views[name]
         exact = value.dtype == dtype.numpy and dtype.kind in "iu"
-        target[...] = value if exact else rounder(value.astype(np.float32), dtype)
+        stored = value if exact else rounder(value.astype(np.float32), dtype)
+        if name in picked:
+            picked[name].scatter(stored)
+        else:
+            target[...] = stored
+
+
+@dataclass(frozen=True)
+class Picked:
+    """An operand whose columns an index picks: all of the row that it may pick from, and which columns."""
+
+    row: Array  # [P, n]
+    columns: Array  # [P, F]
+    shape: tuple[int, ...]
+
+    def gathered(self) -> Array:
+        """Its elements, in the operand's shape. Raises IndexError for a column that does not exist."""
+        if self.columns.min() < 0 or self.columns.max() >= self.row.shape[1]:
+            raise IndexError(f"column {self.columns.min()}..{self.columns.max()} of {self.row.shape[1]}")
+        return np.take_along_axis(self.row, self.columns, 1).reshape(self.shape)
+
+    def scatter(self, values: Array) -> None:
+        """Write them."""
+        np.put_along_axis(self.row, self.columns, values.reshape(self.columns.shape), 1)
+
+
+def _picked(
+    routine: Routine, i: int, named: Mapping[str, Array], views: Mapping[str, tuple[Array, DType]], base: Array,
+    pitch: Array,
+) -> dict[str, Picked]:  # fmt: skip
+    """The operands of an instruction that have an index, by name."""
+    found, engine = {}, Engine(int(routine.engine[i]))
+    for name, (array, dtype) in views.items():
+        index = views.get(index_name(name))
+        if index is None or name.endswith(SUFFIX):
+            continue
+        record, count = named[name], array[0].size
+        step, offset = int(pitch[record[COL["buffer"]]]), int(record[COL["offset"]])
+        address = int(base[record[COL["buffer"]]]) + int(record[COL["start_partition"]]) * step + offset
+        length = (routine.buffers[int(record[COL["buffer"]])].nbytes - offset) // dtype.itemsize
+        row = array_at(address, (len(array), length), (step, dtype.itemsize), dtype.numpy)
+        found[name] = Picked(row, offsets_of(index[0], count, engine)[: len(array)], array.shape)
+    return found
 
 
 def as_read(array: Array, dtype: DType) -> Array:
