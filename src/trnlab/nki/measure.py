@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from trnlab.errors import RunError
+from trnlab.files import write_atomic
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
+from trnlab.program.text import routine_text
 from trnlab.runtime import kernels
+from trnlab.sim.timing.summary import engine_use
+from trnlab.timeline import Timeline, save
 from trnlab.units import PS_PER_US
 
 
@@ -52,6 +59,62 @@ class Benchmark:
             time = f"{timeline.total / PS_PER_US:.2f} us"
             print(f"{name}: {time} predicted for {timeline.target}, {len(timeline)} instructions")
         return self.benchmark_result
+
+
+class Profile(Benchmark):
+    """A kernel that is timed when it is called, and what was found kept in a folder.
+
+    `program` holds the recorded instructions as text, where the vendor's tools have an executable; `trace` the
+    timeline, one file per profiled execution, which `timeline.load` reads; json_reports/ a summary of each.
+    """
+
+    def __init__(
+        self, kernel: Kernel, folder: Path, program: str, trace: str, executions: tuple[int, ...], overwrite: bool,
+        quiet: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(kernel, quiet)
+        self.folder, self.program, self.trace = folder, program, trace
+        self.executions, self.overwrite = executions, overwrite
+
+    def __getitem__(self, grid: Any) -> Profile:
+        return Profile(
+            self.kernel[grid], self.folder, self.program, self.trace, self.executions, self.overwrite, self.quiet
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
+        """Time the kernel on these arguments. Raises RunError where files are in the way and may not be replaced."""
+        result = super().__call__(*args, **kwargs)
+        trace = self.kernel.trace(*args, **kwargs)
+        timeline = self.kernel.timeline(*args, **kwargs)
+        reports = self.folder / "json_reports"
+        self._make_room(reports)
+        for member in trace.members[:1]:
+            write_atomic(self.folder / self.program, routine_text(member.routine).encode())
+        report = json.dumps(_report(self.kernel, timeline), indent=2).encode()
+        stem, suffix = Path(self.trace).stem, Path(self.trace).suffix
+        for number in self.executions:
+            name = stem if number == 1 else f"{stem}_exec_{number}"
+            save(timeline, self.folder / f"{name}{suffix}")
+            write_atomic(reports / f"{name}_profile_full.json", report)
+        return result
+
+    def _make_room(self, reports: Path) -> None:
+        old = [p for p in (self.folder / self.program, reports) if p.exists()]
+        if old and not self.overwrite:
+            raise RunError("a profile is already there", code="TRN800", got=str(old[0]), limit="an empty folder",
+                           remedy="choose another working_directory, or pass overwrite=True")  # fmt: skip
+        reports.mkdir(parents=True, exist_ok=True)
+
+
+def _report(kernel: Kernel, timeline: Timeline) -> dict[str, Any]:
+    """Times in seconds and shares of the total, under the names of the vendor's summary."""
+    summary: dict[str, Any] = {"total_time": timeline.total / 1e12}
+    for use in engine_use(timeline):
+        engine = use.name if use.name == "dma" else f"{use.name}_engine"
+        summary[f"{engine}_active_time"] = use.active / 1e12
+        summary[f"{engine}_active_time_percent"] = use.active / timeline.total
+        summary[f"{engine}_instruction_count"] = use.instructions
+    return {"metadata": {"kernel": kernel.function.__name__, "target": timeline.target}, "summary": [summary]}
 
 
 def benchmark(

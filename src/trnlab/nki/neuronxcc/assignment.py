@@ -150,5 +150,11 @@ def update(op: str, target: Tensor, value: Any) -> None:
     compose.binary(op, target, value, dst=target)
 
 
+def settled(tensor: Tensor) -> Tensor:
+    """The tensor, with the zeros that were promised for it written."""
+    settle(tensor)
+    return tensor
+
+
 def _same_place(a: Tensor, b: Tensor) -> bool:
     return (a.storage, a.offset, a.shape, a.strides) == (b.storage, b.offset, b.shape, b.strides)

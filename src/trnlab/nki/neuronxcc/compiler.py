@@ -2,8 +2,8 @@
 """neuronxcc.nki.compiler: allocators, and switches of the vendor's compiler.
 
 An allocator goes where `buffer=` takes a region. `alloc` and `mod_alloc` say where every tile lies: a function of the
-tile's index gives (partition, byte) in SBUF and (bank, partition, byte) in PSUM. `auto_alloc` leaves it open. Made in the body of a
-loop, an allocator is that of the first iteration, see `loops`.
+tile's index gives (partition, byte) in SBUF and (bank, partition, byte) in PSUM. `auto_alloc` leaves it open. Made
+in the body of a loop, an allocator is that of the first iteration, see `loops`.
 
 Source: nki.compiler.{sbuf,psum}.{alloc,mod_alloc,auto_alloc} of the 2.2x documentation of aws-neuron-sdk.
 """
