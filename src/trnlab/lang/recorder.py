@@ -103,6 +103,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self.builder = Builder(self.name, self.chip)
+        self.builder.leaves_order = True
 
     @contextmanager
     def active(self) -> Iterator[Recorder]:
@@ -303,6 +304,7 @@ class Recorder:
                 addresses |= place(alive, limit, 64 if sbuf else psum.bank_bytes_per_partition)
             except DoesNotFitError as error:
                 raise self._too_much(memory, error, limit) from None
+        self.builder.leaves_places = all(at is None for s, at, _ in self._tiles if s.region.memory is Memory.PSUM)
         self.builder.settle(addresses)
         return self.builder.build()
 
@@ -324,11 +326,20 @@ class Recorder:
             code="TRN501" if memory is Memory.SBUF else "TRN502", where=where, limit=f"{limit} bytes per partition",
             got=f"{wanted.size} bytes while {sum(d.size for d in alive)} are in use: {listed}{more}",
             chip=self.chip.name,
-            remedy="make tiles smaller, use each soon after it is filled, or copy results out of PSUM earlier",
+            remedy=_room(memory, wanted.size > limit),
         )  # fmt: skip
 
     def _shape(self, number: int) -> tuple[int, ...]:
         return next(s.shape for s, _, _ in self._tiles if s.whole.buffer.id == number)
+
+
+def _room(memory: Memory, alone: bool) -> str:
+    """The way out for a tile that does not fit; alone: not even into an empty memory."""
+    if alone:
+        return "no partition has that much: loop over its columns in smaller tiles"
+    if memory is Memory.PSUM:
+        return "copy each sum to SBUF soon after its last matmul, or make sums smaller"
+    return "make tiles smaller, use each soon after it is filled, or keep fewer of them at a time"
 
 
 def elements(ap: AP) -> int:

@@ -215,13 +215,15 @@ def while_loop(init: registers.VirtualRegister, body_fun: Any) -> None:
 
 @contextmanager
 def no_reorder() -> Iterator[None]:
-    """Program order, which is the only order that an engine has here; loops on the device must not be inside."""
+    """Instructions start in the order in which they are written; loops on the device must not be inside."""
     recorder = current()
     recorder.ordered += 1
+    recorder.builder.leaves_order = False
     try:
         yield
     finally:
         recorder.ordered -= 1
+        recorder.builder.leaves_order = recorder.ordered == 0
 
 
 def program_id(axis: int = 0) -> int:

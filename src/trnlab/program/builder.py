@@ -30,7 +30,7 @@ from trnlab.errors import CapacityError, Location
 from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, REFERENCE, Buffer, operand_records, whole
-from trnlab.program.routine import Attrs, Print, Routine
+from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
 from trnlab.program.slots import assign_slots
 
 HBM_ROWS_PER_SLOT = 128
@@ -66,6 +66,8 @@ class Builder:
         self._work, self._attr, self._loc = array("i"), array("i"), array("i")
         self._first, self._operands = array("i", [0]), array("q")
         self._works: dict[Work, int] = {}
+        self._open = array("b")
+        self.leaves_order = self.leaves_places = False  # to the hardware's compiler, as kernels do
         self._prints: list[Print] = []
         self._attrs: list[Attrs] = []
         self._attr_memo: dict[tuple[Any, ...], int] = {}
@@ -243,7 +245,9 @@ class Builder:
 
     def append(self, instr: Instruction, engine: Engine | None, queue: int | None, arguments: dict[str, Any]) -> None:
         """`emit` for callers that have a dict; they lose it."""
-        engine = engine if engine is not None else instr.engines[0]
+        left_open = OPEN_ORDER if self.leaves_order else 0
+        if engine is None:
+            engine, left_open = instr.engines[0], left_open | OPEN_ENGINE
         operands: dict[str, AP] = {}
         rows: list[int] = []
         key = [instr.opcode, int(engine)]
@@ -267,6 +271,7 @@ class Builder:
         self._operands.extend(rows)
         self._opcode.append(instr.opcode)
         self._engine.append(engine)
+        self._open.append(left_open)
         self._queue.append(-1 if queue is None else queue)
         self._work.append(work)
         self._attr.append(attrs)
@@ -295,7 +300,9 @@ class Builder:
         """Take back the last instruction; kernels that assign a result to a tile redirect it there."""
         self._first.pop()
         del self._operands[self._first[-1] * REFERENCE :]
-        for column in (self._opcode, self._engine, self._queue, self._work, self._attr, self._loc):
+        for column in (
+            self._opcode, self._engine, self._queue, self._work, self._attr, self._loc, self._open,
+        ):  # fmt: skip
             column.pop()
 
     def show(self, prefix: str, ap: AP, shape: tuple[int, ...]) -> None:
@@ -322,6 +329,7 @@ class Builder:
     def _columns(self, start: int) -> dict[str, Any]:
         """Everything of a routine from instruction `start` on, except the slots."""
         first = self._first[start]
+        left_open = np.array(self._open[start:], np.int8) | np.int8(OPEN_PLACE if self.leaves_places else 0)
         references = np.array(self._operands[first * REFERENCE :], np.int64).reshape(-1, REFERENCE)
         return {
             "name": self.name,
@@ -342,6 +350,7 @@ class Builder:
             "sbuf_bytes": self._sbuf_peak,
             "scratch_bytes": self._scratch,
             "num_psum": self.chip.psum.num_banks,
+            "left_open": left_open if (left_open > OPEN_ENGINE).any() else left_open[:0],
         }
 
 

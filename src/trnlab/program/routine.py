@@ -29,6 +29,8 @@ OPERAND_COLUMNS = (
 )  # fmt: skip
 COL = {name: i for i, name in enumerate(OPERAND_COLUMNS)}
 
+OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE = 1, 2, 4  # bits of `Routine.left_open`
+
 Attrs = tuple[tuple[str, Any], ...]
 
 
@@ -56,6 +58,10 @@ class Routine:
     slots, the elementary byte intervals that the tile boundaries cut SBUF into (so tiles that reuse bytes share
     slots); then every HBM buffer's slots, from `hbm_slot[buffer id]` on (-1 for on-chip buffers), one per
     `slot_bytes` bytes of it.
+
+    left_open: what the hardware's compiler decides of each instruction: which of several engines takes it
+    (OPEN_ENGINE), when (OPEN_ORDER, past others that do not depend on it), and in which bank of PSUM its tiles lie
+    (OPEN_PLACE); empty where it decides nothing.
     """
 
     name: str
@@ -79,6 +85,7 @@ class Routine:
     num_psum: int = 8
     hbm_slot: tuple[int, ...] = ()
     prints: tuple[Print, ...] = ()  # in order
+    left_open: np.ndarray[Any, np.dtype[np.int8]] = field(default_factory=lambda: np.empty(0, np.int8))
     _memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # plans of the simulators
 
     def __len__(self) -> int:

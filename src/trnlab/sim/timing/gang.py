@@ -17,7 +17,8 @@ from trnlab.program.gang import Event, Gang, Member, meeting
 from trnlab.program.routine import Call, Program, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
-from trnlab.sim.timing.plan import Plan, plan
+from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.schedule import SCHEDULED, planned
 from trnlab.sim.timing.timer import Columns, Core, about, to_ps
 from trnlab.timeline import CAUSES, CallInfo, Timeline
 
@@ -48,7 +49,7 @@ class _Stream:
 
     def __init__(self, member: Member, first: int, chip: Chip, profiled: bool, out: Columns) -> None:
         self.member, self.first, self.chip, self.out = member, first, chip, out
-        self.plan = plan(member.routine, chip)
+        self.plan = planned(member.routine, chip, SCHEDULED)
         self.core = Core(chip, profiled=profiled)
         self.slots = _at_rest(member, self.plan, chip)
         self.at = 0
@@ -151,7 +152,7 @@ def _timeline(gang: Gang, chip: Chip, streams: Sequence[_Stream], out: Columns, 
         blocker=out.blocker,
         cause=out.cause,
         held=out.held,
-        engine=np.concatenate([s.member.routine.engine for s in streams]),
+        engine=np.concatenate([s.plan.rows[s.plan.row_of, order.ENGINE].astype(np.int8) for s in streams]),
         op=np.concatenate(ops),
         call=np.repeat(np.arange(len(streams), dtype=np.int32), counts),
         meta=about(chip),

@@ -100,6 +100,7 @@ def unpack(use: int) -> tuple[slice, int]:
 def run(
     rows: Ints,
     row_of: Array,
+    visit: Array,
     first_use: Array,
     uses: Ints,
     base: int,
@@ -124,9 +125,13 @@ def run(
     cause: Array,
     held: Array,
 ) -> None:
-    """Time the instructions of one call; `base` is the index of its first instruction in the whole timeline."""
-    semaphore = parameters[SEMAPHORE]
-    for i in range(row_of.shape[0]):
+    """Time the instructions of one call, in the order of `visit` if there is one.
+
+    `base` is the index of the call's first instruction in the whole timeline.
+    """
+    semaphore, as_written = parameters[SEMAPHORE], visit.shape[0] == 0
+    for turn in range(row_of.shape[0]):
+        i = turn if as_written else np.int64(visit[turn])
         r = row_of[i]
         engine = rows[r, ENGINE]
         is_dma = rows[r, RING] >= 0

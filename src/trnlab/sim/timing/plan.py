@@ -6,7 +6,7 @@ A plan is made once per routine and chip and kept with the routine, so that call
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -41,6 +41,8 @@ class Plan:
     uses: Ints  # packed as `order` says
     sbuf_cuts: Ints  # bytes at which the SBUF slots begin
     scratch: tuple[int, ...]  # scratch buffers
+    keys: tuple[_Key, ...]  # of the rows
+    visit: Array  # in which order the instructions are taken; empty: as they are written
 
 
 def plan(routine: Routine, chip: Chip) -> Plan:
@@ -54,6 +56,9 @@ def plan(routine: Routine, chip: Chip) -> Plan:
 def forget(routine: Routine, chip: Chip) -> None:
     """Drop the plan of a routine on a chip that will not be asked for again."""
     routine._memo.get("timing", {}).pop(chip, None)
+    scheduled = routine._memo.get("scheduled", {})
+    for key in [key for key in scheduled if key[0] is chip]:
+        del scheduled[key]
 
 
 def _make(routine: Routine, chip: Chip) -> Plan:
@@ -91,7 +96,32 @@ def _make(routine: Routine, chip: Chip) -> Plan:
         uses,
         sbuf_cuts(routine.buffers),
         tuple(b.id for b in routine.buffers if b.kind == "scratch"),
+        tuple(parts),
+        np.empty(0, np.int32),
     )
+
+
+def alternatives(routine: Routine, p: Plan, chip: Chip) -> tuple[Ints, tuple[OpInfo, ...], Array]:
+    """The plan's rows and more: what they would be on another engine that can do the same; and which is whose."""
+    rows, ops = p.rows.tolist(), list(p.ops)
+    other = np.full(len(rows), -1, np.int32)
+    for number, key in enumerate(p.keys):
+        work = routine.works[key.work]
+        kind = _ELSEWHERE.get(work.kind)
+        if kind is None or (kind[0] is Engine.GPSIMD and work.psum):
+            continue
+        moved, work = key._replace(engine=kind[0]), replace(work, kind=kind[1])
+        other[number] = len(rows)
+        rows.append(_row(moved, work, chip))
+        ops.append(_info(moved, work, np.array(rows[-1], np.int64)))
+    return np.array(rows, np.int64).reshape(-1, order.ROW), tuple(ops), other
+
+
+# Who else can do the same work: of the instructions that leave their engine open (nki.isa.tensor_copy, memset).
+_ELSEWHERE = {
+    "vector.tensor_copy": (Engine.SCALAR, "scalar.tensor_copy"),
+    "vector.memset": (Engine.GPSIMD, "gpsimd.memset"),
+}
 
 
 @lru_cache(maxsize=1)

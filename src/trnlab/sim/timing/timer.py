@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from trnlab.isa.base import Engine
 from trnlab.program.routine import Call, Program, Routine, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
-from trnlab.sim.timing.plan import Plan, plan
+from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.schedule import SCHEDULED, Policy, planned
 from trnlab.timeline import CallInfo, Timeline
 from trnlab.units import PS_PER_NS
 
@@ -25,15 +27,21 @@ def time_program(
     profiled: bool = False,
     window_phase: int | None = None,
     in_order: bool = False,
+    policy: Policy = SCHEDULED,
+    edit: Callable[[Routine, Plan], Plan] | None = None,
 ) -> Timeline:
     """When each instruction of one run of `program` starts and ends on one core of `chip`.
 
     The same arguments give the same timeline, always. Raises KeyError for a cost class without a rule.
     profiled: under the profiler, which lengthens the start. window_phase: when some half-rate window of the PE array
-    begins, in picoseconds from the start of the program; without it the array always runs at full rate. in_order: DMA
-    engines and shared ports serve in the order of the program, not whoever is ready first.
+    begins, in picoseconds from the start of the program; without it the array always runs at full rate. in_order:
+    DMA engines and shared ports serve in the order of the program, not whoever is ready first. policy: what the
+    hardware's compiler makes of kernels that leave it the choice. edit: changes the plan of each routine first, see
+    `whatif`.
     """
-    plans = [plan(routine, chip) for routine in program.routines]
+    plans = [planned(routine, chip, policy) for routine in program.routines]
+    if edit is not None:
+        plans = [edit(routine, p) for routine, p in zip(program.routines, plans)]
     out = Columns(program.num_instructions)
     core = Core(chip, profiled=profiled, window_phase=window_phase, in_order=in_order)
     memories = Memories(program, plans, chip)
@@ -53,6 +61,7 @@ def time_routine(
     profiled: bool = False,
     window_phase: int | None = None,
     in_order: bool = False,
+    policy: Policy = SCHEDULED,
 ) -> Timeline:
     """The timeline of one call of a routine whose parameters are at rest in HBM; see `time_program`."""
     tensors = []
@@ -62,7 +71,7 @@ def time_routine(
     call = Call(0, tuple(t.id for t in tensors), label=routine.name)
     inputs = tuple(t.id for t in tensors)
     program = Program(routine.name, routine.target, (routine,), tuple(tensors), (call,), inputs, ())
-    return time_program(program, chip, profiled=profiled, window_phase=window_phase, in_order=in_order)
+    return time_program(program, chip, profiled=profiled, window_phase=window_phase, in_order=in_order, policy=policy)
 
 
 class Columns:
@@ -92,12 +101,16 @@ class Core:
     def run(
         self, p: Plan, slots: order.Ints, out: Columns, index: int, first: int = 0, last: int | None = None
     ) -> None:
-        """Time instructions [first, last) of a plan, all by default; its instruction 0 is row `index` of `out`."""
+        """Time instructions [first, last) of a plan, all by default; its instruction 0 is row `index` of `out`.
+
+        A part begins and ends where nothing moves past, see `schedule`.
+        """
         last = len(p.row_of) if last is None else last
         here, c = slice(index + first, index + last), self.clocks
         order.run(
             p.rows,
             p.row_of[first:last],
+            p.visit[first:last] - np.int32(first),
             p.first_operand[first : last + 1],
             p.uses,
             index + first,
@@ -146,7 +159,7 @@ def _timeline(program: Program, chip: Chip, plans: list[Plan], out: Columns, sta
     calls, engines, ops, first = [], [], [], 0
     for call, routine in program:
         calls.append(CallInfo(call.label or routine.name, routine.name, first, len(routine), _place(call.loc)))
-        engines.append(routine.engine)
+        engines.append(plans[call.routine].rows[plans[call.routine].row_of, order.ENGINE].astype(np.int8))
         ops.append(plans[call.routine].row_of + np.int32(base[call.routine]))
         first += len(routine)
     return Timeline(

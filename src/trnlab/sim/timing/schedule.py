@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the hardware's compiler decides of a kernel: in which order engines take its instructions, and which engine
+takes those that leave it open.
+
+The compiler is free to reorder instructions that do not depend on each other (nki.language.no_reorder); how it does
+so is not published. Here it is a list scheduler: every engine takes, of its instructions whose operands are there,
+the one that comes first in the kernel. Addresses in SBUF are decided before (`lang.place` rotates them), so that what
+may run ahead is bounded by memory. The order that it finds is then timed like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from trnlab import isa
+from trnlab.chips.spec import Chip
+from trnlab.isa.base import Memory
+from trnlab.isa.meeting import Meeting
+from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine
+from trnlab.sim.timing import order
+from trnlab.sim.timing.order import Array, Ints
+from trnlab.sim.timing.plan import Plan, alternatives, plan
+
+FAR = 1 << 61
+BANK = 2048  # bytes per partition
+SPARE = 2  # banks of PSUM that are kept for the tile whose turn it is
+FREE, FIXED, FENCE = range(3)  # how an instruction may move: at will, not past others of its engine, not at all
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a compiler does with a kernel that leaves it the choice.
+
+    reorder: engines take what is ready first. balance: instructions that leave their engine open go where they are
+    done first. rotate: tiles of PSUM take the bank that has been free for longest. window: how many instructions
+    ahead of the first that is still to come a compute engine may go; transfers may go as far as memory allows.
+
+    None of them touches compiled programs, no_reorder blocks, engines that the kernel names, or addresses that it
+    gives.
+    """
+
+    name: str
+    reorder: bool
+    balance: bool
+    rotate: bool
+    window: int = 1 << 30
+
+
+AS_WRITTEN = Policy("as written", reorder=False, balance=False, rotate=False)
+SCHEDULED = Policy("scheduled", reorder=True, balance=True, rotate=True)
+POLICIES = {policy.name: policy for policy in (AS_WRITTEN, SCHEDULED)}
+
+
+def planned(routine: Routine, chip: Chip, policy: Policy) -> Plan:
+    """The plan of a routine as `policy` orders it; remembered with the routine."""
+    base = plan(routine, chip)
+    if not len(routine.left_open) or not (policy.reorder or policy.balance):
+        return base
+    plans: dict[tuple[Chip, Policy], Plan] = routine._memo.setdefault("scheduled", {})
+    if (chip, policy) not in plans:
+        plans[chip, policy] = _schedule(routine, base, chip, policy)
+    return plans[chip, policy]
+
+
+def _schedule(routine: Routine, base: Plan, chip: Chip, policy: Policy) -> Plan:
+    """List scheduling. Banks of PSUM are handed out on the way, or left as recorded where that gets stuck."""
+    rows, ops, other = alternatives(routine, base, chip)
+    moves = _moves(routine, base, policy)
+    free = routine.left_open & OPEN_ENGINE != 0 if policy.balance else np.zeros(len(routine), np.bool_)
+    choice = np.where(free, other[base.row_of], -1).astype(np.int32)
+    semaphore, completion = (round(f.value * 1000) for f in (chip.sync.semaphore, chip.dma.completion))
+    rotate = policy.rotate and (routine.left_open & OPEN_PLACE).all()
+    renames = [_psum_tiles(routine)] if rotate else []
+    for tiles in [*renames, np.full(len(base.uses), -1, np.int32)]:
+        uses = np.where(tiles >= 0, base.uses & ~order.SLOT_MASK | (routine.num_slots + tiles), base.uses)
+        slots = routine.num_slots + int(tiles.max(initial=-1)) + 1
+        graph = (base.first_operand, uses, moves, rows, base.row_of, slots)
+        edges = np.empty((_edges(*graph, np.empty((0, 3), np.int32)), 3), np.int32)
+        _edges(*graph, edges)
+        edges = edges[np.argsort(edges[:, 0], kind="stable")]
+        first_edge = np.searchsorted(edges[:, 0], np.arange(len(routine) + 1)).astype(np.int64)
+        row_of, visit, bank = base.row_of.copy(), np.empty(len(routine), np.int32), np.full(slots, -1, np.int64)
+        access = (base.first_operand, tiles, *_lifetimes(base.first_operand, tiles))
+        if _list(rows, row_of, choice, first_edge, edges, semaphore, completion, *access, policy.window, bank, visit):
+            break
+    uses = np.where(tiles >= 0, base.uses & ~order.SLOT_MASK | bank[tiles], base.uses)
+    return replace(base, rows=rows, ops=ops, row_of=row_of, uses=uses, visit=visit)
+
+
+def _psum_tiles(routine: Routine) -> Array:
+    """Per operand: the number of its tile when that lies in one bank of PSUM, else -1."""
+    number = np.full(len(routine.buffers) + 1, -1, np.int32)
+    for b in routine.buffers:
+        if b.memory is Memory.PSUM and b.kind == "tile" and b.nbytes <= BANK:
+            number[b.id] = b.id
+    owner = routine.operands[:, COL["buffer"]]
+    return number[owner]
+
+
+def _lifetimes(first_use: Array, tiles: Array) -> tuple[Array, Array]:
+    """How often each tile is used, and the tiles in the order of their first use."""
+    used = tiles[tiles >= 0]
+    _, first = np.unique(used, return_index=True)
+    return np.bincount(used, minlength=1).astype(np.int64), used[np.sort(first)].astype(np.int64)
+
+
+def _moves(routine: Routine, base: Plan, policy: Policy) -> Array:
+    """How each instruction may move: not what uses registers of its engine or sequencer, or meets other cores."""
+    moves = np.full(len(routine), FREE if policy.reorder else FIXED, np.int8)
+    moves[routine.left_open & OPEN_ORDER == 0] = FENCE if policy.reorder else FIXED
+    keeps = np.zeros(max(isa.BY_OPCODE) + 1, np.int8)
+    for code, instr in isa.BY_OPCODE.items():
+        state = any(spec.state for spec in instr.operands) or "reduce_cmd" in instr.attrs
+        control = isinstance(instr, Meeting) or any(kind.startswith("sequencer") for kind in instr.cost_kinds)
+        keeps[code] = FENCE if control else FIXED if state else FREE
+    return np.maximum(moves, keeps[routine.opcode])
+
+
+@njit(cache=True)
+def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array, slots: int, edges: Array) -> int:
+    """Pairs (before, after, waits): `after` waits for the result, or only for its turn. Counts them when there is no
+    room, else fills them in.
+    """
+    count, fill = 0, edges.shape[0] > 0
+    writer = np.full(slots, -1, np.int64)
+    reader = np.full(slots, -1, np.int64)  # head of the list of reads since the last write
+    size = 0
+    for k in range(uses.shape[0]):
+        size += (uses[k] >> order.MORE_SHIFT & order.MORE_MASK) + 1
+    node, following = np.empty(size, np.int64), np.empty(size, np.int64)
+    top = 0
+    last_of = np.full(order.ENGINES, -1, np.int64)  # last instruction of an engine that keeps its place
+    fence = -1
+    found = np.empty(1024, np.int64)  # before * 2 + waits, of one instruction
+    for i in range(row_of.shape[0]):
+        row = row_of[i]
+        engine, is_dma = rows[row, order.ENGINE], rows[row, order.RING] >= 0
+        n = 0
+        for k in range(first_use[i], first_use[i + 1]):
+            use = uses[k]
+            flags, first = use >> order.READ_SHIFT, use & order.SLOT_MASK
+            for s in range(first, first + (use >> order.MORE_SHIFT & order.MORE_MASK) + 1):
+                if n > found.shape[0] - 8:
+                    found = np.concatenate((found, np.empty_like(found)))
+                w = writer[s]
+                if w >= 0:
+                    own = rows[row_of[w], order.ENGINE] == engine and rows[row_of[w], order.RING] < 0
+                    found[n] = w * 2 + (1 if flags & order.READ or is_dma or not own else 0)
+                    n += 1
+                r = reader[s] if flags & order.WRITE else -1
+                while r >= 0:
+                    if n > found.shape[0] - 8:
+                        found = np.concatenate((found, np.empty_like(found)))
+                    w = node[r]
+                    if w != i:
+                        own = rows[row_of[w], order.ENGINE] == engine and rows[row_of[w], order.RING] < 0
+                        found[n] = w * 2 + (1 if is_dma or not own else 0)
+                        n += 1
+                    r = following[r]
+        if moves[i] == 2:
+            for j in range(fence if fence >= 0 else 0, i):
+                if fill:
+                    edges[count, 0], edges[count, 1], edges[count, 2] = j, i, 0
+                count += 1
+            fence = i
+        elif fence >= 0:
+            found[n] = fence * 2
+            n += 1
+        if moves[i] == 1:
+            if last_of[engine] >= 0:
+                found[n] = last_of[engine] * 2
+                n += 1
+            last_of[engine] = i
+        found[:n].sort()
+        previous = np.int64(-1)
+        for m in range(n - 1, -1, -1):
+            before = found[m] >> 1
+            if before != previous:
+                if fill:
+                    edges[count, 0], edges[count, 1], edges[count, 2] = before, i, found[m] & 1
+                count += 1
+                previous = before
+        for k in range(first_use[i], first_use[i + 1]):
+            use = uses[k]
+            flags, first = use >> order.READ_SHIFT, use & order.SLOT_MASK
+            for s in range(first, first + (use >> order.MORE_SHIFT & order.MORE_MASK) + 1):
+                if flags & order.WRITE:
+                    writer[s], reader[s] = i, -1
+                if flags & order.READ:
+                    node[top], following[top] = i, reader[s]
+                    reader[s] = top
+                    top += 1
+    return count
+
+
+@njit(cache=True)
+def _push(heap: Ints, size: int, key: int) -> int:
+    """Add a key to a binary heap, smallest first."""
+    k = size
+    heap[k] = key
+    while k > 0 and heap[(k - 1) >> 1] > heap[k]:
+        heap[k], heap[(k - 1) >> 1] = heap[(k - 1) >> 1], heap[k]
+        k = (k - 1) >> 1
+    return size + 1
+
+
+@njit(cache=True)
+def _pop(heap: Ints, size: int) -> Any:
+    """Take the smallest key of a heap."""
+    key = heap[0]
+    size -= 1
+    heap[0] = heap[size]
+    k = 0
+    while True:
+        child = 2 * k + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[k] <= heap[child]:
+            break
+        heap[k], heap[child] = heap[child], heap[k]
+        k = child
+    return key, size
+
+
+@njit(cache=True)
+def _list(
+    rows: Ints,
+    row_of: Array,
+    choice: Array,
+    first_edge: Ints,
+    edges: Array,
+    semaphore: int,
+    completion: int,
+    first_use: Array,
+    tiles: Array,
+    left_of_tile: Ints,
+    openers: Ints,
+    window: int,
+    bank: Ints,
+    visit: Array,
+) -> bool:
+    """The order in which a list scheduler takes instructions, the rows of those whose engine was open, and the bank
+    of each tile. False when it gets stuck for want of banks.
+
+    Banks go to tiles as they are first written; the last few of them only to the tile that is next in the kernel.
+    """
+    n = row_of.shape[0]
+    left = np.zeros(n, np.int64)
+    for e in range(edges.shape[0]):
+        left[edges[e, 1]] += 1
+    ready = np.zeros(n, np.int64)
+    late = np.empty((order.ENGINES, n), np.int64)  # heaps of instructions that wait: by when they are ready
+    here = np.empty((order.ENGINES, n), np.int64)  # heaps of those that could start: by their place in the kernel
+    num_late, num_here = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
+    free, backlog = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
+    bank_free, bank_open = np.zeros(order.BANKS, np.int64), np.zeros(order.BANKS, np.bool_)
+    stuck, num_stuck = np.empty(n, np.int64), 0  # wait for a bank
+    banks_left, opened, turn = order.BANKS, 0, 0
+    lanes, taken, lowest = np.int64(0), np.zeros(n, np.bool_), 0
+    for i in range(n):
+        if left[i] == 0:
+            _release(i, rows, row_of, choice, ready, late, num_late, free, backlog)
+    while turn < n:
+        best, engine = np.int64(FAR), -1
+        for e in range(order.ENGINES):
+            if num_here[e] > 0 and (here[e, 0] < lowest + window or rows[row_of[here[e, 0]], order.RING] >= 0):
+                at = max(free[e], ready[here[e, 0]])
+                if at < best:
+                    best, engine = at, e
+            if num_late[e] > 0:
+                at = max(free[e], late[e, 0] >> 24)
+                if at < best:
+                    best, engine = at, e
+        if engine < 0:
+            return False
+        while num_late[engine] > 0 and late[engine, 0] >> 24 <= best:
+            key, num_late[engine] = _pop(late[engine], num_late[engine])
+            num_here[engine] = _push(here[engine], num_here[engine], key & 0xFFFFFF)
+        if here[engine, 0] >= lowest + window and rows[row_of[here[engine, 0]], order.RING] < 0:
+            continue
+        i, num_here[engine] = _pop(here[engine], num_here[engine])
+        start, waits = max(free[engine], ready[i]), False
+        for k in range(first_use[i], first_use[i + 1]):
+            tile = tiles[k]
+            if tile >= 0 and bank[tile] < 0:
+                while opened < openers.shape[0] and bank[openers[opened]] >= 0:
+                    opened += 1
+                if banks_left > (0 if openers[opened] == tile else SPARE):
+                    b = -1
+                    for c in range(order.BANKS):
+                        if not bank_open[c] and (b < 0 or bank_free[c] < bank_free[b]):
+                            b = c
+                    bank[tile], bank_open[b] = b, True
+                    banks_left -= 1
+                    start = max(start, bank_free[b])
+                else:
+                    waits = True
+        if waits:
+            stuck[num_stuck] = i
+            num_stuck += 1
+            continue
+        visit[turn] = i
+        turn += 1
+        taken[i] = True
+        while lowest < n and taken[lowest]:
+            lowest += 1
+        r = row_of[i]
+        free[engine] = start + rows[r, order.ISSUE_GAP]
+        backlog[engine] -= rows[r, order.ISSUE_GAP]
+        if rows[r, order.RING] >= 0:
+            begin = max(free[engine] + rows[r, order.LATENCY], lanes)
+            share = rows[r, order.SHARE]
+            lanes = begin + share * rows[r, order.NUM_LANES] // order.LANES
+            done = begin + share + rows[r, order.STAGGER] * rows[r, order.NUM_LANES] + completion
+        else:
+            done = start + rows[r, order.BUSY] + rows[r, order.LATENCY]
+        closed = False
+        for k in range(first_use[i], first_use[i + 1]):
+            tile = tiles[k]
+            if tile >= 0:
+                left_of_tile[tile] -= 1
+                if left_of_tile[tile] == 0:
+                    bank_open[bank[tile]], bank_free[bank[tile]] = False, done + semaphore
+                    banks_left += 1
+                    closed = True
+        if closed or num_stuck > 0:  # whose turn it is may have changed, too
+            for m in range(num_stuck):
+                e = rows[row_of[stuck[m]], order.ENGINE]
+                num_here[e] = _push(here[e], num_here[e], stuck[m])
+            num_stuck = 0
+        for e in range(first_edge[i], first_edge[i + 1]):
+            after = edges[e, 1]
+            ready[after] = max(ready[after], done + semaphore if edges[e, 2] else free[engine])
+            left[after] -= 1
+            if left[after] == 0:
+                _release(after, rows, row_of, choice, ready, late, num_late, free, backlog)
+    return True
+
+
+@njit(cache=True)
+def _release(
+    i: int,
+    rows: Ints,
+    row_of: Array,
+    choice: Array,
+    ready: Ints,
+    late: Ints,
+    num_late: Ints,
+    free: Ints,
+    backlog: Ints,
+) -> None:
+    """All that instruction i waited for is in its place; if its engine is open, it goes where it is done first."""
+    r = row_of[i]
+    if choice[i] >= 0:
+        mine, other = rows[r, order.ENGINE], rows[choice[i], order.ENGINE]
+        here = max(free[mine] + backlog[mine], ready[i]) + rows[r, order.BUSY]
+        there = max(free[other] + backlog[other], ready[i]) + rows[choice[i], order.BUSY]
+        if there < here:
+            row_of[i] = r = choice[i]
+    engine = rows[r, order.ENGINE]
+    backlog[engine] += rows[r, order.ISSUE_GAP]
+    num_late[engine] = _push(late[engine], num_late[engine], ready[i] << 24 | i)
