@@ -24,6 +24,8 @@ DMA_INTRO = "nki/get-started/about/nki-dma-overview.rst"
 ISA = "nki/api/nki/isa/__init__.py"
 ISA_OLD = "isa_docs.md of ucb-bar/autocomp (the vendor's earlier instruction pages)"
 MATMUL = "nki/guides/tutorials/kernel-optimization.rst"
+COLLECTIVES = "neuron-runtime/explore/intranode-collective-comm.rst"
+NCCOM = "tools/neuron-sys-tools/nccom-test.rst"
 MAMBA = "nki/guides/tutorials/fused_mamba.rst"
 PROFILES = "trainium-kernel-fusion profiles"
 

@@ -244,6 +244,18 @@ class Sync:
 
 
 @dataclass(frozen=True)
+class Links:
+    """How ranks reach each other in collectives, within one instance."""
+
+    neighbours: Figure  # chips that a chip has links to
+    bandwidth: Figure  # bytes/s to one neighbour, in one direction
+    efficiency: Figure  # share of that which collectives reach
+    launch: Figure  # ns from the trigger to the first step
+    step: Figure  # ns of one step of an algorithm, beyond its bytes
+    oversubscription: Figure  # how often a link is wanted at once where all send to all
+
+
+@dataclass(frozen=True)
 class Chip:
     """One NeuronCore of a chip generation, and how many of them share the chip."""
 
@@ -262,6 +274,7 @@ class Chip:
     gpsimd: GpSimdEngine
     dma: Dma
     sync: Sync
+    links: Links
 
     @property
     def num_partitions(self) -> int:

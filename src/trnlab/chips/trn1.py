@@ -8,9 +8,12 @@ from dataclasses import replace
 from trnlab.chips.sources import (
     ARCH1,
     BANDWIDTH,
+    CHIP1,
+    COLLECTIVES,
     DMA_INTRO,
     ISA_OLD,
     MAMBA,
+    NCCOM,
     PERF,
     assumed,
     derived,
@@ -23,6 +26,7 @@ from trnlab.chips.spec import (
     Dma,
     GpSimdEngine,
     Hbm,
+    Links,
     Psum,
     Sbuf,
     ScalarEngine,
@@ -142,6 +146,15 @@ SYNC = Sync(
     profiler=assumed(6_700, "ns", "as on Trainium2"),
 )
 
+LINKS = Links(
+    neighbours=documented(4, "link", f"{ARCH1}:24"),
+    bandwidth=derived(48e9, "byte/s", f"{CHIP1}:58 384 GB/s per chip, over four links in both directions"),
+    efficiency=assumed(0.8, "ratio", "not published; what other fabrics reach"),
+    launch=derived(4_700, "ns", f"{NCCOM}: 6.2 us for an all-gather of 1 KiB over 32 ranks, less one step"),
+    step=documented(1_500, "ns", f"{COLLECTIVES}:61 one to two microseconds a hop within an instance"),
+    oversubscription=assumed(2, "ratio", f"{COLLECTIVES} says that mesh over-subscribes links, not by how much"),
+)
+
 TRN1 = Chip(
     name="trn1",
     title="Trainium1 (NeuronCore-v2)",
@@ -169,6 +182,12 @@ TRN1 = Chip(
     gpsimd=GPSIMD,
     dma=DMA,
     sync=SYNC,
+    links=LINKS,
 )
 
-INF2 = replace(TRN1, name="inf2", title="Inferentia2 (NeuronCore-v2)")
+INF2 = replace(
+    TRN1,
+    name="inf2",
+    title="Inferentia2 (NeuronCore-v2)",
+    links=replace(LINKS, neighbours=documented(2, "link", f"{ARCH1}:24")),
+)

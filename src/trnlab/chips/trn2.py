@@ -8,9 +8,11 @@ from trnlab.chips.sources import (
     ARCH2,
     BANDWIDTH,
     CHIP2,
+    COLLECTIVES,
     DGE,
     DMA_INTRO,
     ISA_OLD,
+    NCCOM,
     PROFILES,
     assumed,
     derived,
@@ -23,6 +25,7 @@ from trnlab.chips.spec import (
     Dma,
     GpSimdEngine,
     Hbm,
+    Links,
     Psum,
     Sbuf,
     ScalarEngine,
@@ -144,6 +147,17 @@ SYNC = Sync(
     profiler=derived(6_700, "ns", f"{PROFILES}: total time less the same kernel's latency without it, median of six"),
 )
 
+LINKS = Links(
+    neighbours=documented(4, "link", f"{ARCH2}:19"),
+    bandwidth=derived(
+        128e9, "byte/s", f"{CHIP2}:37 1.28 TB/s per chip with the links to other instances, 1024 GB/s without"
+    ),
+    efficiency=assumed(0.8, "ratio", "not published; what other fabrics reach"),
+    launch=derived(4_700, "ns", f"{NCCOM}: 6.2 us for an all-gather of 1 KiB over 32 ranks, less one step"),
+    step=documented(1_500, "ns", f"{COLLECTIVES}:61 one to two microseconds a hop within an instance"),
+    oversubscription=assumed(2, "ratio", f"{COLLECTIVES} says that mesh over-subscribes links, not by how much"),
+)
+
 TRN2 = Chip(
     name="trn2",
     title="Trainium2 (NeuronCore-v3)",
@@ -188,4 +202,5 @@ TRN2 = Chip(
     gpsimd=GPSIMD,
     dma=DMA,
     sync=SYNC,
+    links=LINKS,
 )

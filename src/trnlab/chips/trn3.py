@@ -110,6 +110,12 @@ SYNC = replace(
     profiler=assumed(6_700, "ns", _V3),
 )
 
+LINKS = replace(
+    trn2.LINKS,
+    bandwidth=derived(320e9, "byte/s", f"{CHIP3}:41 2.56 TB/s per chip, as over four links; it is a switched fabric"),
+    neighbours=documented(4, "link", f"{ARCH3}:19"),
+)
+
 TRN3 = Chip(
     name="trn3",
     title="Trainium3 (NeuronCore-v4)",
@@ -155,4 +161,5 @@ TRN3 = Chip(
     gpsimd=GPSIMD,
     dma=DMA,
     sync=SYNC,
+    links=LINKS,
 )

@@ -43,7 +43,7 @@ class Collective(Meeting):
     engines = (Engine.SYNC,)  # assumed; it computes nothing itself, so that what it triggers holds up nobody
     operands: ClassVar[tuple[OperandSpec, ...]] = (DST, SRC)
     attrs: ClassVar[Mapping[str, Any]] = COMMON
-    same_dtype = ("dst", "src")
+    same_dtype: ClassVar[tuple[str, ...]] = ("dst", "src")
     asynchronous = True
 
     def sizes_fit(self, dst: int, src: int, ranks: int) -> bool:
@@ -112,7 +112,7 @@ class Collective(Meeting):
 
     def span(self, attrs: Mapping[str, Any]) -> int:
         """Ranks from the first of a group to its last, at most."""
-        return max(max(group) - min(group) + 1 for group in attrs["groups"])
+        return max(int(max(group) - min(group)) + 1 for group in attrs["groups"])
 
     def check_groups(self, attrs: Mapping[str, Any], chip: Chip) -> None:
         """The groups are of one size and share no rank; the class of service exists."""

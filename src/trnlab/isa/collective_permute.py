@@ -25,8 +25,15 @@ class CollectivePermute(Collective):
     opcode = 64
     attrs: ClassVar[Mapping[str, Any]] = {"pairs": ((0, 0),), "joint": False, "priority": None, "channel": 0}
     cost_kinds = ("collective.collective_permute",)
-    limits = (PAIRS, SAME_MEMORY, "dst has as many elements as src")
+    limits: ClassVar[tuple[str, ...]] = (PAIRS, SAME_MEMORY, "dst has as many elements as src")
     source = "nki.collectives.collective_permute, collective_permute_implicit"
+    example = """
+        x = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        y = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=x, src=nl.ones((128, 512), nl.float32))
+        ncc.collective_permute([x], [y], source_target_pairs=[(0, 1), (1, 0)])
+    """
+    example_on = (1, 2)
 
     def ranks(self, attrs: Mapping[str, Any], rank: int) -> tuple[int, ...]:
         """All that a pair names; none when no pair names `rank`."""
@@ -40,7 +47,7 @@ class CollectivePermute(Collective):
     def span(self, attrs: Mapping[str, Any]) -> int:
         """Ranks from the first to the last."""
         named = {r for pair in attrs["pairs"] for r in pair}
-        return max(named) - min(named) + 1
+        return int(max(named) - min(named)) + 1
 
     def check_groups(self, attrs: Mapping[str, Any], chip: Chip) -> None:
         """Pairs of ranks, each at most once at each end."""

@@ -42,8 +42,8 @@ class GangRun:
     def run(self) -> None:
         """Everything, from start to end. Raises what `Machine.call` raises."""
         for event in self.gang.events:
-            for member, at in zip(event.members, event.at):
-                self._advance(member, at)
+            for m, at in zip(event.members, event.at):
+                self._advance(m, at)
             self._meet(event)
         for m, member in enumerate(self.gang.members):
             self._advance(m, len(member.routine))

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from trnlab.chips.spec import Chip, EngineSpec
 from trnlab.isa.base import Engine, Work
+from trnlab.sim.timing.collective import collective_time
 from trnlab.units import PS_PER_NS, PS_PER_S, cycles_to_ps
 
 HALF = ("bfloat16", "float16")  # of `Work.dtype` for 16-bit modes
@@ -269,4 +270,5 @@ _CLASSES: dict[str, Callable[[Work, Chip], Cost]] = {
     "scalar": _scalar,
     "gpsimd": _gpsimd,
     "sequencer": _sequencer,
+    "collective": lambda work, chip: Cost(*collective_time(work, chip)),
 }
