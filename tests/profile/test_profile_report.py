@@ -86,7 +86,8 @@ def test_the_page_needs_nothing_but_itself(run_folder: Path) -> None:
 def test_the_page_shows_the_pictures_first(run_folder: Path) -> None:
     found = parsed((run_folder / "report.html").read_text())
     assert found.headings == [
-        "Loss", "One step, instruction by instruction", "Where the time goes", "Roofline", "Engines", "HBM",
+        "Loss", "One step, instruction by instruction", "What could make it faster", "Time lost by cause",
+        "What each engine did", "The costliest source lines", "Where the time goes", "Roofline", "Engines", "HBM",
         "Numbers", "Assumed figures",
     ]  # fmt: skip
 

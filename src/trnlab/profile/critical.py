@@ -42,7 +42,18 @@ def pieces(step: Step) -> Pieces:
     is_dma = np.array([op.lanes > 0 for op in t.ops], np.bool_)[t.op]
     found = np.empty((3 * len(step.critical), 5), np.int64)
     count = _cut_all(
-        step.critical, t.start, t.end, t.begin, t.done, t.held, t.cause, t.engine, is_dma, t.completion, found
+        step.critical,
+        t.start,
+        t.end,
+        t.begin,
+        t.done,
+        t.blocker,
+        t.held,
+        t.cause,
+        t.engine,
+        is_dma,
+        t.completion,
+        found,
     )
     columns = found[:count][::-1]
     return Pieces(*(np.ascontiguousarray(columns[:, i]) for i in range(5)))
@@ -50,8 +61,8 @@ def pieces(step: Step) -> Pieces:
 
 @njit(cache=True)
 def _cut_all(
-    path: Any, start: Any, end: Any, begin: Any, done: Any, held: Any, cause: Any, engine: Any, is_dma: Any,
-    completion: int, found: Any,
+    path: Any, start: Any, end: Any, begin: Any, done: Any, blocker: Any, held: Any, cause: Any, engine: Any,
+    is_dma: Any, completion: int, found: Any,
 ) -> int:  # fmt: skip
     """The pieces of all instructions, last to first; returns how many.
 
@@ -66,12 +77,14 @@ def _cut_all(
         if is_dma[i] and not by_issue:
             starts, worked, kind = begin[i], min(until, done[i] - completion), DMA
         else:
-            starts, worked, kind = since, min(until, end[i] if by_issue else done[i]), np.int64(engine[i])
+            starts, worked, kind = since, min(until, end[i] if by_issue else done[i]), int(engine[i])
         for a, b, k in ((worked, until, LATENCY), (starts, worked, kind), (since, starts, LATENCY)):
             if a != b:
                 found[count] = i, a, b, k, at
                 count += 1
         by_issue, until = not of_transfer and cause[i] == _ISSUE, since
+        if at > 0 and not of_transfer and blocker[i] < 0:  # the first of its executable: the one before ran alone
+            by_issue, until = False, done[path[at - 1]]
     return count
 
 

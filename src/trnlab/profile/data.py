@@ -59,19 +59,30 @@ class Step:
 
 @dataclass(frozen=True)
 class Profile:
-    """A run. `step` is None when it ended before anything could be timed."""
+    """A run. `step` is None when it ended before anything could be timed. kinds: one of each kind of step, as in the
+    summary's `step_kinds`; empty when there is only one.
+    """
 
     folder: Path
     summary: dict[str, Any]
     step: Step | None
+    kinds: tuple[Step, ...] = ()
 
 
 def load(folder: Path) -> Profile:
     """Read the folder of a run. Raises RunError when there is none, or something in it is damaged."""
     summary = read_summary(folder)
-    parts = [(folder, entry["executable"], entry["times"]) for entry in summary.get("step", ())]
-    steps = [part for place, key, times in parts for part in [_load_step(place, key)] * times]
-    return Profile(folder, summary, join(steps) if steps else None)
+    known: dict[str, Step] = {}
+
+    def load_all(entries: Sequence[dict[str, Any]]) -> Step | None:
+        for key in {entry["executable"] for entry in entries} - set(known):
+            known[key] = _load_step(folder, key)
+        steps = [known[entry["executable"]] for entry in entries for _ in range(entry["times"])]
+        return join(steps) if steps else None
+
+    step, kinds = load_all(summary.get("step", ())), summary.get("step_kinds", ())
+    each = [load_all(kind["executables"]) for kind in kinds] if len(kinds) > 1 else []
+    return Profile(folder, summary, step, tuple(kind for kind in each if kind is not None))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
-from trnlab.profile import pictures
+from trnlab.profile import findings, pictures
 from trnlab.profile import summary as words
 from trnlab.profile.charts import table
 from trnlab.profile.critical import pieces
@@ -45,7 +45,7 @@ _PAGE = """\
 def page(profile: Profile) -> str:
     """The page of a run, with as much as the run left."""
     s, step = profile.summary, profile.step
-    drawn = () if step is None else _pictures(s, step)
+    drawn = () if step is None else _pictures(profile, step)
     body = "\n".join([*_top(s), *pictures.loss(s), *drawn, *_tables(s)])
     return document(s["name"], body)
 
@@ -90,9 +90,11 @@ def _figure(name: str, value: str, more: str) -> str:
     return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
 
 
-def _pictures(s: Summary, step: Step) -> Iterator[str]:
-    chain = pieces(step)
-    yield pictures.timeline(s, step, chain)
+def _pictures(profile: Profile, step: Step) -> Iterator[str]:
+    s, chain = profile.summary, pieces(step)
+    yield from findings.steps(s)
+    yield pictures.timeline(s, step, list(zip(findings.step_names(s), profile.kinds)))
+    yield from findings.findings(s)
     yield pictures.where(step, chain)
     yield from pictures.roofs(step)
     yield f'<div class="columns">{pictures.engines(s)}{pictures.hbm(s)}</div>'

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from trnlab.profile import summary as words
 from trnlab.profile.charts import Curve, Point, bars, both, key, line_chart, roofline, stack, table, track
-from trnlab.profile.critical import KINDS, Pieces, by_kind, by_label
-from trnlab.profile.data import Ints, Step
+from trnlab.profile.critical import KINDS, Pieces, by_kind, by_label, pieces
+from trnlab.profile.data import Ints, Step, join
 from trnlab.profile.names import nice_time, short_label
 from trnlab.profile.routines import Use, uses
 from trnlab.profile.view import MOST, packed
@@ -71,13 +71,17 @@ def loss(s: Summary) -> Iterator[str]:
     )
 
 
-def timeline(s: Summary, step: Step, chain: Pieces) -> str:
-    """Every instruction, drawn by the page's scripts."""
-    header, first, second = packed(step, chain, s["script"])
+def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = ()) -> str:
+    """Every instruction, drawn by the page's scripts; of several kinds of steps one of each, side by side."""
+    if kinds:
+        step = join([kind for _, kind in kinds])
+    parts = [(name, kind.timeline.total) for name, kind in kinds]
+    header, first, second = packed(step, pieces(step), s["script"], parts)
     count = len(step.timeline)
     shown = f"All {count:,} instructions" if count <= MOST else f"The first {MOST:,} of {count:,} instructions"
+    whose = f"{len(kinds)} kinds of steps" if kinds else "a step"
     say = (
-        f"{shown} of a step, by engine and DMA queue, with what SBUF and PSUM hold beneath. Wheel or pinch zooms, "
+        f"{shown} of {whose}, by engine and DMA queue, with what SBUF and PSUM hold beneath. Wheel or pinch zooms, "
         "drag moves. Point at a bar to see what it is and what it waited for; click it to follow the chain that held "
         "it up."
     )

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
+from trnlab.profile.words import advice_text, waited
 from trnlab.units import PS_PER_S, format_bytes, format_count, format_time
 
 Summary = Mapping[str, Any]
 BAR = 24  # columns of a full bar
 NAMED = 3  # assumed figures that are called by name
+ADVICE = 3  # causes and advice that are told; the report has all
 SMALL = 0.005  # share of the critical path below which nothing is named
 CACHE = {"hit": "from the cache", "miss": "not in the cache before", "off": "no cache"}
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -110,6 +112,22 @@ def bar(share: float, width: int = BAR) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).strip()
 
 
+def _why(s: Summary) -> Iterable[tuple[str, str]]:
+    """What holds the step up, and what could make it faster."""
+    if "lost" not in s:
+        return
+    causes = [row for row in s["lost"] if row["cause"]][:ADVICE]
+    for i, row in enumerate(causes):
+        yield "" if i else "held up by", f"{row['ps'] / s['step_ps']:>4.0%}  {waited(row)}"
+    costs = [entry for entry in s["advice"] if entry["way"]][:ADVICE]
+    for i, entry in enumerate(costs):
+        yield "" if i else "could gain", f"{entry['gain']:>4.0%}  {advice_text(entry, s['script'])}: {entry['way']}"
+    dma, spill = s["dma"], s["spill"]
+    moved = f"{format_bytes(dma['bytes'])} at {dma['efficiency']:.0%} of the DMA engines' rate while they move"
+    spilled = spill["save_bytes"] + spill["reload_bytes"]
+    yield "DMA", f"{moved}; {format_bytes(spilled)} spilled and reloaded" if spilled else f"{moved}; nothing spilled"
+
+
 def _kernels(s: Summary) -> Iterable[tuple[str, str]]:
     for i, kernel in enumerate(s.get("kernels", ())):
         yield "" if i else "kernels", kernel_line(kernel)
@@ -129,6 +147,7 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     engines = sorted(s["engines"].items(), key=lambda item: -item[1]["active"])
     for i, (name, use) in enumerate(engines):
         yield "" if i else "engines active", f"{name:<7} {use['active']:>4.0%}  {bar(use['active'])}".rstrip()
+    yield from _why(s)
     yield "HBM", memory(s)
     if only_kernels(s):
         yield "leans on", leans(s)

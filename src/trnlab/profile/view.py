@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,30 +35,39 @@ Columns = Mapping[str, Ints]
 _DIFFERENCES = ("start", "time", "ref", "chain")
 
 
-def packed(step: Step, chain: Pieces, script: str) -> tuple[str, str, str]:
-    """Header as JSON, and the two parts of the columns as base64; all safe inside a script element."""
+def packed(step: Step, chain: Pieces, script: str, parts: Sequence[tuple[str, int]] = ()) -> tuple[str, str, str]:
+    """Header as JSON, and the two parts of the columns as base64; all safe inside a script element.
+
+    parts: names and lengths in picoseconds of the steps that `step` consists of, where they are several.
+    """
     unit = max(1, -(-step.timeline.total // (MOST_TICKS - 1)))
     until = _end(step)
-    tracks = [_cut(row, until) for row in rows(step.timeline, chain)]
-    shown = 1 + max((int(row.refs.max()) for row in tracks if row.lane != "calls" and len(row.refs)), default=-1)
+    tracks = [_cut(row, until) for row in (*_parts(parts), *rows(step.timeline, chain))]
+    drawn = [row.refs for row in tracks if row.lane not in ("steps", "calls") and len(row.refs)]
+    shown = 1 + max((int(refs.max()) for refs in drawn), default=-1)
     used = {name: (o, int(np.searchsorted(o.time, until, side="right"))) for name, o in step.occupancy.items()}
-    parts = (
-        {**_bars(tracks, unit), **_occupancy(step, used, unit)},
-        _instructions(step, shown),
-    )
+    columns = ({**_bars(tracks, unit), **_occupancy(step, used, unit)}, _instructions(step, shown))
     header = {
         "unit": unit,
         "total": until // unit,
         "whole": until == step.timeline.total,
         "rows": [{"lane": row.lane, "name": row.name, "count": len(row.start)} for row in tracks],
         "occupancy": [{"name": name, "capacity": o.capacity, "count": count} for name, (o, count) in used.items()],
+        "steps": [name for name, _ in parts],
         "kinds": KINDS,
         "causes": CAUSES,
         **_tables(step, script),
     }
-    described, data = zip(*(_pack(part) for part in parts))
+    described, data = zip(*(_pack(part) for part in columns))
     text = json.dumps({**header, "columns": described}, separators=(",", ":")).replace("<", "\\u003c")
     return text, data[0], data[1]
+
+
+def _parts(parts: Sequence[tuple[str, int]]) -> Iterator[Row]:
+    """A row of steps, one after the other."""
+    if parts:
+        end = np.cumsum([length for _, length in parts])
+        yield Row("steps", "steps", end - [length for _, length in parts], end, np.arange(len(parts)))
 
 
 def _pack(columns: Columns) -> tuple[list[list[Any]], str]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from trnlab import chips
 from trnlab.graph.ir import Graph, Op
+from trnlab.runtime.insight import insight, parts_of
 from trnlab.runtime.session import PRECISIONS
 from trnlab.sim import timing
 from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trnlab.runtime.device import Executable
-    from trnlab.runtime.run import Run
+    from trnlab.runtime.run import Run, StepCalls
 
 SECONDS_PER_HOUR = 3600
 MILLION = 1e6
@@ -44,6 +45,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "tokens_per_s": tokens_per_s,
         "mfu": flops / (step_s * peak),
         "hfu": executed / (step_s * peak),
+        "mbu": (read + written) / (step_s * chip.hbm.bandwidth.value),
         "model_flops_per_step": flops,
         "peak_flops": peak,
         "instructions_per_step": sum(e.program.num_instructions * count for e, count in calls),
@@ -57,8 +59,37 @@ def summarise(run: Run) -> dict[str, Any]:
         },
         "memory": _memory(max((e for e, _ in calls), key=lambda e: e.forecast.peak_bytes)),
         "cost": _cost(run.session.target, tokens_per_s),
+        "step_kinds": _step_kinds(run),
+        **insight(parts_of(calls, run.details), chip),
         "assumptions": _assumptions(calls, step_s),
     }
+
+
+def _step_kinds(run: Run) -> list[dict[str, Any]]:
+    """The steps that ran different executables, in the order of their first: what they ran, how long, and which."""
+    found: dict[StepCalls, list[int]] = {}
+    for number, pattern in enumerate(run.step_patterns, 1):
+        if pattern:
+            found.setdefault(pattern, []).append(number)
+    return [
+        {
+            "executables": [{"executable": key, "times": times} for key, times in pattern],
+            "step_time_s": sum(run.executables[key].timeline.total * n for key, n in pattern) / PS_PER_S,
+            "steps": _ranges(numbers),
+        }
+        for pattern, numbers in found.items()
+    ]
+
+
+def _ranges(numbers: list[int]) -> list[list[int]]:
+    """Ascending numbers as ranges [first, last]."""
+    found: list[list[int]] = []
+    for n in numbers:
+        if found and found[-1][1] == n - 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    return found
 
 
 def model_flops(graph: Graph) -> int:

@@ -46,9 +46,11 @@ class Run:
         self.reference_losses: list[float] = []
         self.wall_s: list[float] = []
         self.executables: dict[str, Executable] = {}
+        self.details: dict[str, dict[str, Any]] = {}  # of the executables, once the run is over
         self.calls: Counter[str] = Counter()
         self._in_step: Counter[str] = Counter()
         self._patterns: Counter[StepCalls] = Counter()
+        self.step_patterns: list[StepCalls] = []  # of each step, in their order
         self._tokens: Counter[int] = Counter()
         self._started = datetime.now(UTC)
         self._clock = self._step_clock = self._saved = time.perf_counter()
@@ -69,8 +71,9 @@ class Run:
         self.losses.append(float(loss))
         self.wall_s.append(now - self._step_clock)
         self._step_clock = now
+        self.step_patterns.append(tuple(self._in_step.items()))
         if self._in_step:
-            self._patterns[tuple(self._in_step.items())] += 1
+            self._patterns[self.step_patterns[-1]] += 1
             self._in_step.clear()
         self._tokens[tokens] += 1
         self.session.counters.steps += 1
@@ -88,10 +91,8 @@ class Run:
             about = {**executable.metadata, "cache": executable.cache, "calls": self.calls[key]}
             self._write(f"executables/{key}.json", json.dumps(about, indent=2).encode())
             self._guarded(f"timelines/{key}.trntime", partial(timeline.save, executable.timeline))
-            more = json.dumps(
-                details(executable.program, executable.timeline, executable.chip), separators=(",", ":")
-            )
-            self._write(f"details/{key}.json", more.encode())
+            self.details[key] = details(executable.program, executable.timeline, executable.chip)
+            self._write(f"details/{key}.json", json.dumps(self.details[key], separators=(",", ":")).encode())
         return self.save(status, timed=True)
 
     def save(self, status: str, *, timed: bool = False) -> dict[str, Any]:
@@ -137,11 +138,12 @@ class Run:
     def step_calls(self) -> StepCalls:
         """The executables of a typical step in the order of their first use, and how often it runs each.
 
-        Those of the whole run when no step was reported.
+        Those of the whole run when no step was reported; kernels that a script calls by themselves, once each.
         """
         if self._patterns:
             return self._patterns.most_common(1)[0][0]
-        return tuple(self.calls.items())
+        alone = all(e.is_kernel for e in self.executables.values())
+        return tuple((key, 1 if alone else count) for key, count in self.calls.items())
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What could make a step faster: each cost in turn is taken out of the program, and the program is timed again.
+
+The gain of an entry is therefore the most that work on that cost alone can bring. Gains do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.isa.base import Engine
+from trnlab.profile.lost import Line
+from trnlab.program.routine import Program, Routine
+from trnlab.sim.timing import order, whatif
+from trnlab.sim.timing.plan import Plan
+from trnlab.timeline import Timeline
+
+SMALLEST = 0.002  # gains below this share of the step are not worth a line
+LINES = 6  # source lines that are tried
+COPIES = 2
+_NAMES = {Engine.TENSOR: "TensorE", Engine.VECTOR: "VectorE", Engine.SCALAR: "ScalarE", Engine.GPSIMD: "GpSimdE"}
+_WAYS = {
+    Engine.TENSOR: "use a faster format, moving tiles of 512 columns, and fewer transposes",
+    Engine.VECTOR: "move work to an engine that waits, fuse instructions, or use formats of 16 bits",
+    Engine.SCALAR: "move copies and simple arithmetic to VectorE or GpSimdE, and fuse scale, bias and reduction into "
+    "activations",
+    Engine.GPSIMD: "move work to VectorE or ScalarE, which are faster per element",
+}
+_DMA_LATENCY = ("dma.start", "dma.start_indirect", "dma.start_ring", "dma.read_latency", "dma.completion")
+_DMA_TRIGGER = ("dma.trigger", "dma.trigger_gpsimd", "dma.trigger_ring", "dma.queue_interval")
+_FIXED = tuple(
+    f"{engine}.{name}"
+    for engine in ("tensor", "vector", "scalar", "gpsimd")
+    for name in ("min_interval", "issue", "latency", "function_issue", "function_latency")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """cost: a name for programs. about: a source line or "". what: the cost in words. way: what to do about it.
+
+    gain: picoseconds that the run would be shorter without the cost.
+    """
+
+    cost: str
+    about: str
+    what: str
+    way: str
+    gain: int
+
+
+def advice(
+    program: Program,
+    chip: Chip,
+    timeline: Timeline,
+    lines: Sequence[Line],
+    sources: Sequence[tuple[str, str]],
+    own_lines: Sequence[tuple[list[int], int]],
+) -> list[Advice]:
+    """What a run of `program`, timed as `timeline`, could gain; the most first.
+
+    lines: its source lines, the costliest first, as numbers of `sources`. own_lines: for each call the line of each
+    instruction of its routine, or the line of them all where that is not -1; as in the details of a run.
+    """
+    tried = [
+        *_engines(program, chip), *_transfers(program, chip), *_synchronisation(program, chip),
+        *_formats(program, chip), *_lines(program, chip, lines[:LINES], sources, own_lines),
+    ]  # fmt: skip
+    found = [Advice(cost, about, what, way, timeline.total - total) for cost, about, what, way, total in tried]
+    return sorted((a for a in found if a.gain > SMALLEST * timeline.total), key=lambda a: (-a.gain, a.cost))
+
+
+Tried = tuple[str, str, str, str, int]
+
+
+def _engines(program: Program, chip: Chip) -> Iterator[Tried]:
+    for engine, name in _NAMES.items():
+        total = whatif.retime(program, chip, whatif.without(_of_engine(engine), whatif.WORK))
+        yield f"{engine.name.lower()} work", "", f"all work of {name}", _WAYS[engine], total
+    total = whatif.retime_with(program, chip, dict.fromkeys(_FIXED, 0.0))
+    yield (
+        "instruction overhead", "", "what instructions take however little they do, and the way to their results",
+        "let each instruction do more: longer free dimensions, fused operations", total,
+    )  # fmt: skip
+    total = whatif.retime(program, chip, whatif.without(_everything, whatif.PORTS))
+    yield (
+        "shared ports", "", "waiting for the memory port that two engines share",
+        "give work of both engines on the same memory to one of them", total,
+    )  # fmt: skip
+    total = whatif.retime_with(program, chip, {"scalar.table_load": 0.0})
+    yield (
+        "table loads", "", "loads of ScalarE's tables of functions",
+        "order activations so that those of one table follow each other", total,
+    )  # fmt: skip
+
+
+def _transfers(program: Program, chip: Chip) -> Iterator[Tried]:
+    total = whatif.retime(program, chip, whatif.without(_moving, whatif.MOVING))
+    yield (
+        "data movement", "", "the moving of bytes by the DMA engines",
+        "keep data on chip, move them once, in a smaller format, and spread over all 16 engines", total,
+    )  # fmt: skip
+    total = whatif.retime_with(program, chip, dict.fromkeys(_DMA_LATENCY, 0.0))
+    yield (
+        "transfer latency", "", "the way of transfers to their first byte and after their last",
+        "issue loads earlier (a buffer more for what comes next), and make fewer and larger transfers", total,
+    )  # fmt: skip
+    total = whatif.retime_with(program, chip, dict.fromkeys(_DMA_TRIGGER, 0.0))
+    yield (
+        "transfer triggers", "", "the making of descriptors: engines that trigger, and queues that wait for it",
+        "make fewer and larger transfers, and spread triggers over engines that wait anyway", total,
+    )  # fmt: skip
+    total = whatif.retime_with(program, chip, {"dma.descriptor": 0.0, "dma.descriptor_bytes": float(1 << 40)})
+    yield (
+        "short descriptors", "", "the fixed cost of each row that a transfer moves",
+        "move longer contiguous rows: 512 bytes and more in HBM for each partition", total,
+    )  # fmt: skip
+    total = whatif.retime_with(program, chip, {"hbm.bandwidth": float(1 << 60)})
+    yield (
+        "HBM bandwidth", "", "the core's share of HBM's bandwidth",
+        "read each byte once: larger tiles, fused operations, smaller formats", total,
+    )  # fmt: skip
+
+
+def _synchronisation(program: Program, chip: Chip) -> Iterator[Tried]:
+    total = whatif.retime_with(program, chip, {"sync.semaphore": 0.0})
+    yield (
+        "semaphores", "", "signals from one engine to another",
+        "hand over less often: larger tiles, chains of operations on one engine", total,
+    )  # fmt: skip
+    total = whatif.retime(*_with(whatif.more_copies(program, chip, COPIES), chip))
+    yield (
+        "buffers", "", "waiting for tiles that are still in use to become free",
+        f"allocate {COPIES} buffers for tiles that are filled again and again", total,
+    )  # fmt: skip
+
+
+def _with(changed: tuple[Program, whatif.Edit], chip: Chip) -> tuple[Program, Chip, whatif.Edit]:
+    return changed[0], chip, changed[1]
+
+
+def _formats(program: Program, chip: Chip) -> Iterator[Tried]:
+    narrow = whatif.with_dtype(program, "pe.", "float32", "bfloat16")
+    if narrow.routines != program.routines:
+        yield (
+            "float32 matmuls", "", "matmuls in float32, which take several passes",
+            "multiply in bfloat16; sums stay in float32", whatif.retime(narrow, chip),
+        )  # fmt: skip
+
+
+def _lines(
+    program: Program, chip: Chip, lines: Sequence[Line], sources: Sequence[tuple[str, str]],
+    own_lines: Sequence[tuple[list[int], int]],
+) -> Iterator[Tried]:  # fmt: skip
+    count = len(program.routines)
+    for line in lines:
+        place, text = sources[line.source]
+        if not place or not line.critical:
+            continue
+        split = whatif.split_calls(program, [own == line.source for _, own in own_lines])
+        chosen: dict[int, Any] = {id(r): True for r in split.routines[count:]}
+        for call, (each, own) in zip(split.calls, own_lines):
+            if own < 0:
+                chosen[id(split.routines[call.routine])] = np.array(each) == line.source
+        total = whatif.retime(split, chip, whatif.without(_these(chosen), whatif.WORK))
+        yield "line", place, f"the instructions of `{text}`" if text else "its instructions", "", total
+
+
+def _these(chosen: dict[int, Any]) -> whatif.Choose:
+    def choose(routine: Routine, p: Plan) -> whatif.Mask:
+        return np.broadcast_to(chosen.get(id(routine), False), len(p.row_of))
+
+    return choose
+
+
+def _of_engine(engine: Engine) -> Callable[[Routine, Plan], whatif.Mask]:
+    def choose(routine: Routine, p: Plan) -> whatif.Mask:
+        rows = p.rows[p.row_of]
+        return np.asarray((rows[:, order.ENGINE] == engine) & (rows[:, order.RING] < 0))
+
+    return choose
+
+
+def _moving(routine: Routine, p: Plan) -> whatif.Mask:
+    return np.asarray(p.rows[p.row_of, order.RING] >= 0)
+
+
+def _everything(routine: Routine, p: Plan) -> whatif.Mask:
+    return np.ones(len(p.row_of), np.bool_)
