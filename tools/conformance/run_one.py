@@ -19,16 +19,16 @@ import stand_ins
 
 
 def main() -> int:
-    """script FILE ROOT | tests FILE ROOT REPORT | case FILE ROOT NAME."""
+    """script FILE ROOT [ARGUMENT...] | tests FILE ROOT REPORT | case FILE ROOT NAME."""
     mode, file, root, *rest = sys.argv[1:]
     trnlab.nki.install_imports(override=True)
-    stand_ins.install()
+    stand_ins.install(Path(root))
     warnings.simplefilter("ignore")
     np.random.seed(0)
     for folder in (Path(file).parent, Path(root) / "src", Path(root)):
         sys.path.insert(0, str(folder))
     if mode == "script":
-        sys.argv = [file]
+        sys.argv = [file, *rest]
         runpy.run_path(file, run_name="__main__")
         return 0
     if mode == "tests":
