@@ -11,8 +11,9 @@ from typing import Any
 
 from trnlab.errors import RunError
 from trnlab.files import write_atomic
-from trnlab.nki.kernel import Kernel
+from trnlab.nki.kernel import Kernel, map_objects
 from trnlab.nki.target import default_chip
+from trnlab.nki.typing import TensorType
 from trnlab.program.text import routine_text
 from trnlab.runtime import kernels
 from trnlab.sim.timing.summary import engine_use
@@ -49,7 +50,8 @@ class Benchmark:
         return Benchmark(self.kernel[grid], self.quiet)
 
     def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
-        """Time the kernel on these arguments."""
+        """Time the kernel on these arguments; `nki.typing.tensor[[rows, columns], dtype]` stands for an array."""
+        args, kwargs = map_objects(TensorType.zeros, (args, kwargs), TensorType)
         timeline = self.kernel.timeline(*args, **kwargs)
         trace, chip = self.kernel.trace(*args, **kwargs), self.kernel.chip or default_chip()
         kernels.called(trace.members, trace.tensors, trace.gang, chip, executed=False)
@@ -83,6 +85,7 @@ class Profile(Benchmark):
 
     def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
         """Time the kernel on these arguments. Raises RunError where files are in the way and may not be replaced."""
+        args, kwargs = map_objects(TensorType.zeros, (args, kwargs), TensorType)
         result = super().__call__(*args, **kwargs)
         trace = self.kernel.trace(*args, **kwargs)
         timeline = self.kernel.timeline(*args, **kwargs)

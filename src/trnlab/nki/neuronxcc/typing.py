@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from trnlab.nki.typing import mutable_tensor, tensor
+from trnlab.nki.typing import mutable_tensor, scalar, tensor
 
-__all__ = ["mutable_tensor", "tensor"]
+__all__ = ["mutable_tensor", "scalar", "tensor"]
