@@ -281,7 +281,7 @@ ReplicaGroup
 
 OURS_TOO = {
     "tensor_copy": ["dtype"],  # kernels of nki-samples still pass it
-    "jit": ["options"],
+    "jit": ["mode", "platform_target", "options"],
     "simulate": ["ranks"],
 }
 MODULES = {"nki": (nki, NKI), "nki.language": (language, LANGUAGE), "nki.isa": (isa, ISA),

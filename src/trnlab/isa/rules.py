@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from trnlab.chips.spec import Chip
+from trnlab.chips.spec import FEATURES, Chip
 from trnlab.isa.base import Engine, Instruction, Memory, Operand, OperandSpec
+from trnlab.isa.indirection import check_indirection
 
 MAX_FREE_DIMS = 4
 MAX_STEP = 1 << 15  # steps are signed 16-bit numbers of elements
@@ -38,6 +39,7 @@ def check_shared(
             _pattern_rule(instr, spec.name, op, chip)
     _shape_rule(instr, ops, attrs, chip)
     _pair_rules(instr, ops, chip)
+    check_indirection(instr, ops, attrs, engine, chip)
     if engine is Engine.TENSOR and not instr.is_dma and not chip.has("long_matmul"):
         _bank_rule(instr, ops, chip)
 
@@ -45,8 +47,8 @@ def check_shared(
 def _generation_rule(instr: Instruction, chip: Chip) -> None:
     if not instr.exists_on(chip):
         instr.refuse(
-            "this generation does not have the instruction", limit=instr.feature,
-            got=f"NeuronCore-v{chip.generation}", chip=chip,
+            f"{chip.name} does not have the instruction", chip=chip, got=f"NeuronCore-v{chip.generation}",
+            limit=f"chips with {instr.feature}: {FEATURES[instr.feature]}",
             remedy="choose a later chip, or compose it from other instructions", code="TRN414",
         )  # fmt: skip
 
@@ -109,10 +111,23 @@ def _memory_rule(instr: Instruction, spec: OperandSpec, op: Operand, engine: Eng
         allowed = allowed - {Memory.PSUM}  # GpSimd has no port to PSUM
     if op.memory not in allowed:
         names = " or ".join(sorted(m.name for m in allowed))
+        who = "DMA" if instr.is_dma else f"the {engine.name.lower()} engine"
+        verb = "write to" if spec.role == "dst" else "read from"
         instr.refuse(
-            f"operand {spec.name!r} lies in a memory that {engine.name.lower()} cannot use here", limit=names,
-            got=op.memory.name, chip=chip, remedy=f"move it to {names} first", code="TRN403",
+            f"operand {spec.name!r} lies in {op.memory.name}, which {who} cannot {verb} here", limit=names,
+            got=op.memory.name, chip=chip, remedy=_way_to(spec, op.memory, allowed), code="TRN403",
         )  # fmt: skip
+
+
+def _way_to(spec: OperandSpec, memory: Memory, allowed: frozenset[Memory]) -> str:
+    """How an operand gets into a memory that is allowed."""
+    best = Memory.SBUF if Memory.SBUF in allowed else min(allowed)
+    if spec.role == "dst":
+        then = " and copy it on from there" if memory is not best else ""
+        return f"write to a tile made with buffer=nl.{best.name.lower()}{then}"
+    if memory is Memory.HBM:
+        return "load it into an SBUF tile with dma_copy first"
+    return f"copy it to {best.name} with tensor_copy first"
 
 
 def _bank_rule(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
@@ -151,8 +166,9 @@ def _partition_rule(instr: Instruction, spec: OperandSpec, op: Operand, chip: Ch
     if op.first_partition not in starts:
         instr.refuse(
             f"operand {name!r} starts on partition {op.first_partition}",
-            limit=f"{starts} for {op.partitions} partitions", got=op.first_partition, chip=chip,
-            remedy="place the tile so that it starts on one of these", code="TRN405",
+            limit=f"partition {' or '.join(map(str, starts))} for {op.partitions} partitions", got=op.first_partition,
+            chip=chip, remedy="slice or place the tile so that it starts there, or use fewer partitions",
+            code="TRN405",
         )  # fmt: skip
 
 
@@ -187,31 +203,48 @@ def _pattern_rule(instr: Instruction, name: str, op: Operand, chip: Chip) -> Non
 
 def _shape_rule(instr: Instruction, ops: Mapping[str, Operand], attrs: Mapping[str, Any], chip: Chip) -> None:
     """Operands that use one letter agree on it, and every letter keeps its limits."""
+    sized = [
+        (spec, op, letter, size)
+        for spec, op in ((spec, ops[spec.name]) for spec in instr.operands if spec.name in ops)
+        for letter, size in zip(spec.shape, instr.size_of(spec, op, attrs))
+        if letter
+    ]
+    for spec, _, letter, size in sized:
+        _size_rule(instr, spec.name, letter, size, ops, chip)
     seen: dict[str, tuple[int, str]] = {}
-    for spec in instr.operands:
-        op = ops.get(spec.name)
-        if op is None:
-            continue
-        for letter, size in zip(spec.shape, instr.size_of(spec, op, attrs)):
-            if not letter:
-                continue
-            known = (int(letter), "the instruction") if letter.isdigit() else (size, f"{spec.name!r}")
-            expected, owner = seen.setdefault(letter, known)
-            if size != expected:
-                instr.refuse(
-                    f"operand {spec.name!r} does not match {owner} in {letter}", limit=f"{letter} = {expected}",
-                    got=f"{spec.name} [{op.partitions}, {op.free}] as [{', '.join(spec.shape)}]", chip=chip,
-                    remedy="slice or reshape the operands to agree", code="TRN409",
-                )  # fmt: skip
-            _size_rule(instr, spec.name, letter, size, ops, chip)
+    for spec, op, letter, size in sized:
+        known = (int(letter), "the instruction") if letter.isdigit() else (size, f"{spec.name!r}")
+        expected, owner = seen.setdefault(letter, known)
+        if size != expected:
+            repeat = size == 1 and letter == "P"
+            instr.refuse(
+                f"operand {spec.name!r} does not match {owner} in {_spelt(letter)}", limit=f"{letter} = {expected}",
+                got=f"{letter} = {size}: {spec.name} [{op.partitions}, {op.free}] is [{', '.join(spec.shape)}]",
+                chip=chip, code="TRN409",
+                remedy="repeat the row first, with nl.broadcast_to or a dma_copy that reads it again"
+                if repeat else "slice or reshape the operands to agree",
+            )  # fmt: skip
+
+
+_LETTERS = {
+    "P": "partitions",
+    "F": "elements per partition",
+    "K": "rows of the contraction",
+    "M": "columns of the stationary operand",
+    "N": "columns of the moving operand",
+}
+
+
+def _spelt(letter: str) -> str:
+    return f"{letter} ({_LETTERS[letter]})" if letter in _LETTERS else letter
 
 
 def _size_rule(instr: Instruction, name: str, letter: str, size: int, ops: Mapping[str, Operand], chip: Chip) -> None:
     limit = instr.largest(letter, ops, chip)
     if limit is not None and size > limit:
         instr.refuse(
-            f"{letter} of operand {name!r} is too large", limit=limit, got=size, chip=chip,
-            remedy=f"tile {letter} in pieces of at most {limit}", code="TRN406",
+            f"{_spelt(letter)} of operand {name!r} is too large", limit=limit, got=size, chip=chip,
+            remedy=f"loop over {letter} in pieces of at most {limit}", code="TRN406",
         )  # fmt: skip
     least, step = instr.least.get(letter, 0), instr.multiples.get(letter, 1)
     if size < least or size % step:

@@ -21,6 +21,7 @@ from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError, Location, TrnlabError, UsageError
 from trnlab.isa.base import Engine, Memory
+from trnlab.lang.addresses import checked
 from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.hbm import Hbm, Place
 from trnlab.lang.offsets import settled
@@ -144,18 +145,22 @@ class Recorder:
     ) -> Tensor:
         """Fresh memory, not initialised. address: (partition, byte within the partition), on chip only.
 
-        Raises ConstraintError for a shape that no tile can have.
+        Raises ConstraintError for a shape that no tile can have, and what `lang.addresses` raises.
         """
         fmt = format_of(kind)
         sizes = tuple(int(s) for s in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
         name = name or f"{region.value}{len(self._tiles) + len(self.hbm)}"
+        if address is not None and region.memory is Memory.HBM:
+            checked(address, sizes, fmt, region, self.chip, 0)
         if region is Region.shared_hbm:
             return self._shared_tensor(name, sizes, fmt)
         if region is Region.private_hbm:
             return self._hbm(name, sizes, fmt, region)
         sizes = (1, 1) if sizes == (1,) else sizes
         self._check_tile(sizes, region)
-        partition, start = address if address is not None else (0, None)
+        partition, start = 0, None
+        if address is not None:
+            partition, start = checked(address, sizes, fmt, region, self.chip, self.builder.sbuf_limit)
         whole = self.builder.unplaced(sizes, chip_format(fmt), region.memory, name=name, first_partition=partition)
         storage = Storage(self, whole, region, sizes, fmt)
         self._tiles.append((storage, start, user_line()))

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from trnlab import checks
@@ -14,6 +18,8 @@ from trnlab.lang.tensor import Region, Tensor
 from trnlab.nki.lint import ERROR, lint_function
 from trnlab.program.routine import Routine
 from trnlab.sim.checks import Finding, Returned, Scene, check_routine
+
+_OURS = str(Path(checks.__file__).parent) + "/"
 
 
 def findings(
@@ -49,6 +55,39 @@ def refused(function: Callable[..., Any], chip: Chip) -> tuple[Finding, ...]:
     if function.__module__ and function.__module__.startswith("trnlab."):
         return ()
     return tuple(Finding("lint", f.error()) for f in lint_function(function, chip) if f.severity == ERROR)
+
+
+@contextmanager
+def explained(function: Callable[..., Any], chip: Chip) -> Iterator[None]:
+    """Within the block, Python's complaint about a name or an argument becomes what `lint` says about that place.
+
+    Raises LintError from the TypeError or AttributeError, or that itself where lint has nothing to say.
+    """
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        places = [place for place in map(_place, _frames(error)) if place]
+        for finding in lint_function(function, chip) if places else ():
+            file, first, last = places[-1]
+            if finding.severity == ERROR and finding.file == file and first <= finding.line <= last:
+                raise finding.error() from error
+        raise
+
+
+def _frames(error: BaseException) -> Iterator[TracebackType]:
+    frame = error.__traceback__
+    while frame is not None:
+        yield frame
+        frame = frame.tb_next
+
+
+def _place(frame: TracebackType) -> tuple[str, int, int] | None:
+    """File, first and last line of what the user's frame was doing; None for a frame of ours."""
+    code = frame.tb_frame.f_code
+    if code.co_filename.startswith(_OURS):
+        return None
+    first, last, *_ = next(itertools.islice(code.co_positions(), frame.tb_lasti // 2, None))
+    return code.co_filename, first or frame.tb_lineno, last or frame.tb_lineno
 
 
 def explicit(recorder: Recorder) -> frozenset[int]:

@@ -24,7 +24,7 @@ from trnlab.isa.meeting import Place
 from trnlab.lang.hbm import Hbm
 from trnlab.lang.recorder import Recorder, recording
 from trnlab.lang.tensor import Tensor
-from trnlab.nki import checking
+from trnlab.nki import checking, typing
 from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
 from trnlab.nki.company import Company
 from trnlab.nki.frameworks import LAUNCHERS, LEFT, TAKERS
@@ -206,6 +206,7 @@ class Kernel:
                              remedy="call it with the arguments of its definition") from None  # fmt: skip
         bound.apply_defaults()
         structure = {name: _map_arrays(value) for name, value in bound.arguments.items()}
+        typing.check(self.function, {n: a.data.shape for n, a in structure.items() if isinstance(a, HostArray)})
         return structure, [a for value in structure.values() for a in _found(value, HostArray)]
 
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
@@ -290,7 +291,8 @@ class Kernel:
     def _run_function(self, inputs: dict[str, Any]) -> Any:
         signature = inspect.signature(self.function)
         bound = inspect.BoundArguments(signature, inputs)  # type: ignore[arg-type]
-        return self.function(*bound.args, **bound.kwargs)
+        with checking.explained(self.function, self.chip or default_chip()):
+            return self.function(*bound.args, **bound.kwargs)
 
     def _result(self, recorder: Recorder, tensor: Tensor) -> Result:
         for number, known in zip(recorder.numbers, recorder.hbm):
