@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 
 from trnlab.errors import UsageError
 from trnlab.isa import REGISTRY
 from trnlab.isa.documentation import page, signature
+from trnlab.nki import examples, isa
 
 
 def main(args: argparse.Namespace) -> int:
@@ -15,11 +17,31 @@ def main(args: argparse.Namespace) -> int:
     if args.name is None:
         instructions = sorted(REGISTRY.values(), key=lambda instr: instr.opcode)
         print("\n".join(f"{instr.opcode:3}  {signature(instr)}" for instr in instructions))
-        return 0
-    if args.name not in REGISTRY:
+        print("\n".join(f"  -  {name}()" for name in examples.QUERIES))
+    elif args.name in examples.QUERIES:
+        print(_query(args.name))
+    elif args.name in REGISTRY:
+        print(_page(args.name))
+    else:
+        known = ", ".join(sorted({*REGISTRY, *examples.QUERIES}))
         raise UsageError(
-            f"unknown instruction {args.name!r}", code="TRN125", limit=", ".join(sorted(REGISTRY)),
-            remedy="choose one of these",
-        )  # fmt: skip
-    print(page(REGISTRY[args.name]), end="")
+            f"unknown instruction {args.name!r}", code="TRN125", limit=known, remedy="choose one of these"
+        )
     return 0
+
+
+def _page(name: str) -> str:
+    """The page that the instruction makes of itself, with its call in NKI and the predicted time of its example."""
+    instr = REGISTRY[name]
+    body, last = page(instr).rstrip("\n").rsplit("\n\n", 1)
+    title, rest = body.split("\n\n", 1)
+    call = examples.signature(name)
+    lines = [f"- {line}" for line in examples.times(instr)]
+    timed = ["\n".join(["## Time of the example, predicted", "", *lines])] if lines else []
+    return "\n\n".join([title, *([f"    {call}"] if call else []), rest, *timed, last])
+
+
+def _query(name: str) -> str:
+    """A function of nki.isa that asks and does nothing."""
+    says = inspect.cleandoc(getattr(isa, name).__doc__ or "")
+    return f"# {name}\n\n    nki.isa.{name}()\n\n{says}\n\n## Example\n\n    {examples.QUERIES[name]}"

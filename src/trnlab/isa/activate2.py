@@ -80,6 +80,11 @@ class Activate2(Instruction):
     )
     cost_kinds = ("scalar.activate2", "scalar.activate2_reduce")
     source = "nki.isa.activate2; trainium3_arch.rst:225-232"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.bfloat16)
+        # relu(2 x - 1)
+        nisa.activate2(dst=y, op=nl.relu, data=x, imm0=2.0, imm1=1.0, op0=nl.multiply, op1=nl.subtract)
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the accumulators are read."""

@@ -69,6 +69,10 @@ class Activation(Instruction):
     )
     cost_kinds: ClassVar[tuple[str, ...]] = ("scalar.activation", "scalar.activation_reduce")
     source = "nki.isa.activation; trainium_inferentia2_arch.rst:421-502"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.bfloat16)
+        nisa.activation(dst=y, op=nl.exp, data=x, scale=0.125)  # exp(x / 8)
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the accumulators are read."""

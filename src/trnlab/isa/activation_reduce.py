@@ -26,3 +26,9 @@ class ActivationReduce(Activation):
     limits = (*Activation.limits[:-1], "reduce_op is add; reduce_cmd is reset_reduce")
     cost_kinds = ("scalar.activation_reduce",)
     source = "nki.isa.activation_reduce; trainium_inferentia2_arch.rst:421-502"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.bfloat16)
+        total = nl.ndarray((128, 1), nl.float32)
+        # softmax: exp and its sum
+        nisa.activation_reduce(dst=y, op=nl.exp, data=x, reduce_op=nl.add, reduce_res=total)
+    """

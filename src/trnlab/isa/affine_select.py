@@ -35,6 +35,11 @@ class AffineSelect(Instruction):
         "on_false is a number",
     )
     source = "nki.isa.affine_select"
+    example = """
+        scores = nl.ones((128, 128), nl.float32)
+        nisa.affine_select(dst=scores, pattern=[[-1, 128]], channel_multiplier=1, on_true_tile=scores,
+                           on_false_value=-1e30, cmp_op=nl.greater_equal)  # causal: keep where p - f >= 0
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The pattern covers dst and the condition is a comparison."""

@@ -29,6 +29,13 @@ class AllGather(Collective):
         "dst has as many elements as src, times the ranks",
     )
     source = "nki.collectives.all_gather"
+    example = """
+        x = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        y = nl.ndarray((256, 512), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=x, src=nl.ones((128, 512), nl.float32))
+        ncc.all_gather([x], [y], ncc.ReplicaGroup([[0, 1]]), collective_dim=0)
+    """
+    example_on = (1, 2)
 
     def sizes_fit(self, dst: int, src: int, ranks: int) -> bool:
         """dst is for all ranks."""

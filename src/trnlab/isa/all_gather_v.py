@@ -32,6 +32,15 @@ class AllGatherV(Variable):
         LAYOUT,
     )
     source = "nki.collectives.all_gather_v"
+    example = """
+        x = nl.ndarray((32,), nl.float32, buffer=nl.shared_hbm)
+        y = nl.ndarray((32,), nl.float32, buffer=nl.shared_hbm)
+        counts = nl.ndarray((3, 4), nl.uint32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=x.reshape((1, 32)), src=nl.ones((1, 32), nl.float32))
+        nisa.dma_copy(dst=counts, src=nl.ones((3, 4), nl.uint32))
+        ncc.all_gather_v([x], [y], ncc.ReplicaGroup([[0, 1, 2, 3]]), counts)
+    """
+    example_on = (2, 4)
 
     def column(self, target: int) -> int:
         """One piece for all."""

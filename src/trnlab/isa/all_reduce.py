@@ -20,6 +20,13 @@ class AllReduce(Reduction):
     cost_kinds = ("collective.all_reduce",)
     limits = ("op is add, min or max", SAME_GROUPS, SAME_MEMORY, "dst has as many elements as src")
     source = "nki.collectives.all_reduce"
+    example = """
+        x = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        y = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=x, src=nl.ones((128, 512), nl.float32))
+        ncc.all_reduce([x], [y], ncc.ReplicaGroup([[0, 1]]), op=nl.add)
+    """
+    example_on = (1, 2)
 
     def combine(self, mine: int, sources: list[Array], arrays: Arrays, attrs: Mapping[str, Any]) -> Array:
         """All of them, reduced."""

@@ -23,6 +23,13 @@ class AllToAll(Collective):
     cost_kinds = ("collective.all_to_all",)
     limits = (SAME_GROUPS, "dst and src lie in HBM", "dst has as many elements as src, a multiple of the ranks")
     source = "nki.collectives.all_to_all"
+    example = """
+        x = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        y = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=x, src=nl.ones((128, 512), nl.float32))
+        ncc.all_to_all([x], [y], ncc.ReplicaGroup([[0, 1]]), collective_dim=0)
+    """
+    example_on = (1, 2)
 
     def sizes_fit(self, dst: int, src: int, ranks: int) -> bool:
         """Equal, and divisible."""

@@ -22,3 +22,11 @@ class AllToAllV(Variable):
     cost_kinds = ("collective.all_to_all_v",)
     limits = (SAME_GROUPS, "dst and src lie in HBM", LAYOUT)
     source = "nki.collectives.all_to_all_v"
+    example = """
+        x = nl.ndarray((32,), nl.float32, buffer=nl.shared_hbm)
+        y = nl.ndarray((32,), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=x.reshape((1, 32)), src=nl.ones((1, 32), nl.float32))
+        counts = nl.ones((1, 6), nl.uint32)  # for each rank: how many elements, from where on, and how many came
+        ncc.all_to_all_v([x], [y], ncc.ReplicaGroup([[0, 1]]), counts)
+    """
+    example_on = (1, 2)

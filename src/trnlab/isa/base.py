@@ -195,6 +195,8 @@ class Instruction:
     operands: ClassVar[tuple[OperandSpec, ...]]  # destinations first
     attrs: ClassVar[Mapping[str, Any]] = {}  # attribute name -> default
     source: ClassVar[str] = ""
+    example: ClassVar[str] = ""  # lines of a kernel, with nl, nisa and ncc (nki.collectives) at hand
+    example_on: ClassVar[tuple[int, int]] = (1, 1)  # cores of a rank, and ranks, that they are for
     engine_features: ClassVar[Mapping[Engine, str]] = {}  # engine -> what `chip.has` must say yes to
     sizes: ClassVar[Mapping[str, int]] = {}  # letter of a shape -> largest value
     least: ClassVar[Mapping[str, int]] = {}  # letter of a shape -> smallest value

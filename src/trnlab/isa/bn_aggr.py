@@ -25,6 +25,12 @@ class BnAggr(Instruction):
     operands = (OperandSpec("dst", "dst", shape=("P", "2")), OperandSpec("data", "src"))
     multiples: ClassVar[Mapping[str, int]] = {"F": 3}
     source = "nki.isa.bn_aggr"
+    example = """
+        x, stats = nl.ones((128, 512), nl.float32), nl.ndarray((128, 6), nl.float32)
+        both = nl.ndarray((128, 2), nl.float32)
+        nisa.bn_stats(dst=stats, data=x)
+        nisa.bn_aggr(dst=both, data=stats)  # mean and variance
+    """
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Parts weighed by their counts."""

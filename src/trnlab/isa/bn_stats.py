@@ -25,6 +25,10 @@ class BnStats(Instruction):
     operands = (OperandSpec("dst", "dst", shape=("P", "6")), OperandSpec("data", "src"))
     sizes: ClassVar[Mapping[str, int]] = {"F": 512}
     source = "nki.isa.bn_stats"
+    example = """
+        x, stats = nl.ones((128, 512), nl.float32), nl.ndarray((128, 6), nl.float32)
+        nisa.bn_stats(dst=stats, data=x)
+    """
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Sums, then sums of squared distances from the mean."""

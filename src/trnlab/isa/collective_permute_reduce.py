@@ -30,6 +30,13 @@ class CollectivePermuteReduce(CollectivePermute):
     cost_kinds = ("collective.collective_permute_reduce",)
     limits = (f"op is {', '.join(REDUCTIONS)}", PAIRS, SAME_MEMORY, "dst, src0 and src1 have as many elements")
     source = "nki.collectives.collective_permute_implicit_reduce"
+    example = """
+        x = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        y = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=x, src=nl.ones((128, 512), nl.float32))
+        ncc.collective_permute_implicit_reduce([[x]], [[x]], [[y]], ncc.ReplicaGroup([[0, 1]]), op=nl.add)
+    """
+    example_on = (1, 2)
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The operator is one of three."""

@@ -13,6 +13,7 @@ from trnlab.isa.meeting import Meeting, Place
 
 CORES = (0, 1)
 ALONE = (0,)
+DATA = frozenset({Memory.HBM, Memory.SBUF})  # shared HBM, says nki.isa; nki-library also names tiles of each core
 
 
 @register
@@ -27,11 +28,17 @@ class CoreBarrier(Meeting):
     opcode = 38
     engines = (Engine.GPSIMD, Engine.VECTOR, Engine.SCALAR, Engine.TENSOR, Engine.SYNC)
     feature = "logical_cores"
-    operands = (OperandSpec("data", "dst", frozenset({Memory.HBM}), rw=True, shape=("", ""), dtypes=MOVABLE),)
+    operands = (OperandSpec("data", "dst", DATA, rw=True, shape=("", ""), dtypes=MOVABLE),)
     attrs: ClassVar[Mapping[str, Any]] = {"cores": CORES}
     cost_kinds = ("sequencer.barrier",)
     limits = ("cores is (0, 1), or (0,) in a kernel that runs on one core, where it waits for nobody",)
     source = "nki.isa.core_barrier"
+    example = """
+        both = nl.ndarray((2, 128, 512), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=both[nl.program_id(0)], src=nl.ones((128, 512), nl.float32))
+        nisa.core_barrier(data=both, cores=(0, 1))  # from here on each core sees what the other wrote
+    """
+    example_on = (2, 1)
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Both cores of the pair, or the only core there is."""

@@ -57,6 +57,11 @@ class DmaCompute(Instruction):
         "with index: gpsimd, indirect is src or dst, one source; the table is in HBM, the tile in SBUF has I rows",
     )
     source = "nki.isa.dma_compute; trainium3_arch.rst:270 (half the rate of a copy)"
+    example = """
+        x, y = (nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm) for _ in range(2))
+        nisa.dma_copy(dst=x, src=nl.ones((128, 512), nl.float32))
+        nisa.dma_compute(dst=y, srcs=[x, x], reduce_op=nl.add)
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """What is added to."""

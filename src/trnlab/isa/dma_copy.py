@@ -65,6 +65,10 @@ class DmaCopy(Instruction):
         "priority is 0..3 on chips with dma_priority",
     )
     source = "nki.isa.dma_copy; nki-dma-overview.rst; nki-dge.rst:45-149 (descriptor generation)"
+    example = """
+        x, out = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=x)
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Rows that are not picked, or left out, stay."""

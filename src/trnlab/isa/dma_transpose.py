@@ -60,6 +60,10 @@ class DmaTranspose(Instruction):
         "oob_mode is error or skip; priority is 0..3 on chips with dma_priority",
     )
     source = "nki.isa.dma_transpose; trainium2_arch.rst:278-340 (rates); nki-dge.rst:145-149"
+    example = """
+        x, turned = nl.ones((128, 64), nl.bfloat16), nl.ndarray((64, 128), nl.bfloat16)
+        nisa.dma_transpose(dst=turned, src=x)
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Only where rows may be left out."""

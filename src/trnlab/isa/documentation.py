@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from inspect import cleandoc
 
+from trnlab import chips
+from trnlab.chips.spec import FEATURES, Chip
 from trnlab.isa.base import ANY_DTYPE, MOVABLE, Instruction, OperandSpec
 from trnlab.isa.costs import COST_CLASSES
 
 
 def page(instr: Instruction) -> str:
-    """Signature, prose, operands, attributes, limits, engines and cost, and the source, as Markdown."""
+    """Signature, prose, operands, attributes, limits, engines and cost, generations, an example, and the source, as
+    Markdown."""
     sections = [
         f"# {instr.name}",
         f"    {signature(instr)}",
@@ -20,6 +24,8 @@ def page(instr: Instruction) -> str:
         _list("Attributes", [f"{name} = {value!r}" for name, value in sorted(instr.attrs.items())]),
         _list("Limits", rule_lines(instr)),
         _list("Engines and cost", _engines(instr)),
+        _list("Generations", generations(instr)),
+        _example(instr),
         f"Opcode {instr.opcode}. Source: {instr.source}.",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -76,6 +82,32 @@ def _engines(instr: Instruction) -> list[str]:
         need = instr.engine_features.get(engine)
         lines.append(engine.name.lower() + (f", on chips with {need}" if need else ""))
     return [*lines, *(f"`{kind}`: {rule}" for kind, rule in cost_classes(instr).items())]
+
+
+def generations(instr: Instruction) -> list[str]:
+    """What each chip makes of the instruction: the engines that have it, and what its rules depend on."""
+    text = " ".join([*rule_lines(instr), *_engines(instr)])
+    features = [name for name in FEATURES if re.search(rf"\b{name}\b", text)]
+    return [f"{name}: {_on(instr, chips.get(name), features)}" for name in chips.NAMES]
+
+
+def _on(instr: Instruction, chip: Chip, features: list[str]) -> str:
+    if not instr.exists_on(chip):
+        return "not there"
+    engines = ", ".join(engine.name.lower() for engine in instr.engines_on(chip))
+    has = [name if chip.has(name) else f"no {name}" for name in features]
+    return "; ".join([engines, *has])
+
+
+def _example(instr: Instruction) -> str:
+    """The lines of a kernel, and on what to launch it where one core is not enough."""
+    if not instr.example:
+        return ""
+    cores, ranks = instr.example_on
+    launch = f"kernel[{cores}]" if cores > 1 else "kernel"
+    on = f" (launched as `nki.simulate({launch}, ranks={ranks})`)" if ranks > 1 else ""
+    on = f" (launched as `{launch}`)" if cores > 1 == ranks else on
+    return f"## Example{on}\n\n" + textwrap.indent(cleandoc(instr.example), "    ")
 
 
 def cost_classes(instr: Instruction) -> dict[str, str]:

@@ -39,6 +39,10 @@ class Dropout(Instruction):
         "W is the words of the engine's generator (isa.random_streams)",
     )
     source = "nki.isa.dropout; the stream and the seed argument are ours"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.float32)
+        nisa.dropout(dst=y, data=x, prob=0.1)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """A probability."""

@@ -56,6 +56,11 @@ class Exponential(Instruction):
         "reduce_cmd is idle, reduce, reset_reduce or load_reduce, the last with reduce_init (isa.accumulators)",
     )
     source = "nki.isa.exponential; trainium3_arch.rst:179 (four times the rate of ScalarE)"
+    example = """
+        x, largest = nl.ones((128, 512), nl.float32), nl.ones((128, 1), nl.float32)
+        y = nl.ndarray((128, 512), nl.bfloat16)
+        nisa.exponential(dst=y, src=x, max_value=largest)  # exp(x - largest)
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the accumulators are read."""

@@ -26,6 +26,10 @@ class Iota(Instruction):
     attrs: ClassVar[Mapping[str, Any]] = {"pattern": (), "offset": 0, "channel_multiplier": 0}
     limits = ("pattern has one to four dimensions and covers dst; offset, multiplier and steps are 32-bit",)
     source = "nki.isa.iota"
+    example = """
+        place = nl.ndarray((128, 512), nl.int32)
+        nisa.iota(dst=place, pattern=[[1, 512]], channel_multiplier=512)  # 512 p + f
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The pattern covers dst."""

@@ -44,6 +44,11 @@ class LocalGather(Instruction):
         "D is num_valid_indices * num_elem_per_idx",
     )
     source = "nki.isa.local_gather; nki/test/test_nki_isa_local_gather.py (units of the indices)"
+    example = """
+        table, index = nl.ones((128, 64), nl.float32), nl.zeros((128, 4), nl.uint16)
+        taken = nl.ndarray((128, 64), nl.float32)
+        nisa.local_gather(dst=taken, src_buffer=table, index=index)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Counts are possible and fill dst."""

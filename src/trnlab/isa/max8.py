@@ -29,6 +29,10 @@ class Max8(Instruction):
     least: ClassVar[Mapping[str, int]] = {"F": SHORTEST}
     limits = ("src has at most two free dimensions",)
     source = "nki.isa.max8"
+    example = """
+        x, best = nl.ones((128, 512), nl.float32), nl.ndarray((128, 8), nl.float32)
+        nisa.max8(dst=best, src=x)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Few dimensions."""

@@ -28,6 +28,10 @@ class Memset(Instruction):
         "packed formats can only be filled with 0",
     )
     source = "nki.isa.memset"
+    example = """
+        x = nl.ndarray((128, 512), nl.bfloat16)
+        nisa.memset(dst=x, value=0.0)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The value is one that dst can hold."""

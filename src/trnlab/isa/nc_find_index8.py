@@ -32,6 +32,12 @@ class NcFindIndex8(Instruction):
     least: ClassVar[Mapping[str, int]] = {"F": SHORTEST}
     limits = ("data and vals have at most two free dimensions",)
     source = "nki.isa.nc_find_index8; release-notes/components/nki.rst:75 (equal values)"
+    example = """
+        x, best = nl.ones((128, 512), nl.float32), nl.ndarray((128, 8), nl.float32)
+        where = nl.ndarray((128, 8), nl.uint32)
+        nisa.max8(dst=best, src=x)
+        nisa.nc_find_index8(dst=where, data=x, vals=best)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Few dimensions."""

@@ -37,6 +37,12 @@ class NcMatchReplace8(Instruction):
     least: ClassVar[Mapping[str, int]] = {"F": SHORTEST}
     limits = ("data and vals have at most two free dimensions", "imm is a number")
     source = "nki.isa.nc_match_replace8"
+    example = """
+        x, best = nl.ones((128, 512), nl.float32), nl.ndarray((128, 8), nl.float32)
+        rest = nl.ndarray((128, 512), nl.float32)
+        nisa.max8(dst=best, src=x)
+        nisa.nc_match_replace8(dst=rest, data=x, vals=best, imm=-1e30)  # x without its eight largest
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Few dimensions, and a number."""

@@ -73,6 +73,11 @@ class NcMatmul(Instruction):
     )
     cost_kinds = ("pe.matmul", "pe.matmul_onezero", "pe.transpose")
     source = "nki.isa.nc_matmul; trainium_inferentia2_arch.rst:134-298; trainium2_arch.rst:76-121, 197-204 (modes)"
+    example = """
+        weights, x = nl.ones((128, 64), nl.bfloat16), nl.ones((128, 512), nl.bfloat16)
+        sums = nl.ndarray((64, 512), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=sums, stationary=weights, moving=x)  # weights.T @ x
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Only an accumulating matmul reads dst."""

@@ -63,6 +63,11 @@ class NcMatmulMx(Instruction):
         "tile_position and tile_size take rows of the array only, and K fits them; no index with tiles",
     )
     source = "nki.isa.nc_matmul_mx; trainium3_arch.rst:75-118; nki/deep-dives/mxfp-matmul.rst:99-129"
+    example = """
+        x, scale = nl.zeros((128, 128), nl.float8_e4m3fn_x4), nl.zeros((128, 128), nl.uint8)
+        sums = nl.ndarray((128, 128), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul_mx(dst=sums, stationary=x, moving=x, stationary_scale=scale, moving_scale=scale)
+    """
 
     def implied(self, ops: Mapping[str, Operand]) -> Mapping[str, Any]:
         """The formats of the packed operands."""

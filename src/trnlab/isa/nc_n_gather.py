@@ -30,6 +30,11 @@ class NcNGather(Instruction):
     )
     same_dtype = ("dst", "data")
     source = "nki.isa.nc_n_gather"
+    example = """
+        table, index = nl.ones((128, 64), nl.float32), nl.zeros((128, 32), nl.uint32)
+        taken = nl.ndarray((128, 32), nl.float32)
+        nisa.nc_n_gather(dst=taken, data=table, indices=index)
+    """
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """One row after the other. Raises IndexError for an index that leaves the row."""

@@ -38,6 +38,10 @@ class NcStreamShuffle(Instruction):
         "dst and src start where a tile of the larger height, rounded up to quadrants, may start",
     )
     source = "nki.isa.nc_stream_shuffle"
+    example = """
+        x, y = nl.ones((32, 512), nl.float32), nl.ndarray((32, 512), nl.float32)
+        nisa.nc_stream_shuffle(dst=y, src=x, shuffle_mask=[0] * 32)  # the first partition to all
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Only where some partitions stay as they are."""

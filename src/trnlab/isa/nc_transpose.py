@@ -37,6 +37,11 @@ class NcTranspose(Instruction):
         "on vector: at most 32 by 32",
     )
     source = "nki.isa.nc_transpose; trainium2_arch.rst:197-204 (transpose mode)"
+    example = """
+        x = nl.ones((128, 64), nl.float32)
+        turned = nl.ndarray((64, 128), nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=x)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The limits of the engine that was chosen."""

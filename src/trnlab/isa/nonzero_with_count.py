@@ -35,6 +35,10 @@ class NonzeroWithCount(Instruction):
     attrs: ClassVar[Mapping[str, Any]] = {"index_offset": 0, "padding_val": -1}
     limits = ("D is F + 1", "index_offset and padding_val are 32-bit")
     source = "nki.isa.nonzero_with_count"
+    example = """
+        x, where = nl.ones((128, 512), nl.int32), nl.ndarray((128, 513), nl.int32)
+        nisa.nonzero_with_count(dst=where, src=x)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """dst has room for the count, numbers have 32 bits."""

@@ -52,6 +52,11 @@ class QuantizeMx(Instruction):
         "dst_format is the format of dst",
     )
     source = "nki.isa.quantize_mx; nki/deep-dives/mxfp-matmul.rst:99-129, 228; trainium3_arch.rst:172 (rate)"
+    example = """
+        x, packed = nl.ones((128, 512), nl.bfloat16), nl.ndarray((128, 128), nl.float8_e4m3fn_x4)
+        scale = nl.ndarray((128, 128), nl.uint8)
+        nisa.quantize_mx(dst=packed, src=x, dst_scale=scale)
+    """
 
     def implied(self, ops: Mapping[str, Operand]) -> Mapping[str, Any]:
         """The format of dst."""

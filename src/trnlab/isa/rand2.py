@@ -50,6 +50,10 @@ class Rand2(Instruction):
     attrs: ClassVar[Mapping[str, Any]] = {"seed": 0}
     limits = ("min is below max", "W is the words of the engine's generator (isa.random_streams)")
     source = "nki.isa.rand2; the seed argument is ours"
+    example = """
+        x = nl.ndarray((128, 512), nl.float32)
+        nisa.rand2(dst=x, min=-1.0, max=1.0)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """A range, and a state of this engine."""

@@ -28,6 +28,11 @@ class RandGetState(Instruction):
     )
     limits = ("W is the words of the engine's generator (isa.random_streams)",)
     source = "nki.isa.rand_get_state; trainium3_arch.rst:208"
+    example = """
+        state = nl.ones((128, 6), nl.uint32)
+        nisa.rand_set_state(src_seeds=state)
+        nisa.rand_get_state(dst=state)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The state is of this engine."""

@@ -62,6 +62,13 @@ class RangeSelect(Instruction):
         "reduce_cmd is idle, reduce or reset_reduce (isa.accumulators)",
     )
     source = "nki.isa.range_select"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.float32)
+        largest = nl.ndarray((128, 1), nl.float32)
+        low, high = nl.zeros((128, 1), nl.float32), nl.full((128, 1), 256.0, nl.float32)
+        nisa.range_select(dst=y, on_true_tile=x, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=low, bound1=high,
+                          reduce_res=largest, reduce_op=nl.maximum)  # columns low to high, the rest very negative
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the accumulators are read."""

@@ -21,6 +21,10 @@ class Reciprocal(Instruction):
     engines = (Engine.VECTOR,)
     operands = (OperandSpec("dst", "dst"), OperandSpec("data", "src"))
     source = "nki.isa.reciprocal"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.float32)
+        nisa.reciprocal(dst=y, data=x)
+    """
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The correctly rounded quotient; an infinity of the same sign for zero."""

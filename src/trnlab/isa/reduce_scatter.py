@@ -20,6 +20,13 @@ class ReduceScatter(Reduction):
     cost_kinds = ("collective.reduce_scatter",)
     limits = ("op is add, min or max", SAME_GROUPS, SAME_MEMORY, "src has as many elements as dst, times the ranks")
     source = "nki.collectives.reduce_scatter"
+    example = """
+        x = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
+        y = nl.ndarray((64, 512), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=x, src=nl.ones((128, 512), nl.float32))
+        ncc.reduce_scatter([x], [y], ncc.ReplicaGroup([[0, 1]]), collective_dim=0, op=nl.add)
+    """
+    example_on = (1, 2)
 
     def sizes_fit(self, dst: int, src: int, ranks: int) -> bool:
         """src is for all ranks."""

@@ -27,6 +27,9 @@ class RegisterAlloc(Instruction):
     cost_kinds = COST
     limits = ("x is an integer that dst can hold, or left out",)
     source = "nki.isa.register_alloc"
+    example = """
+        count = nisa.register_alloc(4)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """x is a value of dst."""

@@ -23,6 +23,10 @@ class RegisterLoad(Instruction):
     cost_kinds = COST
     limits = ("integers are loaded into integer registers, float32 into float32 ones",)
     source = "nki.isa.register_load"
+    example = """
+        x, count = nl.ones((1, 1), nl.int32), nisa.register_alloc()
+        nisa.register_load(dst=count, src=x)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """No arithmetic on the way."""

@@ -28,6 +28,10 @@ class RegisterMove(Instruction):
     cost_kinds = COST
     limits = ("a number as src is one that dst can hold",)
     source = "nki.isa.register_move"
+    example = """
+        count = nisa.register_alloc(0)
+        nisa.register_move(dst=count, src=4)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """A number is a value of dst."""

@@ -23,6 +23,10 @@ class RegisterStore(Instruction):
     cost_kinds = COST
     limits = ("integer registers are stored as integers, float32 ones as float32",)
     source = "nki.isa.register_store"
+    example = """
+        x, count = nl.ndarray((1, 1), nl.int32), nisa.register_alloc(4)
+        nisa.register_store(dst=x, src=count)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """No arithmetic on the way."""

@@ -30,6 +30,10 @@ class Rng(Instruction):
     attrs: ClassVar[Mapping[str, Any]] = {"seed": 0}
     limits = ("W is the words of the engine's generator (isa.random_streams)",)
     source = "nki.isa.rng; the stream and the seed argument are ours"
+    example = """
+        bits = nl.ndarray((128, 512), nl.uint32)
+        nisa.rng(dst=bits)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The state is of this engine."""

@@ -35,6 +35,11 @@ class ScalarTensorTensor(Instruction):
     not_both_psum = ("data", "operand1")
     limits = ("op0 and op1 are arithmetic operators of VectorE with two operands",)
     source = "nki.isa.scalar_tensor_tensor"
+    example = """
+        x, row, y = nl.ones((128, 512), nl.float32), nl.ones((128, 1), nl.float32), nl.ones((128, 512), nl.float32)
+        # y += x * row
+        nisa.scalar_tensor_tensor(dst=y, data=x, op0=nl.multiply, operand0=row, op1=nl.add, operand1=y)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Both operators are arithmetic and binary."""

@@ -62,6 +62,11 @@ class SelectReduce(Instruction):
     not_both_psum = ("predicate", "on_true")
     limits = ("reduce_op is max; reduce_cmd is idle, reduce or reset_reduce (isa.accumulators)",)
     source = "nki.isa.select_reduce"
+    example = """
+        keep, x = nl.ones((128, 512), nl.uint8), nl.ones((128, 512), nl.float32)
+        y = nl.ndarray((128, 512), nl.float32)
+        nisa.select_reduce(dst=y, predicate=keep, on_true=x, on_false=-1e30)
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the accumulators are read."""

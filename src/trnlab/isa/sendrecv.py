@@ -45,6 +45,12 @@ class Sendrecv(Meeting):
         "dma_engine is dma or gpsimd_dma; the latter on gpsimd, at most 256 elements per partition",
     )
     source = "nki.isa.sendrecv"
+    example = """
+        mine, theirs = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.float32)
+        other = 1 - nl.program_id(0)
+        nisa.sendrecv(src=mine, dst=theirs, send_to_rank=other, recv_from_rank=other, pipe_id=0)
+    """
+    example_on = (2, 1)
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Ranks, pipe and DMA engine exist."""

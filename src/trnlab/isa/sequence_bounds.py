@@ -31,6 +31,10 @@ class SequenceBounds(Instruction):
     )
     limits = ("B is 2 F",)
     source = "nki.isa.sequence_bounds; nki/test/test_nki_isa_sequence_bounds.py"
+    example = """
+        segments, bounds = nl.ones((1, 512), nl.float32), nl.ndarray((1, 2, 512), nl.float32)
+        nisa.sequence_bounds(dst=bounds, segment_ids=segments)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """dst holds two numbers per id."""

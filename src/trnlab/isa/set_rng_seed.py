@@ -31,6 +31,11 @@ class SetRngSeed(Instruction):
     )
     limits = ("W is the words of the engine's generator (isa.random_streams)",)
     source = "nki.isa.set_rng_seed; the stream is ours"
+    example = """
+        seed, bits = nl.ones((1, 1), nl.uint32), nl.ndarray((128, 512), nl.uint32)
+        nisa.set_rng_seed(src_seeds=seed)
+        nisa.rng(dst=bits)  # the same bits for the same seed
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The state is of this engine."""

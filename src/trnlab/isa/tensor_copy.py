@@ -27,6 +27,10 @@ class TensorCopy(Instruction):
     indirect = ("dst", "src")
     limits = ("packed formats are copied as they are, not cast",)
     source = "nki.isa.tensor_copy; trainium2_arch.rst:222-239 (fast modes)"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.bfloat16)
+        nisa.tensor_copy(dst=y, src=x)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Packed words stay what they are."""

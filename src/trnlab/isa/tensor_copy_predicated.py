@@ -37,6 +37,10 @@ class TensorCopyPredicated(Instruction):
     not_both_psum = ("src", "predicate")
     limits = ("a number as src is whole when dst holds integers",)
     source = "nki.isa.tensor_copy_predicated"
+    example = """
+        keep, x, y = nl.ones((128, 512), nl.uint8), nl.ones((128, 512), nl.float32), nl.zeros((128, 512), nl.float32)
+        nisa.tensor_copy_predicated(dst=y, src=x, predicate=keep)  # y = x where keep
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """A number must exist in dst's format."""

@@ -30,6 +30,10 @@ class TensorPartitionReduce(Instruction):
     attrs: ClassVar[Mapping[str, Any]] = {"op": "add"}
     limits = ("op is add, average, max (or maximum), bitwise_or or bitwise_and, these two on integers of one format",)
     source = "nki.isa.tensor_partition_reduce"
+    example = """
+        x, total = nl.ones((128, 512), nl.float32), nl.ndarray((1, 512), nl.float32)
+        nisa.tensor_partition_reduce(dst=total, op=nl.add, data=x)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The operator is one of five."""

@@ -37,6 +37,10 @@ class TensorReduce(Instruction):
         "O is the product of the dimensions that remain",
     )
     source = "nki.isa.tensor_reduce"
+    example = """
+        x, largest = nl.ones((128, 512), nl.float32), nl.ndarray((128, 1), nl.float32)
+        nisa.tensor_reduce(dst=largest, op=nl.maximum, data=x, axis=1)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The operator can reduce, and what is left fits dst."""

@@ -44,6 +44,12 @@ class TensorScalar(Instruction):
         "on gpsimd: rsqrt, alone or with add or multiply",
     )
     source = "nki.isa.tensor_scalar; nki.api.shared.rst (operators); trainium2_arch.rst:222-239 (fast modes)"
+    example = """
+        x, mean = nl.ones((128, 512), nl.float32), nl.ones((128, 1), nl.float32)
+        y = nl.ndarray((128, 512), nl.float32)
+        # (x - mean) / 2
+        nisa.tensor_scalar(dst=y, data=x, op0=nl.subtract, operand0=mean, op1=nl.multiply, operand1=0.5)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Operators, operands and engine go together."""

@@ -59,6 +59,10 @@ class TensorScalarCumulative(Instruction):
         "reduce_cmd is reduce, reset_reduce or load_reduce, which needs imm1 (isa.accumulators)",
     )
     source = "nki.isa.tensor_scalar_cumulative"
+    example = """
+        x, sums = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.float32)
+        nisa.tensor_scalar_cumulative(dst=sums, src=x, op0=nl.multiply, op1=nl.add, imm0=1.0, imm1=0.0)  # running sum
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the accumulators are read."""

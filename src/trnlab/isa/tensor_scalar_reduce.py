@@ -56,6 +56,11 @@ class TensorScalarReduce(Instruction):
         "reduce_cmd is reduce, reset_reduce or load_reduce, the last with reduce_init (isa.accumulators)",
     )
     source = "nki.isa.tensor_scalar_reduce"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ndarray((128, 512), nl.float32)
+        total = nl.ndarray((128, 1), nl.float32)
+        nisa.tensor_scalar_reduce(dst=y, data=x, op0=nl.multiply, operand0=0.5, reduce_op=nl.add, reduce_res=total)
+    """
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
         """Whether the accumulators are read."""

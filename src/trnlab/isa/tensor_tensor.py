@@ -37,6 +37,11 @@ class TensorTensor(Instruction):
         "arithmetic on two 32-bit integer tiles: gpsimd, or exact=False",
     )
     source = "nki.isa.tensor_tensor; nki.api.shared.rst (operators); trainium2_arch.rst:222-239 (fast modes)"
+    example = """
+        x, y = nl.ones((128, 512), nl.float32), nl.ones((128, 512), nl.float32)
+        total = nl.ndarray((128, 512), nl.float32)
+        nisa.tensor_tensor(dst=total, data1=x, data2=y, op=nl.add)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Operator, formats and engine go together."""

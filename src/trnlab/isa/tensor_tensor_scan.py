@@ -36,6 +36,11 @@ class TensorTensorScan(Instruction):
     not_both_psum = ("data0", "data1")
     limits = ("op0 and op1 are arithmetic operators of VectorE with two operands",)
     source = "nki.isa.tensor_tensor_scan; that the carry is not rounded is assumed"
+    example = """
+        decay, x = nl.ones((128, 512), nl.float32), nl.ones((128, 512), nl.float32)
+        state = nl.ndarray((128, 512), nl.float32)
+        nisa.tensor_tensor_scan(dst=state, data0=decay, data1=x, initial=0.0, op0=nl.multiply, op1=nl.add)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """Both operators are arithmetic and binary."""

@@ -39,6 +39,11 @@ class Topk(Instruction):
     multiples: ClassVar[Mapping[str, int]] = {"P": CORE}
     limits = ("8 <= n < 65536, K <= n, and F holds ceil(n / 16) columns",)
     source = "nki.isa.topk; the snake of the results from the kernels of aws-neuron/nki-library that use it"
+    example = """
+        x, best = nl.ones((128, 512), nl.bfloat16), nl.ndarray((128, 16), nl.bfloat16)
+        where = nl.ndarray((128, 16), nl.uint32)
+        nisa.topk(val_dst=best, idx_dst=where, src=x, n=16)
+    """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """n is possible, and src and the results fit to it."""
