@@ -113,3 +113,20 @@ def test_a_register_is_loaded_from_any_partition() -> None:
 
     x = np.arange(32, dtype=np.int32).reshape(8, 4)
     np.testing.assert_array_equal(kernel(x)[0], [x[c + 1, c] for c in range(4)])
+
+
+def test_a_tensor_is_true_as_an_argument_that_is_there() -> None:
+    """Kernels write `if bias:` for `if bias is not None:`; the compiler takes it so, and so does this."""
+
+    @nki.jit
+    def kernel(x: Any, bias: Any = None) -> Any:
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        tile = _loaded(x)
+        if bias:
+            nisa.tensor_tensor(dst=tile, data1=tile, data2=_loaded(bias), op=nl.add)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    x = _normal(128, 16)
+    np.testing.assert_array_equal(kernel(x), x)
+    np.testing.assert_array_equal(kernel(x, x), x + x)

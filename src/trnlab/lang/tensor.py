@@ -190,12 +190,13 @@ class Tensor:
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        refuse(
-            "a tensor is neither true nor false: what it holds is known when the kernel runs, not while it is built",
-            limit="conditions on shapes, formats and Python values", got=self, code="TRN411",
-            remedy="compare with None where that is meant; choose elements with nl.where, or load a register and "
-            "loop on that",
-        )  # fmt: skip
+        """Always: kernels ask so whether an argument is there. What it holds is known only when the kernel runs."""
+        return True
+
+    @property
+    def base_tensor(self) -> Self:
+        """All of the memory that it is a view of, in its own format. No documented name; nki-library asks for it."""
+        return type(self)(self.storage, self.storage.shape, row_major(self.storage.shape), name=self.name)
 
     # -- views --------------------------------------------------------------------------------------------------
     def _like(
