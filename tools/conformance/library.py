@@ -119,12 +119,12 @@ def judge(line: dict[str, Any]) -> tuple[str, str]:
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing:
         return "refused", f"needs {missing.group(1)}"
-    ours = re.findall(r"(TRN\d{3}: [^\n]*)((?:\n  [^\n]*)*)", text)
+    ours = re.search(r"(TRN\d{3}: [^\n]*)((?:\n(?:E  )?  [^\n]*)*)", text[text.find("\nE ") :])
     if ours:
-        what, rest = ours[0]
+        what, rest = ours.groups()
         place = re.search(r"at\s+\S*?([\w.]+:\d+)", rest)
-        detail = "; ".join(part.strip() for part in rest.split("\n") if re.match(r"\s*(limit|got)", part))
-        reason = f"{what} [{detail[:160]}]{'  at ' + place.group(1) if place else ''}"
+        details = "; ".join(" ".join(part) for part in re.findall(r"(limit|got)\s+([^\n]*)", rest))
+        reason = f"{what} [{details[:160]}]{'  at ' + place.group(1) if place else ''}"
         return ("refused" if what.startswith(NOT_SIMULATED) else "failed"), reason
     return "failed", last_line(text)
 
