@@ -50,6 +50,7 @@ class Gang:
     target: str
     members: tuple[Member, ...]
     events: tuple[Event, ...] = field(default=())
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what the simulators remember
 
     @property
     def num_instructions(self) -> int:

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from trnlab import checks
 from trnlab.chips.spec import Chip
 from trnlab.isa.meeting import Meeting, Place
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import store
 from trnlab.program.gang import Event, Gang, attributes, meeting
 from trnlab.program.routine import COL
+from trnlab.sim.checks.cores import Watch
 from trnlab.sim.functional.machine import Frame, Machine, RunOptions
 from trnlab.sim.functional.meaning import as_read, operand_array
 
@@ -38,6 +40,7 @@ class GangRun:
             tensors = memories[member.place.rank]
             self.frames.append(machine.begin(member.routine, [tensors[t] for t in member.tensors]))
         self.at = [0] * len(gang.members)
+        self.watch = None if checks.level("race") == "off" else Watch(gang, memories)
 
     def run(self) -> None:
         """Everything, from start to end. Raises what `Machine.call` raises."""
@@ -49,6 +52,15 @@ class GangRun:
             self._advance(m, len(member.routine))
 
     def _advance(self, m: int, last: int) -> None:
+        for at in self.watch.stops(m, self.at[m], last) if self.watch is not None else ():
+            assert self.watch is not None
+            self._execute(m, at)
+            saved = self.watch.before(m, at)
+            self._execute(m, at + 1)
+            self.watch.after(m, at, saved)
+        self._execute(m, last)
+
+    def _execute(self, m: int, last: int) -> None:
         self.machines[m].advance(self.frames[m], self.at[m], last)
         self.at[m] = last
 
@@ -58,6 +70,8 @@ class GangRun:
         meet([(p, self.frames[m], at) for p, m, at in zip(places, event.members, event.at)])
         for m, at in zip(event.members, event.at):
             self.at[m] = at + 1
+            if self.watch is not None:
+                self.watch.passed(m, at)
 
 
 def meet(sides: Sequence[tuple[Place, Frame, int]]) -> None:
