@@ -33,14 +33,12 @@ def new(
     return current().tensor(shape or like.shape, dtype or like.format, region)
 
 
-def filled(shape: Any, value: float, dtype: Any, region: Region = Region.sbuf) -> Tensor:
+def filled(shape: Any, value: float, dtype: Any, region: Region = Region.sbuf, name: str = "") -> Tensor:
     """A tile that holds one value everywhere; in HBM, a constant array."""
+    tensor = current().tensor(shape, dtype, region, name=name)
     if region.memory is Memory.HBM:
-        fmt = format_of(dtype)
-        tensor = current().tensor(shape, fmt, region)
-        current().arrays[len(current().hbm) - 1] = np.full(tensor.shape, value, fmt.dtype)
+        current().contain(tensor, np.full(tensor.shape, value, tensor.format.dtype))
         return tensor
-    tensor = current().tensor(shape, dtype, region)
     fill(tensor, value)
     return tensor
 
@@ -251,12 +249,15 @@ def softmax(x: Tensor, axis: Any = -1, dtype: Any = None) -> Tensor:
     return binary("multiply", exp, inverse, dtype or x.format)  # type: ignore[no-any-return]
 
 
-def rms_norm(x: Tensor, w: Tensor, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None) -> Tensor:
-    """x / sqrt(sum(x^2) / n + epsilon) * w."""
-    total = reduction("add", function("square", x, FLOAT32), axis, FLOAT32, True)
+def rms_norm(
+    x: Tensor, w: Tensor, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None, compute_dtype: Any = None
+) -> Tensor:
+    """x / sqrt(sum(x^2) / n + epsilon) * w; compute_dtype: of what lies between, float32 if left out."""
+    between = format_of(compute_dtype) if compute_dtype is not None else FLOAT32
+    total = reduction("add", function("square", x, between), axis, between, True)
     shifted = new(total)
     ins.tensor_scalar(shifted, total, "multiply", 1.0 / n, op1="add", operand1=epsilon)
-    scaled = binary("multiply", x, function("rsqrt", shifted), FLOAT32)
+    scaled = binary("multiply", x, function("rsqrt", shifted), between)
     return binary("multiply", scaled, broadcast_to(w, scaled.shape), dtype or x.format)  # type: ignore[no-any-return]
 
 

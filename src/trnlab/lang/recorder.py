@@ -169,8 +169,13 @@ class Recorder:
     def constant(self, array: np.ndarray[Any, Any], kind: Any, name: str = "constant") -> Tensor:
         """An HBM tensor with known contents."""
         tensor = self._hbm(name, array.shape, format_of(kind), Region.shared_hbm)
-        self.arrays[len(self.hbm) - 1] = np.ascontiguousarray(array)
+        self.contain(tensor, array)
         return tensor
+
+    def contain(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
+        """Let an HBM tensor hold an array when the kernel starts."""
+        position = next(i for i, known in enumerate(self.hbm) if known.storage is tensor.storage)
+        self.arrays[position] = np.ascontiguousarray(array)
 
     def once(self, key: Any, make: Any) -> Any:
         """make() the first time, the same object later: constants that many operations share."""

@@ -132,7 +132,10 @@ def tensor_copy(
 
 
 def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> NkiInstruction:
-    """dst = value."""
+    """dst = value; a whole number where dst holds whole numbers."""
+    if isinstance(value, float) and dst.format.dtype.kind in "iu" and not str(dst.format).endswith("_x4"):
+        refuse("memset of integers takes a whole number", limit=f"an int, as dst is {dst.format}", got=value,
+               remedy=f"pass value={int(value) if value == value // 1 else 0}", code="TRN411")  # fmt: skip
     return _issue("memset", name, on=engine, dst=dst, value=value)
 
 

@@ -133,7 +133,7 @@ def ones(shape: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTenso
 
 def full(shape: Any, fill_value: Any, dtype: Any, buffer: Any = sbuf, name: str = "") -> NkiTensor:
     """A tensor of one value."""
-    return compose.filled(shape, fill_value, dtype, _region(buffer))
+    return compose.filled(shape, fill_value, dtype, _region(buffer), name)
 
 
 def zeros_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
@@ -289,7 +289,17 @@ tanh, sigmoid, relu, softplus, mish = (_unary(n) for n in ("tanh", "sigmoid", "r
 gelu, gelu_dx, gelu_apprx_tanh = (_unary(n) for n in ("gelu", "gelu_dx", "gelu_apprx_tanh"))
 gelu_apprx_sigmoid, gelu_apprx_sigmoid_dx = _unary("gelu_apprx_sigmoid"), _unary("gelu_apprx_sigmoid_dx")
 silu, silu_dx, erf, erf_dx = (_unary(n) for n in ("silu", "silu_dx", "erf", "erf_dx"))
-arctan, sign, rsqrt = (_unary(n) for n in ("arctan", "sign", "rsqrt"))
+arctan, sign = _unary("arctan"), _unary("sign")
+
+
+def rsqrt(x: NkiTensor, dtype: Any = None) -> NkiTensor:
+    """1 / sqrt(x) of each element of a tile in SBUF, on GpSimd, which is slower and more precise than ScalarE."""
+    if x.buffer is not sbuf:
+        refuse("nl.rsqrt takes a tile in SBUF", limit="SBUF", got=repr(x), code="TRN403",
+               remedy="copy it to SBUF, or use nisa.activation with op=nl.rsqrt")  # fmt: skip
+    out = compose.new(x, dtype=dtype)
+    ins.tensor_scalar(out, x, "rsqrt", 0.0)
+    return out
 
 
 def divide(x: Any, y: Any, dtype: Any = None) -> Any:
@@ -408,7 +418,7 @@ def rms_norm(
     x: NkiTensor, w: NkiTensor, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None, compute_dtype: Any = None
 ) -> NkiTensor:
     """x / sqrt(mean(x^2) + epsilon) * w."""
-    return compose.rms_norm(x, w, axis, n, epsilon, dtype)
+    return compose.rms_norm(x, w, axis, n, epsilon, dtype, compute_dtype)
 
 
 def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
@@ -450,7 +460,9 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None) -> NkiTensor:
-    """Per partition, elements of data by flat index."""
+    """Per partition, elements of data by flat index. axis: 0, there is no other once data are flat."""
+    if axis != 0:
+        refuse("gather_flattened has one axis", limit=0, got=axis, remedy="leave axis out", code="TRN411")
     out = compose.new(data, indices.shape, dtype)
     ins.emit("nc_n_gather", dst=out, data=data, indices=indices)
     return out
