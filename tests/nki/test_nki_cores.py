@@ -183,7 +183,7 @@ def test_without_a_second_core_nobody_answers(kernel):
 def test_a_launch_is_one_core_or_two(grid):
     with pytest.raises(UsageError) as caught:
         halves[grid]
-    assert caught.value.code == "TRN120"
+    assert caught.value.code == "TRN114"
 
 
 def test_a_chip_without_logical_cores_runs_one():

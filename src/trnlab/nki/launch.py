@@ -50,7 +50,7 @@ class Launch:
         """Raises UsageError where the chip has no such logical core."""
         if len(self.cores) > 1 and not chip.has("logical_cores"):
             raise UsageError(
-                f"{chip.name} cannot run a kernel on {len(self.cores)} cores", code="TRN120", limit=1,
+                f"{chip.name} cannot run a kernel on {len(self.cores)} cores", code="TRN114", limit=1,
                 got=len(self.cores), chip=chip.name, remedy="launch it as kernel[1](...), or choose trn2 or later",
             )  # fmt: skip
 
@@ -63,7 +63,7 @@ def one_per_core(grid: Any) -> Launch:
     sizes = tuple(int(g) for g in (grid if isinstance(grid, tuple) else (grid,)))
     if len(sizes) != 1 or not 1 <= sizes[0] <= CORES:
         raise UsageError(
-            "the launch grid is the number of cores of a logical core", code="TRN120", limit="kernel[1] or kernel[2]",
+            "the launch grid is the number of cores of a logical core", code="TRN114", limit="kernel[1] or kernel[2]",
             got=f"kernel{list(sizes)}", remedy="loop over tiles within the kernel; nl.program_id(0) tells the core",
         )  # fmt: skip
     return Launch(sizes, tuple(((core,),) for core in range(sizes[0])))
@@ -76,7 +76,7 @@ def programs(grid: Any) -> Launch:
     count = prod(g.cores for g in dims if isinstance(g, Spread))
     if count > CORES or any(int(g) % g.cores for g in dims if isinstance(g, Spread)):
         raise UsageError(
-            "programs cannot be spread so", code="TRN120", limit=f"nl.nc(1) or nl.nc({CORES}), in equal parts",
+            "programs cannot be spread so", code="TRN114", limit=f"nl.nc(1) or nl.nc({CORES}), in equal parts",
             got=f"{count} cores for a grid of {list(sizes)}", remedy="use nl.nc(2) on one axis of an even size",
         )  # fmt: skip
     cores: list[list[tuple[int, ...]]] = [[] for _ in range(count)]

@@ -39,7 +39,7 @@ class RankedKernel:
 
     def __init__(self, kernel: Kernel, ranks: int) -> None:
         if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-            raise UsageError("a number of ranks", code="TRN120", limit="1 or more", got=ranks, remedy="ranks=2")
+            raise UsageError("a number of ranks", code="TRN115", limit="1 or more", got=ranks, remedy="ranks=2")
         self.kernel, self.ranks = kernel, ranks
 
     def __getitem__(self, grid: Any) -> RankedKernel:
@@ -80,7 +80,7 @@ class RankedKernel:
         for value in (*args, *kwargs.values()):
             if isinstance(value, PerRank) and len(value) != self.ranks:
                 raise UsageError(
-                    "per_rank has one value for each rank", code="TRN121", limit=f"{self.ranks} values",
+                    "per_rank has one value for each rank", code="TRN115", limit=f"{self.ranks} values",
                     got=len(value), remedy="pass as many values as ranks",
                 )  # fmt: skip
         return [
