@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 ENGINES, LANES, RINGS = 5, 16, 5 * 16
 GAPS = 8  # a power of two
 HELD = 16  # intervals of a port that are remembered; a power of two
-DMA = 5
+DMA, NOBODY = 5, 7
 NEVER = -(1 << 60)
 TENSOR, VECTOR, SCALAR = 0, 1, 2
 
@@ -76,11 +76,12 @@ class Clocks:
         self.port = np.full((PORTS_COUNT, 2, HELD, 3), NEVER, np.int64)  # port, side: from, to, instruction
         self.port_count = np.zeros((PORTS_COUNT, 2), np.int64)
         self.issued = np.full((RINGS, 2), NEVER, np.int64)  # last descriptors of a queue: when, whose
-        self.ring = np.full((2, RINGS, LANES), NEVER, np.int64)  # last byte of a queue on each lane, whose
+        self.ring = np.full((RINGS, LANES), NEVER, np.int64)  # last byte of a queue on each lane
         self.lane = np.full((2, LANES), base, np.int64)  # last byte of each lane, whose
-        self.ring[LAST] = self.lane[LAST] = -1
+        self.lane[LAST] = -1
         self.gap = np.full((GAPS, 3, LANES), NEVER, np.int64)  # from, to, transfer that ends where the gap begins
-        self.gaps = np.array([0, NEVER], np.int64)  # how many so far (the last GAPS are kept), and the latest end
+        self.gaps = np.full((GAPS + 1, 2), NEVER, np.int64)  # of each set of gaps: the latest end, and the longest
+        self.gaps[GAPS, 0] = 0  # how many sets so far; the last GAPS are kept
 
 
 def slots(count: int) -> Ints:
@@ -136,7 +137,7 @@ def run(
         engine = rows[r, ENGINE]
         is_dma = rows[r, RING] >= 0
         who = DMA if is_dma else engine
-        t, by = engine_state[engine, FREE], engine_state[engine, LAST]
+        t, by = engine_state[engine, FREE], engine_state[engine, LAST] << 3
         why = START if by < 0 else ISSUE
         for k in range(first_use[i], first_use[i + 1]):
             use = uses[k]
@@ -145,13 +146,13 @@ def run(
                 if flags & READ or is_dma or slot[s, WRITER] & 7 != who:
                     ready = slot[s, WROTE] + semaphore
                     if ready > t or (ready == t and flags & READ):
-                        t, by = ready, slot[s, WRITER] >> 3
+                        t, by = ready, slot[s, WRITER]
                         why = RAW if flags & READ else WAW
                 if flags & WRITE:
                     column = READ_AT if is_dma or slot[s, READER] & 7 != who else READ_BEFORE
                     ready = slot[s, column] + semaphore
                     if ready > t:
-                        t, by, why = ready, slot[s, column + 1] >> 3, WAR
+                        t, by, why = ready, slot[s, column + 1], WAR
         index = base + i
         if is_dma:
             finish = t + rows[r, BUSY]
@@ -167,7 +168,7 @@ def run(
                 idle = t > engine_state[TENSOR, FREE]
                 free, user = _parts_free(rows[r, PARTS], part)
                 if free > t:
-                    t, by, why = free, user, PART
+                    t, by, why = free, user << 3, PART
                 extra = rows[r, EXPOSED] if idle else 0
                 if parameters[WINDOW]:
                     extra += _paced(t, busy + extra, parameters, window) - busy - extra
@@ -180,12 +181,12 @@ def run(
                 ports = _ports(rows[r, PORTS], first_use[i], first_use[i + 1], uses)
                 free, user = _port_free(ports, engine, t, busy, parameters[IN_ORDER], port, port_count)
                 if free > t:
-                    t, by, why = free, user, PORT
+                    t, by, why = free, user << 3, PORT
                 _hold_ports(ports, engine, t, busy, index, port, port_count)
             engine_state[engine, FREE], engine_state[engine, LAST] = t + occupied, index
             end[i], begin[i], held[i] = t + occupied, t, -1
             finish = t + busy + rows[r, LATENCY]
-        start[i], done[i], blocker[i], cause[i] = t, finish, by, why
+        start[i], done[i], blocker[i], cause[i] = t, finish, by >> 3, why
         mark = index * 8 + who
         for k in range(first_use[i], first_use[i + 1]):
             use = uses[k]
@@ -310,97 +311,108 @@ def _transfer(
     """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
     queue, share, stagger = row[RING], row[SHARE], row[STAGGER]
     low, high = row[FIRST_LANE], row[FIRST_LANE] + row[NUM_LANES]
-    made, by = ready, np.int64(-1)
+    made, by, before = ready, np.int64(-1), issued[queue, 1]
     if issued[queue, 0] + parameters[INTERVAL] > made:
-        made, by = issued[queue, 0] + parameters[INTERVAL], issued[queue, 1]
+        made, by = issued[queue, 0] + parameters[INTERVAL], before
     issued[queue, 0], issued[queue, 1] = made, index
-    if gaps[1] >= made + share and parameters[IN_ORDER] == 0:
-        return _backfill(row, made, by, index, ring, lane, gap, gaps)
+    fits = False
+    for g in range(GAPS):
+        fits |= (gaps[g, 0] >= made + share) & (gaps[g, 1] >= share)
+    if fits and parameters[IN_ORDER] == 0:
+        return _backfill(row, made, by, before, index, ring, lane, gap, gaps)
     first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), low, False
-    g = gaps[0] & (GAPS - 1)
+    at = made
     for n in range(low, high):
-        at = max(made + (n - low) * stagger, ring[FREE, queue, n], lane[FREE, n])
-        gap[g, 0, n], gap[g, 1, n], gap[g, 2, n] = lane[FREE, n], at, lane[LAST, n]
-        opened |= at > lane[FREE, n]
-        first = min(first, at)
-        if at > last:
-            last, final = at, n
-    blocked = _held(made + (final - low) * stagger, by, queue, final, ring, lane)
-    for n in range(low, high):
-        until = gap[g, 1, n] + share
-        ring[FREE, queue, n] = lane[FREE, n] = until
-        ring[LAST, queue, n] = lane[LAST, n] = index
+        begin = max(at, lane[FREE, n])
+        opened |= begin > lane[FREE, n]
+        first = min(first, begin)
+        if begin > last:
+            last, final = begin, n
+        at += stagger
+    if lane[FREE, final] > made + (final - low) * stagger:
+        by = lane[LAST, final]
     if opened:
-        for n in range(low):
-            gap[g, 0, n] = gap[g, 1, n] = NEVER
-        for n in range(high, LANES):
-            gap[g, 0, n] = gap[g, 1, n] = NEVER
-        gaps[0] += 1
-        gaps[1] = max(gaps[1], last)
-    return first, last + share, blocked
+        _remember(low, high, made, stagger, lane, gap, gaps, last)
+    at = made
+    for n in range(low, high):
+        until = max(at, lane[FREE, n]) + share
+        ring[queue, n] = lane[FREE, n] = until
+        lane[LAST, n] = index
+        at += stagger
+    return first, last + share, by
 
 
 @njit(cache=True, inline="always")
-def _held(earliest: int, by: int, queue: int, n: int, ring: Ints, lane: Ints) -> int:
-    """What a transfer waited for on lane n: descriptors, its queue, or the lane."""
-    if ring[FREE, queue, n] > earliest:
-        earliest, by = ring[FREE, queue, n], ring[LAST, queue, n]
-    return lane[LAST, n] if lane[FREE, n] > earliest else by
+def _remember(low: int, high: int, made: int, stagger: int, lane: Ints, gap: Ints, gaps: Ints, last: int) -> None:
+    """Note on which lanes a transfer from `made` on leaves a gap behind."""
+    g = gaps[GAPS, 0] & (GAPS - 1)
+    longest = np.int64(0)
+    for n in range(LANES):
+        at = max(made + (n - low) * stagger, lane[FREE, n])
+        used = (n >= low) & (n < high)
+        gap[g, 0, n] = lane[FREE, n] if used else NEVER
+        gap[g, 1, n] = at if used else NEVER
+        gap[g, 2, n] = lane[LAST, n]
+        longest = max(longest, at - lane[FREE, n]) if used else longest
+    gaps[g, 0], gaps[g, 1] = last, longest
+    gaps[GAPS, 0] += 1
 
 
 @njit(cache=True)
-def _backfill(row: Ints, made: int, by: int, index: int, ring: Ints, lane: Ints, gap: Ints, gaps: Ints) -> Any:
-    """As `_transfer`, where some lane may have an idle gap that is long enough."""
-    queue, share = row[RING], row[SHARE]
-    low = row[FIRST_LANE]
+def _backfill(
+    row: Ints, made: int, by: int, before: int, index: int, ring: Ints, lane: Ints, gap: Ints, gaps: Ints
+) -> Any:
+    """As `_transfer`, where some lane may have an idle gap that is long enough; before: the queue's last transfer."""
+    queue, share, low = row[RING], row[SHARE], row[FIRST_LANE]
     first, last, blocked = np.int64(1) << 62, np.int64(NEVER), np.int64(-1)
-    kept, g = gaps[0], gaps[0] & (GAPS - 1)
-    opened = False
+    newest = gaps[GAPS, 0]
+    oldest = newest - GAPS + 1 if newest >= GAPS else np.int64(0)
+    fresh, opened, filled = newest & (GAPS - 1), False, np.int64(0)
     for n in range(low, low + row[NUM_LANES]):
-        earliest, before = made + (n - low) * row[STAGGER], by
-        if ring[FREE, queue, n] > earliest:
-            earliest, before = ring[FREE, queue, n], ring[LAST, queue, n]
-        fits = _fitting(gap, n, kept, earliest, share)
-        if fits >= 0:
-            at, previous = _fill(gap, fits, n, earliest, share, index)
-        else:
+        earliest, cause = made + (n - low) * row[STAGGER], by
+        if ring[queue, n] > earliest:
+            earliest, cause = ring[queue, n], before
+        at = np.int64(-1)
+        for k in range(oldest, newest):
+            g = k & (GAPS - 1)
+            if gaps[g, 0] >= earliest + share and gaps[g, 1] >= share:
+                since, until = gap[g, 0, n], gap[g, 1, n]
+                if max(earliest, since) + share <= until:
+                    at, previous = max(earliest, since), gap[g, 2, n]
+                    if at - since > until - at - share:  # keep the longer rest
+                        gap[g, 1, n] = at
+                    else:
+                        gap[g, 0, n], gap[g, 2, n] = at + share, index
+                    filled |= np.int64(1) << g
+                    break
+        if at < 0:
             free, previous = lane[FREE, n], lane[LAST, n]
             at = max(earliest, free)
             if at > free:
                 if not opened:  # the oldest gaps are forgotten
                     opened = True
-                    gap[g, 0, :] = gap[g, 1, :] = NEVER
-                    gaps[0] += 1
-                gap[g, 0, n], gap[g, 1, n], gap[g, 2, n] = free, at, previous
-                gaps[1] = max(gaps[1], at)
+                    gap[fresh, 0, :] = gap[fresh, 1, :] = NEVER
+                gap[fresh, 0, n], gap[fresh, 1, n], gap[fresh, 2, n] = free, at, previous
             lane[FREE, n], lane[LAST, n] = at + share, index
         if at > earliest:
-            before = previous
-        ring[FREE, queue, n], ring[LAST, queue, n] = at + share, index
+            cause = previous
+        ring[queue, n] = at + share
         first = min(first, at)
         if at + share > last:
-            last, blocked = at + share, before
+            last, blocked = at + share, cause
+    if opened:
+        gaps[GAPS, 0] += 1
+        filled |= np.int64(1) << fresh
+    for g in range(GAPS):
+        if filled >> g & 1:
+            _measure(g, gap, gaps)
     return first, last, blocked
 
 
-@njit(cache=True)
-def _fitting(gap: Ints, n: int, count: int, earliest: int, share: int) -> int:
-    """The first gap of lane n that has room for `share` from `earliest` on, or -1."""
-    fits = -1
-    for k in range(count - 1, max(count - GAPS, 0) - 1, -1):  # newest first
-        g = k & (GAPS - 1)
-        if gap[g, 1, n] >= earliest + share and max(earliest, gap[g, 0, n]) + share <= gap[g, 1, n]:
-            fits = g
-    return fits
-
-
-@njit(cache=True)
-def _fill(gap: Ints, g: int, n: int, earliest: int, share: int, index: int) -> Any:
-    """Take `share` of a gap and keep the longer rest; returns when, and the transfer that was in the way."""
-    since, until, previous = gap[g, 0, n], gap[g, 1, n], gap[g, 2, n]
-    at = max(earliest, since)
-    if at - since > until - at - share:
-        gap[g, 1, n] = at
-    else:
-        gap[g, 0, n], gap[g, 2, n] = at + share, index
-    return at, previous
+@njit(cache=True, inline="always")
+def _measure(g: int, gap: Ints, gaps: Ints) -> None:
+    """The latest end and the longest of a set of gaps."""
+    latest, longest = np.int64(NEVER), np.int64(0)
+    for n in range(LANES):
+        latest, longest = max(latest, gap[g, 1, n]), max(longest, gap[g, 1, n] - gap[g, 0, n])
+    gaps[g, 0], gaps[g, 1] = latest, longest

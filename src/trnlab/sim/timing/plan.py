@@ -7,7 +7,7 @@ A plan is made once per routine and chip and kept with the routine, so that call
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,11 @@ class Plan:
     scratch: tuple[int, ...]  # scratch buffers
     keys: tuple[_Key, ...]  # of the rows
     visit: Array  # in which order the instructions are taken; empty: as they are written
+
+    @cached_property
+    def engine(self) -> Array:
+        """The engine of each instruction."""
+        return self.rows[:, order.ENGINE].astype(np.int8)[self.row_of]
 
 
 def plan(routine: Routine, chip: Chip) -> Plan:

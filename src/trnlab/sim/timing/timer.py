@@ -156,11 +156,12 @@ def _parameters(chip: Chip, window_phase: int | None, in_order: bool) -> order.I
 def _timeline(program: Program, chip: Chip, plans: list[Plan], out: Columns, startup: int) -> Timeline:
     last = int(out.done.max()) if len(out.done) else startup
     base = np.cumsum([0, *(len(p.ops) for p in plans)])
+    numbered = [p.row_of + np.int32(first) for p, first in zip(plans, base)]
     calls, engines, ops, first = [], [], [], 0
     for call, routine in program:
         calls.append(CallInfo(call.label or routine.name, routine.name, first, len(routine), _place(call.loc)))
-        engines.append(plans[call.routine].rows[plans[call.routine].row_of, order.ENGINE].astype(np.int8))
-        ops.append(plans[call.routine].row_of + np.int32(base[call.routine]))
+        engines.append(plans[call.routine].engine)
+        ops.append(numbered[call.routine])
         first += len(routine)
     return Timeline(
         name=program.name,
