@@ -23,11 +23,11 @@ VARIABLE = "TRNLAB_CHECKS"
 LEVELS = ("error", "warn", "off")
 
 CHECKS: Mapping[str, str] = {  # name -> level where nobody says otherwise
-    "uninitialised-read": "warn",
+    "uninitialised-read": "error",
     "unwritten-output": "warn",
-    "overlap": "warn",
-    "accumulation": "warn",
-    "race": "warn",
+    "overlap": "error",
+    "accumulation": "error",
+    "race": "error",
     "lint": "warn",
 }
 

@@ -65,23 +65,26 @@ class About:
         return kind, where.file if where else "", where.line if where else i, self.buffer(operand).name
 
     # -- findings -----------------------------------------------------------------------------------------------
-    def missing(self, operand: int, gaps: Gaps) -> Finding:
-        """A read of what nothing wrote."""
+    def missing(self, operand: int, gaps: Gaps, reached: int) -> Finding:
+        """A read of what nothing wrote; instruction `reached` is where it matters."""
         i, buffer = self.instruction(operand), self.buffer(operand)
         item = max(BY_CODE[int(self.routine.operands[operand, COL["dtype"]])].itemsize, 1)
         name, instr = _name(buffer), self.instr(i).name
         adds = instr in ("nc_matmul", "nc_matmul_mx") and int(self.routine.operands[operand, COL["role"]]) == 0
+        whole = gaps.nbytes == gaps.touched
         amount = f"{gaps.nbytes // item} of {gaps.touched // item} elements ({gaps.nbytes} bytes)"
-        got = f"{amount}, {_range(buffer, gaps)}"
+        got = f"{amount} unwritten, in {_range(buffer, gaps)}"
+        if reached not in (i, -1):
+            got += f"; what comes of it is used at {_short(self.line(reached))}"
         if adds:
             what = f"{instr} accumulates onto {name}, where no matmul has started a sum"
             limit = "a first matmul with accumulate=False"
             remedy = "pass accumulate=(k > 0) for the k-th matmul of a sum, or leave accumulate out"
         else:
-            part = "" if gaps.nbytes < gaps.touched else ", of which nothing is written"
-            what = f"{instr} reads elements of {name} that nothing has written{part}"
+            part = "to which nothing has been written" if whole else "of which a part was never written"
+            what = f"{instr} reads {name}, {part}"
             limit = "memory that an earlier instruction wrote"
-            remedy = _fill(buffer, whole=gaps.nbytes == gaps.touched)
+            remedy = _fill(buffer, whole=whole)
         return self._finding("uninitialised-read", what, "TRN430", i, limit=limit, got=got, remedy=remedy)
 
     def unwritten(self, buffer: int, missing: int, total: int) -> Finding:

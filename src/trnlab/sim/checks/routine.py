@@ -14,7 +14,7 @@ from trnlab.program.spans import Spans
 from trnlab.sim.checks import findings as f
 from trnlab.sim.checks import watch as w
 from trnlab.sim.checks.usage import usage
-from trnlab.sim.checks.walks import BASE, DIMS, RUN, Regions, walks
+from trnlab.sim.checks.walks import BASE, DIMS, ITEM_BYTES, RUN, Regions, walks
 
 Array = np.ndarray[Any, Any]
 _LARGEST = 1 << 27  # cells; a routine that needs more (many huge HBM tensors, odd offsets) is not checked
@@ -58,6 +58,7 @@ class _Pass:
         self.routine, self.walks, self.regions, self.flags, self.what = routine, walked, regions, flags, what
         self.span_of, self.spans = scene.spans.of_instructions(len(routine)), scene.spans.columns()
         self.grid = any(loop.kind == "grid" for loop in scene.spans.loops)
+        self.table = regions.table({*scene.filled, *(result.buffer for result in scene.results)})
         self.filled = [number for number in scene.filled if number < len(routine.buffers)]
 
     def run(self, instructions: int) -> tuple[Array, Array]:
@@ -73,7 +74,8 @@ class _Pass:
             np.ascontiguousarray(r.operands[:, COL["buffer"]]), np.ascontiguousarray(r.operands[:, COL["is_hbm"]]),
             self.what, self.span_of[:instructions], self.spans, g.first[g.of_buffer], g.shared, writer,
             np.zeros(g.cells if g.own else 0, np.int32), np.zeros(g.own, np.uint8), np.zeros(g.psum, np.int64),
-            np.zeros(g.cells if self.grid else 0, np.int32), g.psum, found,
+            np.zeros(g.cells if self.grid else 0, np.int32), g.psum, found, r.operands, ITEM_BYTES, self.table,
+            np.zeros(g.cells, np.int32),
         )  # fmt: skip
         return found[:count], writer
 
@@ -96,7 +98,8 @@ def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding
             continue
         if kind == w.MISSING:
             _, before = watched.run(about.instruction(operand))
-            out[key] = about.missing(operand, _gaps(walked[operand], regions, about.buffer(operand).id, before))
+            gaps = _gaps(walked[operand], regions, about.buffer(operand).id, before)
+            out[key] = about.missing(operand, gaps, other)
         else:
             out[key] = about.finding(kind, operand, cells, other, loop)
     for result in scene.results:

@@ -10,8 +10,9 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.isa.base import Engine, Instruction, OperandSpec
+from trnlab.isa.meeting import Meeting
 from trnlab.program.routine import COL, Routine
-from trnlab.sim.checks.watch import ADDS, MATMUL, READ, SOME, WRITE
+from trnlab.sim.checks.watch import ADDS, MATMUL, MUST, POINTWISE, READ, ROWWISE, SOME, WRITE
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +27,15 @@ _PICKED = {  # operands of which an instruction uses only some elements
     "quantize_mx": ("dst_scale",),
 }
 _NEITHER = ("core_barrier",)
+# Element for element, an operand of one column counting for its row. Others of the engines keep to partitions.
+_POINTWISE = frozenset({
+    "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "tensor_copy", "tensor_copy_predicated", "activation",
+    "activation_reduce", "activate2", "reciprocal", "select_reduce", "range_select", "affine_select", "dropout",
+    "exponential", "tensor_scalar_reduce", "dma_copy", "dma_compute",
+})  # fmt: skip
+_ACROSS = frozenset(
+    {"nc_transpose", "nc_stream_shuffle", "tensor_partition_reduce", "local_gather", "topk", "quantize_mx"}
+)
 
 
 def usage(routine: Routine) -> tuple[Array, Array]:
@@ -48,10 +58,19 @@ def usage(routine: Routine) -> tuple[Array, Array]:
         instr, attrs = isa.BY_OPCODE[opcode], dict(routine.attr_table[attr])
         on_pe = engine == Engine.TENSOR and not instr.is_dma
         kinds[number] = MATMUL if on_pe else 0
+        if instr.name in _POINTWISE and not (instr.is_dma and _has(instr, mask, "index")):
+            kinds[number] |= POINTWISE
+        if not on_pe and not instr.is_dma and instr.name not in _ACROSS:
+            kinds[number] |= ROWWISE
         names = {spec.name for role, spec in enumerate(instr.operands) if mask >> role & 1}
         for role, spec in enumerate(instr.operands[:width]):
             table[number, role] = _bits(instr, spec, attrs, names)
     return table[which[owner], roles], kinds[which]
+
+
+def _has(instr: Instruction, mask: int, name: str) -> bool:
+    """Whether an operand is among those given."""
+    return any(spec.name == name and mask >> role & 1 for role, spec in enumerate(instr.operands))
 
 
 def _bits(instr: Instruction, spec: OperandSpec, attrs: Mapping[str, Any], present: set[str]) -> int:
@@ -59,15 +78,21 @@ def _bits(instr: Instruction, spec: OperandSpec, attrs: Mapping[str, Any], prese
         return 0
     some = SOME if spec.name in _picked(instr, attrs, present) else 0
     if spec.role == "src":
-        return READ | some
+        return READ | some | (MUST if _is_observed(instr, spec) else 0)
     if spec.rw and instr.name in _ADDING and instr.reads_destination(attrs):
-        return READ | WRITE | ADDS | some
+        return READ | WRITE | ADDS | some | MUST
     return WRITE | some
+
+
+def _is_observed(instr: Instruction, spec: OperandSpec) -> bool:
+    """Whether undefined values there matter wherever the result goes: addresses, registers, what leaves the core."""
+    to_memory = any(s.role == "dst" and not s.state for s in instr.operands)
+    return not to_memory or "index" in spec.name or spec.name == "indices" or isinstance(instr, Meeting)
 
 
 def _picked(instr: Instruction, attrs: Mapping[str, Any], present: set[str]) -> set[str]:
     """Operands of which the elements used are chosen at run time."""
-    picked = set(_PICKED.get(instr.name, ()))
+    picked = {*_PICKED.get(instr.name, ()), *(name[:-6] for name in present if name.endswith("_index"))}
     if "index" in present and instr.is_dma:
         picked |= {"src", "src0"} if attrs.get("indirect", "src") == "src" else {"dst"}
         if attrs.get("oob_mode") == "skip":

@@ -18,6 +18,7 @@ from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer
 from trnlab.program.routine import COL, Routine
+from trnlab.sim.checks.stain import BYTE, CELL_BYTES, CELL_PARTITIONS, FIRST, OBSERVED, PARTITION, ROW
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +30,11 @@ _DTYPE, _BUFFER, _START, _PARTS, _PSTEP, _OFFSET, _HBM = (
     COL[name] for name in ("dtype", "buffer", "start_partition", "partitions", "partition_step", "offset", "is_hbm")
 )
 _STEP = COL["step0"]
+
+
+ITEM_BYTES = np.ones(max(BY_CODE) + 1, np.int64)  # by the code of a format
+for _code, _dtype in BY_CODE.items():
+    ITEM_BYTES[_code] = _dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -56,17 +62,24 @@ class Regions:
         """Cells of a region."""
         return int(self.count[region])
 
+    def table(self, observed: set[int]) -> Array:
+        """One row per buffer for `stain`; observed: buffers that the caller sees."""
+        of = self.of_buffer
+        rows = np.zeros((len(of), 7), np.int64)
+        rows[:, BYTE], rows[:, PARTITION], rows[:, FIRST] = self.byte, self.partition, self.first[of]
+        rows[:, CELL_BYTES], rows[:, CELL_PARTITIONS] = self.cell_bytes[of], self.cell_partitions[of]
+        rows[:, ROW] = self.row[of]
+        rows[[number for number in observed if number < len(of)], OBSERVED] = 1
+        return rows
+
 
 def walks(routine: Routine, explicit: frozenset[int]) -> tuple[Array, Regions]:
     """One walk per operand record, and the regions they walk over."""
     of_buffer, byte, partition, sizes = _place(routine.buffers, explicit)
-    sizes_of_dtypes = np.ones(max(BY_CODE) + 1, np.int64)
-    for code, dt in BY_CODE.items():
-        sizes_of_dtypes[code] = dt.itemsize
     operands = routine.operands
     out = np.zeros((len(operands), WALK), np.int64)
     units = np.zeros((len(sizes), 2), np.int64)
-    _runs(operands, sizes_of_dtypes, of_buffer, byte, partition, out, units)
+    _runs(operands, ITEM_BYTES, of_buffer, byte, partition, out, units)
     units = np.where(units == 0, np.maximum(sizes, 1), units)  # what nobody uses is one cell
     row = -(-sizes[:, 0] // units[:, 0])
     count = row * -(-sizes[:, 1] // units[:, 1])

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from trnlab.program.routine import COL
+from trnlab.sim.checks.stain import elements, gather, spread
 from trnlab.sim.checks.walks import BASE, DIMS, RUN
 
 Array = np.ndarray[Any, Any]
@@ -18,17 +20,20 @@ Array = np.ndarray[Any, Any]
 NEVER, INITIAL, WRITTEN = 0, 1, 2
 
 # What an operand does with its cells, bits. ADDS: it adds to what is there (a matmul that accumulates). SOME: it uses
-# only some of them, chosen at run time.
-READ, WRITE, ADDS, SOME = 1, 2, 4, 8
+# only some of them, chosen at run time. MUST: undefined values there are an error at once, wherever they go.
+READ, WRITE, ADDS, SOME, MUST = 1, 2, 4, 8, 16
 
 # What an instruction is, bits. TOLD: the kernel itself said that it accumulates. FREE: it may carry values over
-# iterations.
-MATMUL, TOLD, FREE = 1, 2, 4
+# iterations. POINTWISE: element for element; ROWWISE: each partition by itself.
+MATMUL, TOLD, FREE, POINTWISE, ROWWISE = 1, 2, 4, 8, 16
 
 # Kinds of finding, and what a row of findings holds: kind, operand, cells, the other instruction, loop.
 MISSING, CLOBBERED, CARRIED, REWRITTEN, OVERTAKEN, FOREIGN, MIXED = range(7)
 FINDING = 5
 MOST = 256  # findings that are kept
+SLOW = 4096  # instructions that undefined values are followed through; what comes later is not reported
+
+_PARTS, _DTYPE = COL["partitions"], COL["dtype"]
 
 # Columns of `Spans.columns`.
 _LOOP, _ITERATION, _PARENT, _DEPTH, _BUFFERS, _GRID = range(6)
@@ -80,18 +85,39 @@ def watch(
     reader: Array,
     psum: int,
     found: Array,
+    records: Array,
+    itemsize: Array,
+    table: Array,
+    stain: Array,
 ) -> int:
     """Run over all instructions; returns the number of findings.
 
     owner: the buffer that wrote a cell last, where regions are shared (else empty). mine: cells that a buffer wrote.
     group: per PSUM cell 4 * (1 + the matmul that started its sum) + 2 (an unread sum was lost here) + 1 (unread).
     reader: per cell 1 + the program of a grid that read it, or _MANY (empty where there is no grid).
+    stain: per cell 1 + the operand that read something undefined on the way to its contents, see `stain`.
     """
-    told = 0
+    told = slow = 0
+    marks, rows, columns = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
     has_spans = span_of.max() >= 0 if span_of.shape[0] else False
     for i in range(first_operand.shape[0] - 1):
         kind = what[i]
+        undefined, whole = False, 0
         for step in range(2):  # first everything is read, then written
+            if step == 1 and undefined:
+                slow += 1
+                longest, tallest = 0, 0
+                for k in range(first_operand[i], first_operand[i + 1]):
+                    longest = max(longest, elements(records[k]) * records[k, _PARTS])
+                    tallest = max(tallest, records[k, _PARTS])
+                marks, rows, columns = (
+                    np.zeros(longest, np.int64), np.zeros(tallest, np.int64), np.zeros(tallest, np.int64)
+                )  # fmt: skip
+                for k in range(first_operand[i], first_operand[i + 1]):
+                    if flags[k] & READ and not flags[k] & SOME:
+                        item = itemsize[records[k, _DTYPE]]
+                        some = gather(k, records[k], item, table, writer, stain, marks, rows, columns)
+                        whole = max(whole, some)
             for k in range(first_operand[i], first_operand[i + 1]):
                 flag = flags[k]
                 if step == 0 and not flag & READ:
@@ -105,6 +131,7 @@ def watch(
                 missing = clobbered = carried = overtaken = foreign = 0
                 clobberer = carrier = stranger = loop = -1
                 group_low, group_high, lost, last, seen = 1 << 60, -1, False, NEVER, 0
+                stained = 0
                 for p in range(walk[DIMS + 1]):
                     for a in range(walk[DIMS + 3]):
                         for b in range(walk[DIMS + 5]):
@@ -129,10 +156,9 @@ def watch(
                                                     carried += 1
                                                     carrier, loop = before - WRITTEN, across
                                         if step == 0:
+                                            stained = max(stained, stain[cell])
                                             if before == NEVER:
                                                 missing += 1
-                                                if not flag & SOME:
-                                                    writer[cell] = INITIAL
                                             elif among and owner[cell] != buffer and mine[own + cell]:
                                                 clobbered += 1
                                                 clobberer = before - WRITTEN
@@ -161,6 +187,7 @@ def watch(
                                                 writer[cell] = i + WRITTEN
                                             elif before == NEVER:
                                                 writer[cell] = INITIAL
+                                            stain[cell] = 0
                                             if among:
                                                 owner[cell] = buffer
                                                 mine[own + cell] = 1
@@ -171,8 +198,21 @@ def watch(
                                                     group[cell] |= 1
                                                 else:
                                                     group[cell] = ((i + 1) << 2) | ((group[cell] & 1) << 1) | 1
-                if missing and (not flag & SOME or missing == seen):
-                    told = _tell(found, told, MISSING, k, missing, -1, -1)
+                if missing and flag & SOME and missing < seen:
+                    missing = 0
+                if step == 0 and flag & MUST and (missing or stained):
+                    told = _tell(found, told, MISSING, k if missing else stained - 1, missing, i, -1)
+                elif step == 0 and (missing or stained) and slow < SLOW:
+                    undefined = True
+                    whole = max(whole, k + 1 if missing else stained)
+                if step == 1 and undefined:
+                    size, tall = elements(records[k]) * records[k, _PARTS], records[k, _PARTS]
+                    how = 2 if kind & POINTWISE and size == marks.shape[0] and tall <= columns.shape[0] else 0
+                    how = 1 if not how and kind & ROWWISE and tall == rows.shape[0] else how
+                    item = itemsize[records[k, _DTYPE]]
+                    origin, amount = spread(records[k], item, table, stain, how, whole, marks, rows, columns)
+                    if amount:
+                        told = _tell(found, told, MISSING, origin - 1, amount, i, -1)
                 if clobbered:
                     told = _tell(found, told, CLOBBERED, k, clobbered, clobberer, -1)
                 if carried:

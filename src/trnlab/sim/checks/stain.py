@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How undefined values spread, element by element, from what an instruction reads to what it writes.
+
+A kernel may read memory that nothing wrote where it does not matter: old kernels compute on whole tiles of which a
+mask left out a part, and store the rest. So a cell remembers the operand that first read something undefined on the
+way to its contents ("stain", 0 for none), and only what reaches a result is an error. Slow, and used only where it
+happens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from trnlab.program.routine import COL
+
+Array = np.ndarray[Any, Any]
+
+NEVER = 0
+_DTYPE, _BUFFER, _START, _PARTS, _PSTEP, _OFFSET, _HBM, _STEP = (
+    COL[name]
+    for name in ("dtype", "buffer", "start_partition", "partitions", "partition_step", "offset", "is_hbm", "step0")
+)
+
+# Columns of the table of buffers that the compiled functions take.
+BYTE, PARTITION, CELL_BYTES, CELL_PARTITIONS, ROW, FIRST, OBSERVED = range(7)
+
+
+@njit(cache=True)
+def elements(record: Array) -> int:
+    """Elements per partition."""
+    count = 1
+    for d in range(4):
+        count *= record[_STEP + 2 * d + 1]
+    return count
+
+
+@njit(cache=True)
+def cell_of(record: Array, item: int, table: Array, partition: int, element: int) -> int:
+    """The first cell of an element."""
+    row = table[record[_BUFFER]]
+    byte = record[_OFFSET] + row[BYTE]
+    for d in range(3, -1, -1):
+        count = record[_STEP + 2 * d + 1]
+        byte += element % count * record[_STEP + 2 * d] * item
+        element //= count
+    if record[_HBM]:
+        return row[FIRST] + (byte + partition * record[_PSTEP]) // row[CELL_BYTES]
+    at = (record[_START] + row[PARTITION] + partition) // row[CELL_PARTITIONS]
+    return row[FIRST] + at * row[ROW] + byte // row[CELL_BYTES]
+
+
+@njit(cache=True)
+def gather(
+    k: int,
+    record: Array,
+    item: int,
+    table: Array,
+    writer: Array,
+    stain: Array,
+    marks: Array,
+    rows: Array,
+    columns: Array,
+) -> int:
+    """Note the stains of what operand k reads; returns one of them, or 0.
+
+    marks: per element (row-major), of operands as large as it is. rows: per partition. columns: per partition, of
+    smaller operands only, which count for all elements of their row.
+    """
+    span = max(item // table[record[_BUFFER], CELL_BYTES], 1)
+    free, some = elements(record), 0
+    full = free * record[_PARTS] == marks.shape[0]
+    for p in range(record[_PARTS]):
+        for e in range(free):
+            at = cell_of(record, item, table, p, e)
+            for cell in range(at, at + span):
+                mark = k + 1 if writer[cell] == NEVER else stain[cell]
+                if mark:
+                    some = mark
+                    rows[p] = mark
+                    if full:
+                        marks[p * free + e] = mark
+                    else:
+                        columns[p] = mark
+    return some
+
+
+@njit(cache=True)
+def spread(
+    record: Array,
+    item: int,
+    table: Array,
+    stain: Array,
+    how: int,
+    whole: int,
+    marks: Array,
+    rows: Array,
+    columns: Array,
+) -> tuple[int, int]:
+    """Stain what an operand writes: how = 2 by element, 1 by partition, 0 all of it with `whole`.
+
+    Returns a stain and the number of elements, if the operand lies where the caller sees it.
+    """
+    row = table[record[_BUFFER]]
+    span = max(item // row[CELL_BYTES], 1)
+    free, seen, origin = elements(record), 0, 0
+    for p in range(record[_PARTS]):
+        for e in range(free):
+            mark = whole
+            if how == 1:
+                mark = rows[p]
+            elif how == 2:
+                mark = max(marks[p * free + e], columns[p])
+            if not mark:
+                continue
+            if row[OBSERVED]:
+                seen, origin = seen + 1, mark
+                continue
+            at = cell_of(record, item, table, p, e)
+            for cell in range(at, at + span):
+                stain[cell] = mark
+    return origin, seen

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Source and destination of a transfer differ in size."""
+
+import numpy as np
+
+import trnlab.nki as nki
+import trnlab.nki.isa as nisa
+import trnlab.nki.language as nl
+
+ARGUMENTS = (np.ones((128, 512), np.float32),)
+
+
+@nki.jit
+def kernel(x):
+    tile = nl.load(x)
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=tile[:, 0:256], src=x)  # wrong
+    nl.store(out, tile)
+    return out
