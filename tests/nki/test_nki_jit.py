@@ -102,3 +102,54 @@ def test_addresses_that_cannot_be_are_refused():
     for address in ((64, 0), 5, (0, -4), (0, 2046), (0, 1.5)):
         assert at(nl.sbuf, address).code == "TRN411"
     assert at(nl.shared_hbm, (0, 0)).code == "TRN411"
+
+
+@nki.jit
+def named(x, wire=None):
+    """Two instructions that share nothing; wire(first, second) may connect them."""
+    out = nl.ndarray((2, *x.shape), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.load(x)
+    a, b = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf), nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    first = nisa.reciprocal(dst=a, data=tile, name="recip")
+    second = nisa.activation(dst=b, data=tile, op=nl.exp, name="exp")
+    if wire:
+        assert wire(first, second) == second
+    nisa.dma_copy(dst=out[0], src=a)
+    nisa.dma_copy(dst=out[1], src=b)
+    return out
+
+
+def test_dependencies_that_share_no_memory():
+    forms = [
+        lambda: named.trace(X + 1, lambda first, second: second.depends_on(first)),
+        lambda: named.with_schedule([("exp", "recip")]).trace(X + 1),
+        lambda: named.with_schedule([("exp", ["recip"])]).trace(X + 1),
+    ]
+    plain = named.trace(X + 1).routine
+    assert plain.after == ()
+    for form in forms:
+        routine = form().routine
+        (before, later), = routine.after  # fmt: skip
+        assert before < later
+        assert len(routine) == len(plain)
+    np.testing.assert_array_equal(named.with_schedule([("exp", "recip")])(X + 1), named(X + 1))
+
+
+def test_dependencies_that_cannot_be_are_refused():
+    for schedule in ([("recip", "exp")], [("exp", "sum")]):
+        with pytest.raises(UsageError) as caught:
+            named.with_schedule(schedule)(X)
+        assert caught.value.code == "TRN111"
+
+    def looping(x):
+        inner = []
+        tile = nl.load(x)
+        nl.fori_loop(0, 2, lambda i: inner.append(nisa.reciprocal(dst=tile, data=tile)))
+        nisa.reciprocal(dst=tile, data=tile).depends_on(inner[0])
+
+    for body in (lambda first, second: first.depends_on(second), lambda first, second: second.depends_on("recip")):
+        with pytest.raises(ConstraintError) as caught:
+            named(X, body)
+        assert caught.value.code == "TRN411"
+    with pytest.raises(ConstraintError, match="loop on the device"):
+        nki.jit(looping)(X)

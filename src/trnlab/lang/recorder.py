@@ -72,7 +72,8 @@ class Recorder:
     reader: whoever executes what has been recorded so far and says what a tensor holds then; lang itself runs
     nothing. depends: the recorded instructions depend on data, because the reader was asked. dynamic: some view has
     an address that is chosen at run time. watched: values were shown, so that each call must record anew. ordered:
-    inside of how many blocks that forbid reordering.
+    inside of how many blocks that forbid reordering; loops: inside of which loops on the device. labels: the
+    instructions that the kernel named, by number.
     """
 
     name: str
@@ -92,6 +93,8 @@ class Recorder:
     dynamic: bool = False
     watched: bool = False
     ordered: int = 0
+    loops: list[int] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
     spans: Spans = field(default_factory=Spans)
     told: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
@@ -297,6 +300,18 @@ class Recorder:
     def _queue(self, engine: Engine) -> int:
         turn = self._turn[engine] = self._turn.get(engine, -1) + 1
         return turn % _QUEUES.get(engine, 1)
+
+    def order(self, schedule: Sequence[tuple[str, str]]) -> None:
+        """Dependencies between named instructions, (later, earlier). Raises UsageError for names that do not fit."""
+        for later, earlier in schedule:
+            unknown = [name for name in (later, earlier) if name not in self.labels]
+            if unknown or self.labels[earlier] >= self.labels[later]:
+                raise UsageError(
+                    f"kernel {self.name!r}: the schedule does not fit its instructions", code="TRN111",
+                    limit="(later, earlier) of " + (", ".join(self.labels) or "instructions that have a name"),
+                    got=(later, earlier), remedy="name instructions with name=, the later one first",
+                )  # fmt: skip
+            self.builder.after(self.labels[earlier], self.labels[later])
 
     # -- the end ------------------------------------------------------------------------------------------------
     def finish(self) -> Routine:

@@ -12,6 +12,7 @@ in nki.language; deep-dives/nki-dynamic-loops.rst; get-started/nki-language-guid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from trnlab.lang.formats import FORMATS, Format
@@ -159,12 +160,23 @@ def counted(start: Any, stop: Any, step: Any) -> Iterator[VirtualRegister]:
         refuse("a loop with more iterations than are recorded", limit=MAX_TRIPS, got=len(trips),
                remedy="check what the register holds; make the step larger", code="TRN451")  # fmt: skip
     tile = recorder.tensor((1, 1), "int32", Region.sbuf, name="loop variable")
-    for value in trips:
-        if value == trips[0]:
-            recorder.emit("register_alloc", dst=tile, x=value)
-        else:
-            recorder.emit("register_move", dst=tile, src=value)
-        yield VirtualRegister(tile, value, frozen=True)
+    with _inside(recorder):
+        for value in trips:
+            if value == trips[0]:
+                recorder.emit("register_alloc", dst=tile, x=value)
+            else:
+                recorder.emit("register_move", dst=tile, src=value)
+            yield VirtualRegister(tile, value, frozen=True)
+
+
+@contextmanager
+def _inside(recorder: Recorder) -> Iterator[None]:
+    """The body of a loop on the device."""
+    recorder.loops.append(len(recorder.builder))
+    try:
+        yield
+    finally:
+        recorder.loops.pop()
 
 
 def _bound(value: Any) -> int:
@@ -190,7 +202,8 @@ def repeat(init: VirtualRegister, body: Callable[[VirtualRegister], Any]) -> Non
     for _ in range(MAX_ROUNDS):
         if not condition.number():
             return
-        following = body(condition)
+        with _inside(recorder):
+            following = body(condition)
         if not isinstance(following, VirtualRegister):
             refuse("the body of a while loop returns the next condition", limit="a register", got=following,
                    remedy="return the register that was loaded last", code="TRN411")  # fmt: skip

@@ -9,8 +9,6 @@ Source: nki/api/nki/isa/__init__.py of aws-neuron/aws-neuron-sdk (NKI 0.6.0).
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import Any
 
 from trnlab.isa.base import Engine
@@ -35,35 +33,34 @@ from trnlab.nki.enums import (
     unknown_engine,
     vector_engine,
 )
+from trnlab.nki.handles import NkiInstruction, issue, number
 from trnlab.nki.operators import alu_name, function_name, optional_alu_name
+from trnlab.nki.random import dropout, rand2, rand_get_state, rand_set_state, rng, set_rng_seed
 from trnlab.nki.target import default_chip
 
 __all__ = [
+    "NkiInstruction",
+    "VirtualRegister",
     "constants",
     "dge_mode",
     "dma_engine",
+    "dropout",
     "engine",
     "gpsimd_engine",
     "matmul_perf_mode",
     "nc_version",
     "oob_mode",
+    "rand2",
+    "rand_get_state",
+    "rand_set_state",
     "reduce_cmd",
+    "rng",
     "scalar_engine",
+    "set_rng_seed",
     "tensor_engine",
     "unknown_engine",
     "vector_engine",
 ]
-
-
-class NkiInstruction:
-    """A recorded instruction. Program order already orders what this simulator runs."""
-
-    def __init__(self, name: str | None) -> None:
-        self.name = name
-
-    def depends_on(self, *others: NkiInstruction) -> NkiInstruction:
-        """Start after `others`; they were recorded earlier, and engines issue in order."""
-        return self
 
 
 class NkiValidationError(Exception):
@@ -81,11 +78,6 @@ def get_nc_version() -> nc_version:
 def get_nc_sub_version() -> int:
     """Silicon revision."""
     return 0
-
-
-def _issue(instruction: str, label: str | None, *, on: engine | None = None, **arguments: Any) -> NkiInstruction:
-    ins.emit(instruction, engine=chip_engine(on), **arguments)
-    return NkiInstruction(label)
 
 
 def dma_copy(
@@ -128,7 +120,7 @@ def tensor_copy(
     dst: Tensor, src: Tensor, engine: engine = engine.unknown, name: str | None = None, dtype: Any = None
 ) -> NkiInstruction:
     """dst = src, cast to dst's format. `dtype` is the older way to say dst.dtype."""
-    return _issue("tensor_copy", name, on=engine, dst=dst, src=src)
+    return issue("tensor_copy", name, on=engine, dst=dst, src=src)
 
 
 def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> NkiInstruction:
@@ -136,14 +128,14 @@ def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str |
     if isinstance(value, float) and dst.format.dtype.kind in "iu" and not str(dst.format).endswith("_x4"):
         refuse("memset of integers takes a whole number", limit=f"an int, as dst is {dst.format}", got=value,
                remedy=f"pass value={int(value) if value == value // 1 else 0}", code="TRN411")  # fmt: skip
-    return _issue("memset", name, on=engine, dst=dst, value=value)
+    return issue("memset", name, on=engine, dst=dst, value=value)
 
 
 def tensor_copy_predicated(
     dst: Tensor, src: Any, predicate: Tensor, reverse_pred: bool = False, name: str | None = None
 ) -> NkiInstruction:
     """dst = src where the predicate is not zero."""
-    return _issue("tensor_copy_predicated", name, dst=dst, src=src, predicate=predicate, reverse_pred=reverse_pred)
+    return issue("tensor_copy_predicated", name, dst=dst, src=src, predicate=predicate, reverse_pred=reverse_pred)
 
 
 def nc_matmul(
@@ -191,7 +183,7 @@ def nc_transpose(
     chosen = engine
     if engine is _UNKNOWN and dst.buffer is Region.sbuf:
         chosen = _VECTOR
-    return _issue("nc_transpose", name, on=chosen, dst=dst, data=data)
+    return issue("nc_transpose", name, on=chosen, dst=dst, data=data)
 
 
 _UNKNOWN, _VECTOR = engine.unknown, engine.vector
@@ -228,7 +220,7 @@ def tensor_reduce(
 
 def tensor_partition_reduce(dst: Tensor, op: Any, data: Tensor, name: str | None = None) -> NkiInstruction:
     """Fold the partitions."""
-    return _issue("tensor_partition_reduce", name, dst=dst, op=_partition_op(op), data=data)
+    return issue("tensor_partition_reduce", name, dst=dst, op=_partition_op(op), data=data)
 
 
 def _partition_op(op: Any) -> str:
@@ -240,9 +232,9 @@ def tensor_scalar_cumulative(
     reduce_cmd: reduce_cmd = reduce_cmd.reset_reduce, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """A running fold with op1 over (src op0 imm0)."""
-    return _issue(
-        "tensor_scalar_cumulative", name, dst=dst, src=src, op0=alu_name(op0), op1=alu_name(op1), imm0=_number(imm0),
-        imm1=None if imm1 is None else _number(imm1), reduce_cmd=reduce_cmd.name,
+    return issue(
+        "tensor_scalar_cumulative", name, dst=dst, src=src, op0=alu_name(op0), op1=alu_name(op1), imm0=number(imm0),
+        imm1=None if imm1 is None else number(imm1), reduce_cmd=reduce_cmd.name,
         accumulators=ins.accumulators(Engine.VECTOR, dst.shape[0]),
     )  # fmt: skip
 
@@ -260,8 +252,8 @@ def _activation(
     dst: Tensor, op: Any, data: Tensor, bias: Any, scale: Any, reduce_op: Any, reduce_res: Tensor | None,
     name: str | None, options: dict[str, Any],
 ) -> NkiInstruction:  # fmt: skip
-    return _issue(
-        "activation", name, dst=dst, op=function_name(op), data=data, bias=_bias(bias), scale=_number(scale),
+    return issue(
+        "activation", name, dst=dst, op=function_name(op), data=data, bias=_bias(bias), scale=number(scale),
         reduce_op="add" if reduce_op is None else alu_name(reduce_op), reduce_res=reduce_res, **options,
     )  # fmt: skip
 
@@ -274,7 +266,7 @@ def _reducing(
         return {}
     options: dict[str, Any] = {"reduce_cmd": command.name, "accumulators": ins.accumulators(on, dst.shape[0])}
     if command is _LOAD:
-        options["reduce_init"] = _number(0.0 if initial is None else initial)
+        options["reduce_init"] = number(0.0 if initial is None else initial)
     return options if ins.accepts(instruction, "reduce_cmd") else {}
 
 
@@ -288,10 +280,6 @@ def _bias(bias: Any) -> Any:
     if current().chip.has("scalar_bias_immediate"):
         return float(bias)
     return current().once(("bias", float(bias)), lambda: compose.filled((128, 1), float(bias), "float32"))
-
-
-def _number(value: Any) -> Any:
-    return value if isinstance(value, Tensor) else float(value)
 
 
 def activation_reduce(
@@ -308,7 +296,7 @@ def activate2(
     reduce_cmd: reduce_cmd = reduce_cmd.idle, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """op((data op0 imm0) op1 imm1), optionally reduced."""
-    return _issue(
+    return issue(
         "activate2", name, dst=dst, op=function_name(op), data=data, imm0=imm0, imm1=imm1, op0=alu_name(op0),
         op1=alu_name(op1), relu_param=relu_param, reverse0=reverse0, reverse1=reverse1,
         reduce_op="add" if reduce_op is None else alu_name(reduce_op), reduce_res=reduce_res,
@@ -320,7 +308,7 @@ def iota(
     dst: Tensor, pattern: Any, offset: int = 0, channel_multiplier: int = 0, name: str | None = None
 ) -> NkiInstruction:
     """An affine ramp."""
-    return _issue(
+    return issue(
         "iota", name, dst=dst, pattern=_pattern(pattern), offset=int(offset), channel_multiplier=channel_multiplier
     )
 
@@ -330,7 +318,7 @@ def affine_select(
     cmp_op: Any = "is_equal", offset: int = 0, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """on_true where the affine ramp compares with zero as asked."""
-    return _issue(
+    return issue(
         "affine_select", name, dst=dst, on_true=on_true_tile, pattern=_pattern(pattern), offset=int(offset),
         channel_multiplier=channel_multiplier, cmp_op=alu_name(cmp_op), on_false=on_false_value,
     )  # fmt: skip
@@ -345,7 +333,7 @@ def local_gather(
     name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """Each GpSimd core gathers along the free dimension for its 16 partitions."""
-    return _issue(
+    return issue(
         "local_gather", name, dst=dst, src_buffer=src_buffer, index=index, num_elem_per_idx=num_elem_per_idx,
         num_valid_indices=num_valid_indices,
     )  # fmt: skip
@@ -353,17 +341,17 @@ def local_gather(
 
 def nc_n_gather(dst: Tensor, data: Tensor, indices: Tensor, name: str | None = None) -> NkiInstruction:
     """Per partition, elements of the flattened free dimensions by index."""
-    return _issue("nc_n_gather", name, dst=dst, data=data, indices=indices)
+    return issue("nc_n_gather", name, dst=dst, data=data, indices=indices)
 
 
 def bn_stats(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
     """Count, mean and variance * count of the even and the odd elements."""
-    return _issue("bn_stats", name, dst=dst, data=data)
+    return issue("bn_stats", name, dst=dst, data=data)
 
 
 def bn_aggr(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
     """Mean and variance from several `bn_stats`."""
-    return _issue("bn_aggr", name, dst=dst, data=data)
+    return issue("bn_aggr", name, dst=dst, data=data)
 
 
 def tensor_tensor_scan(
@@ -371,68 +359,15 @@ def tensor_tensor_scan(
     reverse1: bool = False, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """r[i] = (data0[i] op0 r[i - 1]) op1 data1[i]."""
-    return _issue(
-        "tensor_tensor_scan", name, dst=dst, data0=data0, data1=data1, initial=_number(initial), op0=alu_name(op0),
+    return issue(
+        "tensor_tensor_scan", name, dst=dst, data0=data0, data1=data1, initial=number(initial), op0=alu_name(op0),
         op1=alu_name(op1), reverse0=reverse0, reverse1=reverse1,
     )  # fmt: skip
 
 
 def nc_stream_shuffle(dst: Tensor, src: Tensor, shuffle_mask: Any, name: str | None = None) -> NkiInstruction:
     """Shuffle partitions within each 32."""
-    return _issue("nc_stream_shuffle", name, dst=dst, src=src, shuffle_mask=tuple(shuffle_mask))
-
-
-def rng(dst: Tensor, engine: engine = engine.vector, name: str | None = None) -> NkiInstruction:
-    """Random bits."""
-    return _issue("rng", name, on=engine, dst=dst, **_drawing(engine, dst))
-
-
-def dropout(dst: Tensor, data: Tensor, prob: Any, name: str | None = None) -> NkiInstruction:
-    """Zero each element with probability `prob`."""
-    return _issue("dropout", name, dst=dst, data=data, prob=_number(prob), **_drawing(_VECTOR, dst))
-
-
-def _drawing(on: engine, dst: Tensor) -> dict[str, Any]:
-    """Where random bits come from: the generator once the kernel has seeded it, before that a stream per use."""
-    state = _STATES.get(current(), {}).get(on)
-    if state is not None:
-        return {"state": state[0 : dst.shape[0]]}
-    draws = current().once("draws", itertools.count)
-    return {"seed": next(draws)}
-
-
-_STATES: weakref.WeakKeyDictionary[Any, dict[engine, Tensor]] = weakref.WeakKeyDictionary()
-
-
-def _state(on: engine, words: int) -> Tensor:
-    """The tile that holds an engine's generator."""
-    states = _STATES.setdefault(current(), {})
-    if on not in states:
-        states[on] = current().tensor((128, words), "uint32", Region.sbuf, name=f"{on.name} generator")
-    return states[on]
-
-
-def set_rng_seed(src_seeds: Tensor, name: str | None = None) -> NkiInstruction:
-    """Seed VectorE's generator."""
-    words = 24 if current().chip.generation >= 4 else 2
-    return _issue("set_rng_seed", name, state=_state(_VECTOR, words), src_seeds=src_seeds)
-
-
-def rand_set_state(src_seeds: Tensor, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
-    """Load the generator's state."""
-    rows, words = src_seeds.shape
-    return _issue("rand_set_state", name, on=engine, state=_state(engine, words)[0:rows], src_seeds=src_seeds)
-
-
-def rand_get_state(dst: Tensor, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
-    """Save the generator's state."""
-    rows, words = dst.shape
-    return _issue("rand_get_state", name, on=engine, dst=dst, state=_state(engine, words)[0:rows])
-
-
-def rand2(dst: Tensor, min: Any, max: Any, name: str | None = None) -> NkiInstruction:
-    """Uniform numbers in [min, max]."""
-    return _issue("rand2", name, dst=dst, min=_number(min), max=_number(max), **_drawing(_VECTOR, dst))
+    return issue("nc_stream_shuffle", name, dst=dst, src=src, shuffle_mask=tuple(shuffle_mask))
 
 
 def exponential(
@@ -440,25 +375,25 @@ def exponential(
     reduce_cmd: reduce_cmd = reduce_cmd.idle, reduce_init: Any = 0.0, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """exp(src - max_value) on VectorE."""
-    return _issue(
-        "exponential", name, dst=dst, src=src, max_value=_number(max_value), reduce_res=reduce_res,
+    return issue(
+        "exponential", name, dst=dst, src=src, max_value=number(max_value), reduce_res=reduce_res,
         **_reducing("exponential", Engine.VECTOR, dst, reduce_cmd, reduce_res, reduce_init),
     )  # fmt: skip
 
 
 def reciprocal(dst: Tensor, data: Tensor, name: str | None = None) -> NkiInstruction:
     """dst = 1 / data on VectorE."""
-    return _issue("reciprocal", name, dst=dst, data=data)
+    return issue("reciprocal", name, dst=dst, data=data)
 
 
 def max8(dst: Tensor, src: Tensor, name: str | None = None) -> NkiInstruction:
     """The eight largest of each partition, descending."""
-    return _issue("max8", name, dst=dst, src=src)
+    return issue("max8", name, dst=dst, src=src)
 
 
 def sequence_bounds(dst: Tensor, segment_ids: Tensor, name: str | None = None) -> NkiInstruction:
     """Start and end of each element's segment."""
-    return _issue("sequence_bounds", name, dst=dst, segment_ids=segment_ids)
+    return issue("sequence_bounds", name, dst=dst, segment_ids=segment_ids)
 
 
 def scalar_tensor_tensor(
@@ -466,8 +401,8 @@ def scalar_tensor_tensor(
     reverse1: bool = False, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """dst = (data op0 operand0) op1 operand1, operand1 a tile."""
-    return _issue(
-        "scalar_tensor_tensor", name, dst=dst, data=data, op0=alu_name(op0), operand0=_number(operand0),
+    return issue(
+        "scalar_tensor_tensor", name, dst=dst, data=data, op0=alu_name(op0), operand0=number(operand0),
         op1=alu_name(op1), operand1=operand1, reverse0=reverse0, reverse1=reverse1,
     )  # fmt: skip
 
@@ -481,8 +416,8 @@ def tensor_scalar_reduce(
     if reverse0:
         refuse("tensor_scalar_reduce does not reverse its operands", limit="reverse0=False", got=True,
                remedy="use tensor_scalar, then tensor_reduce", code="TRN411")  # fmt: skip
-    return _issue(
-        "tensor_scalar_reduce", name, dst=dst, data=data, op0=alu_name(op0), operand0=_number(operand0),
+    return issue(
+        "tensor_scalar_reduce", name, dst=dst, data=data, op0=alu_name(op0), operand0=number(operand0),
         reduce_op=alu_name(reduce_op), reduce_res=reduce_res, reduce_res_negate=reduce_res_negate,
         **_reducing("tensor_scalar_reduce", Engine.VECTOR, dst, reduce_cmd, reduce_res, reduce_init),
     )  # fmt: skip
@@ -490,7 +425,7 @@ def tensor_scalar_reduce(
 
 def quantize_mx(dst: Tensor, src: Tensor, dst_scale: Tensor, name: str | None = None) -> NkiInstruction:
     """Quantise to an MX format with one scale per 32 values."""
-    return _issue("quantize_mx", name, dst=dst, src=src, dst_scale=dst_scale)
+    return issue("quantize_mx", name, dst=dst, src=src, dst_scale=dst_scale)
 
 
 def range_select(
@@ -499,7 +434,7 @@ def range_select(
     range_start: float = 0, on_false_value: Any = -3.4028234663852886e38, name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """Keep the elements whose index lies between two bounds."""
-    return _issue(
+    return issue(
         "range_select", name, dst=dst, on_true_tile=on_true_tile, comp_op0=alu_name(comp_op0),
         comp_op1=alu_name(comp_op1), bound0=bound0, bound1=bound1, reduce_res=reduce_res,
         reduce_op=alu_name(reduce_op), range_start=range_start, on_false_value=float(on_false_value),
@@ -513,8 +448,8 @@ def select_reduce(
     name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
     """on_true where the predicate is not zero, and the maximum of each row."""
-    return _issue(
-        "select_reduce", name, dst=dst, predicate=predicate, on_true=on_true, on_false=_number(on_false),
+    return issue(
+        "select_reduce", name, dst=dst, predicate=predicate, on_true=on_true, on_false=number(on_false),
         reduce_res=reduce_res, reduce_op=alu_name(reduce_op), reverse_pred=reverse_pred,
         **_reducing("select_reduce", Engine.VECTOR, dst, reduce_cmd, reduce_res),
     )  # fmt: skip
@@ -536,7 +471,7 @@ def dma_compute(
 
 def core_barrier(data: Tensor, cores: Any, engine: engine = engine.gpsimd, name: str | None = None) -> NkiInstruction:
     """Wait for the other core of the pair."""
-    return _issue("core_barrier", name, on=engine, data=data, cores=tuple(cores))
+    return issue("core_barrier", name, on=engine, data=data, cores=tuple(cores))
 
 
 def sendrecv(
@@ -548,7 +483,7 @@ def sendrecv(
     dma_engine.gpsimd_dma uses the one inside GpSimd, which then triggers it.
     """
     on = engine.gpsimd if dma_engine.name == "gpsimd_dma" else None
-    return _issue(
+    return issue(
         "sendrecv", name, on=on, dst=dst, src=src, send_to_rank=send_to_rank, recv_from_rank=recv_from_rank,
         pipe_id=pipe_id, dma_engine=dma_engine.name,
     )  # fmt: skip
@@ -556,26 +491,26 @@ def sendrecv(
 
 def nc_find_index8(dst: Tensor, data: Tensor, vals: Tensor, name: str | None = None) -> NkiInstruction:
     """Where eight values occur first."""
-    return _issue("nc_find_index8", name, dst=dst, data=data, vals=vals)
+    return issue("nc_find_index8", name, dst=dst, data=data, vals=vals)
 
 
 def nc_match_replace8(
     dst: Tensor, data: Tensor, vals: Tensor, imm: float, dst_idx: Tensor | None = None, name: str | None = None
 ) -> NkiInstruction:
     """Replace the first occurrence of each of eight values."""
-    return _issue("nc_match_replace8", name, dst=dst, data=data, vals=vals, imm=imm, dst_idx=dst_idx)
+    return issue("nc_match_replace8", name, dst=dst, data=data, vals=vals, imm=imm, dst_idx=dst_idx)
 
 
 def nonzero_with_count(
     dst: Tensor, src: Tensor, index_offset: int = 0, padding_val: int = -1, name: str | None = None
 ) -> NkiInstruction:
     """Indices of the elements that are not zero, and their number."""
-    return _issue("nonzero_with_count", name, dst=dst, src=src, index_offset=index_offset, padding_val=padding_val)
+    return issue("nonzero_with_count", name, dst=dst, src=src, index_offset=index_offset, padding_val=padding_val)
 
 
 def topk(val_dst: Tensor, idx_dst: Tensor, src: Tensor, n: int, name: str | None = None) -> NkiInstruction:
     """The largest values and where they were."""
-    return _issue("topk", name, val_dst=val_dst, idx_dst=idx_dst, src=src, n=n)
+    return issue("topk", name, val_dst=val_dst, idx_dst=idx_dst, src=src, n=n)
 
 
 def register_alloc(x: Any = None) -> VirtualRegister:

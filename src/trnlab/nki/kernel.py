@@ -129,6 +129,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function, self.grid, self.chip, self.options = function, grid, chip, options
         self.traces: dict[Any, Trace] = {} if traces is None else traces
+        self.schedule: tuple[tuple[str, str], ...] = ()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -142,7 +143,22 @@ class Kernel:
             launched = launch(self, grid)
             if launched is not LEFT:
                 return launched  # type: ignore[no-any-return]
-        return type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
+        made = type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
+        made.schedule = self.schedule
+        return made
+
+    def with_schedule(self, schedule: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
+        """The kernel with dependencies between instructions it named: (later, earlier) or (later, [earlier, ...]).
+
+        Source: nki/guides/how-to-scheduling-apis.rst of aws-neuron/aws-neuron-sdk.
+        """
+        made = type(self)(self.function, self.grid, {}, self.chip, self.options)
+        made.schedule = tuple(
+            (later, name)
+            for later, earlier in schedule
+            for name in ([earlier] if isinstance(earlier, str) else earlier)
+        )
+        return made
 
     def launch(self, grid: Any) -> Launch:
         """What a launch grid means. Raises UsageError for one that cannot be."""
@@ -258,6 +274,7 @@ class Kernel:
         found = [*checking.refused(self.function, chip)]
         for seat, result in zip(seats, returned):
             recorder = seat.recorder
+            recorder.order(self.schedule)
             members.append(Member(seat.place, recorder.finish(), tuple(recorder.numbers)))
             seen = _objects(result, Tensor)
             found += checking.findings(recorder, members[-1].routine, len(arrays), seen, len(seats) == 1)

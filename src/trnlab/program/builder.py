@@ -69,6 +69,7 @@ class Builder:
         self._open = array("b")
         self.leaves_order = self.leaves_places = False  # to the hardware's compiler, as kernels do
         self._prints: list[Print] = []
+        self._after: list[tuple[int, int]] = []
         self._attrs: list[Attrs] = []
         self._attr_memo: dict[tuple[Any, ...], int] = {}
         self._locs: dict[Location | None, int] = {}
@@ -310,6 +311,10 @@ class Builder:
         record = operand_records(np.array([[0, *ap.recorded()[0]]], np.int64))[0]
         self._prints.append(Print(len(self._opcode), prefix, tuple(record.tolist()), shape))
 
+    def after(self, producer: int, consumer: int) -> None:
+        """Let an instruction start when another, issued before, is done, though they share no memory."""
+        self._after.append((producer, consumer))
+
     def __len__(self) -> int:
         return len(self._opcode)
 
@@ -317,7 +322,9 @@ class Builder:
         """The finished routine."""
         columns = self._columns(0)
         num_slots, hbm_slot = assign_slots(self._buffers, columns["operands"], self.chip.psum)
-        return Routine(**columns, num_slots=num_slots, hbm_slot=hbm_slot, prints=tuple(self._prints))
+        return Routine(
+            **columns, num_slots=num_slots, hbm_slot=hbm_slot, prints=tuple(self._prints), after=tuple(self._after)
+        )
 
     def part(self, start: int) -> Routine:
         """The instructions from number `start` on, for whoever executes while others are still being recorded.

@@ -85,6 +85,7 @@ class Routine:
     num_psum: int = 8
     hbm_slot: tuple[int, ...] = ()
     prints: tuple[Print, ...] = ()  # in order
+    after: tuple[tuple[int, int], ...] = ()  # (done first, then started) that share no memory
     left_open: np.ndarray[Any, np.dtype[np.int8]] = field(default_factory=lambda: np.empty(0, np.int8))
     _memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # plans of the simulators
 
