@@ -12,7 +12,7 @@ from trnlab import chips
 from trnlab.errors import Location
 from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import bfloat16, float32
-from trnlab.profile.data import Step, step_of
+from trnlab.profile.data import Profile, Step, step_of
 from trnlab.program import Builder
 from trnlab.program.routine import Call, Program, Tensor
 from trnlab.runtime import device
@@ -111,3 +111,46 @@ def big_step(instructions: int) -> Step:
     program = Program("big", chip.name, (routine,), tensors, calls, (0, 1), ())
     timeline = time_program(program, chip)
     return step_of(timeline, details(program, timeline, chip))
+
+
+def measured_dump() -> dict[str, Any]:
+    """What the vendor's profiler would say of a small kernel: a load, a matmul in float32, an activation."""
+    pattern = "src=fp32@0x4000[1,0,0][512,1,1] dst=0x2000000[1,0,0][512,1,1] 128*128"
+    blank = {"instruction_type": "REGULAR", "evt_wait_time": 1, "hlo_name": ""}
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "subgroup": "Sync", "opcode": "DMA_DIRECT2D", "timestamp": 100, "duration": 600, "operands": ""},
+        {"id": 4, "subgroup": "Scalar", "opcode": "ACTIVATE", "timestamp": 1600, "duration": 700,
+         "operands": "EXP src=fp32@0x2000000[1,1,1][512,1,1] dst=fp32@0x5820[1,1,1][512,1,1]",
+         "predecessors": [{"id": 3, "type": "FLOW_DEPENDENCE"}]},
+    ]  # fmt: skip
+    for id, timestamp, duration in ((2, 1200, 200), (3, 1312, 300)):
+        operands = f"S[5] (Tensor)++@complete acc_flags=3 fp32_mode=LOW_HIGH {pattern}"
+        rows.insert(1, {
+            "id": id, "subgroup": "Tensor", "opcode": "MATMUL", "timestamp": timestamp, "duration": duration,
+            "operands": operands, "nki_source_location": "kernel.py:12",
+        })  # fmt: skip
+    packet = {"duration": 200, "transfer_size": 2048, "dma_queue": "0", "queue_type": "hardware_dynamic"}
+    windows = [(1250, 750, 8), (2000, 500, 4)]
+    return {
+        "instruction": [{**blank, **row} for row in rows],
+        "dma": [{**packet, "timestamp": timestamp} for timestamp in (700, 720)],
+        "ham": [{"timestamp": since, "duration": length, "k": k, "n": 8} for since, length, k in windows],
+        "summary": [{"total_time": 3e-6, "instance_type": "trn2.3xlarge", "tensor_engine_active_time_percent": 0.14}],
+        "metadata": [{"last_hw_timestamp": 3000}],
+    }
+
+
+def measured_twin() -> Profile:
+    """The same kernel, predicted."""
+    chip = chips.get("trn2")
+    b = Builder("kernel", chip)
+    x = b.param("x", (128, 512), "float32")
+    tile, w, acc = b.tile((128, 512), "float32"), b.tile((128, 128), "float32"), b.psum((128, 512))
+    b.dma_copy(dst=tile, src=x)
+    b.nc_matmul(dst=acc, stationary=w, moving=tile)
+    b.activation(dst=tile, data=acc, op="exp")
+    routine = b.build()
+    tensors = (Tensor(0, "x", (128, 512), float32, 1 << 18, "input"),)
+    program = Program("kernel", chip.name, (routine,), tensors, (Call(0, (0,), label="kernel"),), (0,), ())
+    timeline = time_program(program, chip)
+    return Profile(Path(), {"name": "predicted"}, step_of(timeline, details(program, timeline, chip)))

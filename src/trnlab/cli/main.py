@@ -46,9 +46,10 @@ def parser() -> argparse.ArgumentParser:
     _run(commands.add_parser("run", help="run a script, of training or of kernels, on a simulated Trainium"))
     _chips(commands.add_parser("chips", help="the chips and instances that are known, with their figures"))
     _cache(commands.add_parser("cache", help="look into the compile cache"))
-    _profile(commands.add_parser("profile", help="open a run again: summary, report, trace"))
+    _profile(commands.add_parser("profile", help="open a run again, or a measured one: summary, report, trace"))
+    _compare(commands.add_parser("compare", help="two runs: what got faster, slower, appeared, vanished"))
     _isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
-    _profile(commands.add_parser("sensitivity", help="which assumptions a run's time leans on"))
+    _folder(commands.add_parser("sensitivity", help="which assumptions a run's time leans on"))
     _lint(commands.add_parser("lint", help="what the hardware's compiler would refuse in kernels; nothing is run"))
     _validate(commands.add_parser("validate", help="the model of time against measurements of real chips"))
     return top
@@ -95,6 +96,20 @@ def _cache(command: argparse.ArgumentParser) -> None:
 
 
 def _profile(command: argparse.ArgumentParser) -> None:
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="folder of a run")
+    which.add_argument("--import", dest="measured", metavar="FILE", type=Path, help="JSON of the vendor's profiler")
+    command.add_argument("--json", metavar="FILE", type=Path, help="write the step as the vendor's profiler would")
+
+
+def _compare(command: argparse.ArgumentParser) -> None:
+    for name in ("first", "second"):
+        command.add_argument(name, metavar="RUN", type=Path, help="folder of a run, or JSON of the vendor's profiler")
+    command.add_argument("--json", action="store_true", help="everything as JSON, times in picoseconds")
+    command.add_argument("--page", metavar="FILE", type=Path, help="write a page with both timelines")
+
+
+def _folder(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="DIR", type=Path, help="folder of a run")
 
 

@@ -3,13 +3,33 @@
 
     profile.render(folder)        # writes report.html and trace.json into the run's folder
     print(profile.show(folder))   # the answers, and where those two are
+    profile.compare(profile.open_run(folder), profile.open_run(other))
 
 Everything is read from the run's folder; nothing is simulated here.
 """
 
+from trnlab.profile import comparison
+from trnlab.profile.compare import compare, open_run
 from trnlab.profile.data import Profile, Step, load, read_summary
 from trnlab.profile.picture import picture
-from trnlab.profile.render import REPORT, TRACE, render, show
+from trnlab.profile.render import REPORT, TRACE, export, render, show, show_measured, write
 from trnlab.profile.summary import text
 
-__all__ = ["REPORT", "TRACE", "Profile", "Step", "load", "picture", "read_summary", "render", "show", "text"]
+__all__ = [
+    "REPORT",
+    "TRACE",
+    "Profile",
+    "Step",
+    "compare",
+    "comparison",
+    "export",
+    "load",
+    "open_run",
+    "picture",
+    "read_summary",
+    "render",
+    "show",
+    "show_measured",
+    "text",
+    "write",
+]

@@ -17,6 +17,7 @@ from trnlab.profile.routines import Use, uses
 from trnlab.profile.view import MOST, packed
 from trnlab.units import format_bytes, format_count
 
+STEP = "One step, instruction by instruction"
 ROWS = 14  # of lists by operation
 NUMBERED = 8  # routines in the roofline
 COLOURS = {**{kind: f"var(--{kind})" for kind in KINDS}, "start and end": "var(--edge)"}
@@ -71,7 +72,7 @@ def loss(s: Summary) -> Iterator[str]:
     )
 
 
-def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = ()) -> str:
+def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = (), title: str = STEP) -> str:
     """Every instruction, drawn by the page's scripts; of several kinds of steps one of each, side by side."""
     if kinds:
         step = join([kind for _, kind in kinds])
@@ -86,8 +87,10 @@ def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = ()) -> 
         "it up."
     )
     keys = "".join(f"<dt>{escape(key)}</dt><dd>{escape(what)}</dd>" for key, what in _KEYS)
-    drawn = _TIMELINE.format(header=header, bars=first, instructions=second, keys=keys, label="timeline of one step")
-    return section("One step, instruction by instruction", say, drawn, "broad")
+    drawn = _TIMELINE.format(
+        header=header, bars=first, instructions=second, keys=keys, label=escape(f"timeline: {title}")
+    )
+    return section(title, say, drawn, "broad")
 
 
 def where(step: Step, chain: Pieces) -> str:

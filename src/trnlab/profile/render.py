@@ -7,6 +7,8 @@ from pathlib import Path
 
 from trnlab.errors import RunError
 from trnlab.files import way_out, why, write_atomic
+from trnlab.profile import measured, vendor
+from trnlab.profile.compare import open_run
 from trnlab.profile.data import load, read_summary
 from trnlab.profile.page import page
 from trnlab.profile.perfetto import trace
@@ -21,8 +23,8 @@ def render(folder: Path) -> None:
     Raises RunError when the run cannot be read, or they cannot be written.
     """
     profile = load(folder)
-    _write(folder / TRACE, trace(profile))
-    _write(folder / REPORT, page(profile).encode())
+    write(folder / TRACE, trace(profile))
+    write(folder / REPORT, page(profile).encode())
 
 
 def show(folder: Path) -> str:
@@ -36,7 +38,24 @@ def show(folder: Path) -> str:
     return f"{text(summary)}\n\nreport  {folder / REPORT}\ntrace   {folder / TRACE} (opens in Perfetto)"
 
 
-def _write(path: Path, content: bytes) -> None:
+def show_measured(path: Path) -> str:
+    """The answers of a run that the vendor's profiler measured; its page is written beside the file.
+
+    Raises RunError when the file cannot be read, is of another format, or the page cannot be written.
+    """
+    profile = vendor.read(path)
+    report = path.with_suffix(".html")
+    write(report, measured.page(profile).encode())
+    return f"{measured.text(profile)}\n\nreport  {report}"
+
+
+def export(source: Path, path: Path) -> None:
+    """Write the step of a run in the format of the vendor's profiler. Raises RunError."""
+    write(path, vendor.export(open_run(source)))
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all. Raises RunError when it cannot be written."""
     try:
         write_atomic(path, content)
     except OSError as error:

@@ -22,7 +22,8 @@ class Timeline {
     const bars = await unpackColumns(text(".data-bars"), header.columns[0]);
     this.data = new TimelineData(header, bars);
     this.painter = new TimelinePainter(this.canvas, this.data);
-    [this.from, this.to] = [0, this.data.total];
+    this.peers = [];
+    [this.from, this.to] = [0, (this.limit = this.data.total)];
     this.painter.theme();
     this.listen();
     this.resize();
@@ -58,14 +59,28 @@ class Timeline {
 
   // -- moving -------------------------------------------------------------------------------------------------------
   show(from, to) {
-    const span = Math.min(Math.max(to - from, 60), this.data.total);
-    this.from = Math.min(Math.max(from, 0), this.data.total - span);
+    const span = Math.min(Math.max(to - from, 60), this.limit);
+    this.from = Math.min(Math.max(from, 0), this.limit - span);
     this.to = this.from + span;
+    this.redraw();
+    for (const peer of this.peers) {
+      if (peer.from === this.from && peer.to === this.to) continue;
+      [peer.from, peer.to] = [this.from, this.to];
+      peer.redraw();
+    }
+  }
+
+  // Timelines that are compared show the same stretch of time; those that share a unit can.
+  join(peers) {
+    const same = peers.filter((peer) => peer !== this && peer.data.header.unit === this.data.header.unit);
+    this.peers = same;
+    this.limit = Math.max(this.data.total, ...same.map((peer) => peer.data.total));
+    this.to = this.limit;
     this.redraw();
   }
 
   all() {
-    this.show(0, this.data.total);
+    this.show(0, this.limit);
   }
 
   zoom(factor, x = this.painter.gutter + this.painter.room / 2) {
@@ -353,7 +368,7 @@ class Timeline {
 
   wheel(event) {
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) this.pan(event.deltaX || event.deltaY);
-    else if (event.deltaY > 0 && this.to - this.from >= this.data.total) return; // nothing to zoom out of: the page scrolls
+    else if (event.deltaY > 0 && this.to - this.from >= this.limit) return; // nothing to zoom out of: the page scrolls
     else this.zoom(Math.exp(Math.max(-60, Math.min(60, event.deltaY)) * 0.004), event.offsetX);
     event.preventDefault();
     this.point(event);
@@ -414,7 +429,8 @@ function add(parent, name, text) {
   return element;
 }
 
-for (const root of document.querySelectorAll(".timeline")) {
-  root.timeline = new Timeline(root);
-  root.timeline.start();
-}
+const timelines = [...document.querySelectorAll(".timeline")].map((root) => (root.timeline = new Timeline(root)));
+Promise.all(timelines.map((timeline) => timeline.start())).then(() => {
+  const linked = timelines.filter((timeline) => timeline.root.closest(".linked"));
+  for (const timeline of linked) timeline.join(linked);
+});

@@ -295,7 +295,7 @@ class TimelinePainter {
     const c = this.context, top = this.height - MAP, k = this.room / this.data.total;
     this.map ||= this.overview();
     c.drawImage(this.map, 0, top, this.width, MAP);
-    const a = this.gutter + this.from * k, b = this.gutter + this.to * k;
+    const a = this.gutter + this.from * k, b = this.gutter + Math.min(this.to, this.data.total) * k;
     c.globalAlpha = 0.72;
     c.fillStyle = this.colours.panel;
     c.fillRect(this.gutter, top - 2, a - this.gutter, MAP);

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from trnlab import profile
+
+
+def main(args: argparse.Namespace) -> int:
+    """Say what changed from one run to the other."""
+    first, second = (profile.open_run(path) for path in (args.first, args.second))
+    found = profile.compare(first, second)
+    print(json.dumps(found.to_json(), indent=2) if args.json else profile.comparison.text(found))
+    if args.page:
+        profile.write(args.page, profile.comparison.page(first, second, found).encode())
+        if not args.json:
+            print(f"\npage  {args.page}")
+    return 0
