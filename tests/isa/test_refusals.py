@@ -32,7 +32,7 @@ REFUSED = {
         {},
         Engine.TENSOR,
         TRN1,
-        "TRN409",
+        "TRN406",
     ),
     "matmul: stationary and dst 129": (
         "nc_matmul",

@@ -273,7 +273,7 @@ def test_the_builder_reports_the_users_line() -> None:
         )
     assert caught.value.where == b.location
     text = str(caught.value)
-    for part in ("TRN406", "model.py:12 in forward", "512", "513", "trn1", "tile N"):
+    for part in ("TRN406", "model.py:12 in forward", "512", "513", "trn1", "loop over N"):
         assert part in text
 
 
