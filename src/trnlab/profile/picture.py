@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.errors import RunError
-from trnlab.profile.critical import KINDS, pieces
+from trnlab.profile.critical import KINDS, Pieces, pieces
 from trnlab.profile.data import Ints, Profile, Step
 from trnlab.profile.lanes import Row, rows
 from trnlab.profile.names import nice_time, short_label
@@ -59,9 +59,21 @@ def picture(profile: Profile, moment: tuple[int, int] | None = None) -> str:
         ]
     )
     height = low + 34 + len(lanes) * (LANE + GAP) + 4
+    return _svg(body, height, about)
+
+
+def strip(timeline: Timeline, title: str) -> str:
+    """The engines and the DMA queues over the whole of a timeline, such as a kernel's, as an SVG of one panel."""
+    nothing = np.empty(0, np.int64)
+    lanes = [row for row in _merged(rows(timeline, Pieces(*(nothing,) * 5))) if row.lane != "critical"]
+    height = 34 + len(lanes) * (LANE + GAP) + 4
+    return _svg("".join(_panel(lanes, 0, timeline.total, 34, title)), height, title)
+
+
+def _svg(body: str, height: int, title: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="13">\n<title>{escape(about)}</title>\n'
+        f'font-family="system-ui, sans-serif" font-size="13">\n<title>{escape(title)}</title>\n'
         f"<style>{_style()}</style>\n{body}</svg>\n"
     )
 
