@@ -110,7 +110,9 @@ def compare(first: Profile, second: Profile) -> Comparison:
     assert second.step is not None
     sides = (_Side(first), _Side(second))
     measured = any(side.measured for side in sides)
-    changes = {kind: _changes(*(side.groups(kind, measured) for side in sides)) for kind in KINDS}
+    for side in sides if measured else ():
+        side.as_measured()
+    changes = {kind: _changes(*(side.groups(kind) for side in sides)) for kind in KINDS}
     pairs, unpaired = _pairs(*sides)
     return Comparison(
         (str(first.summary["name"]), str(second.summary["name"])),
@@ -134,27 +136,44 @@ class _Side:
         critical = np.zeros(len(t), np.bool_)
         critical[self.step.critical] = True
         self.critical = critical
+        self.works = np.ones(len(t), np.bool_)
+        self.also = self.flowing  # what counts of an instruction beside its time on the engine
+        self.opcodes = [op.name for op in t.ops]
         self.half_rate: list[tuple[int, int]] = t.meta.get("half_rate", [])
 
-    def groups(self, kind: str, as_measured: bool) -> dict[str, tuple[int, int, int]]:
-        """Instructions, time and critical time by name; opcodes by their names there when one side is measured."""
+    def as_measured(self) -> None:
+        """Count what a measured run can be held against: instructions that do work, and the time that each DMA engine
+        moves bytes, which the vendor's profiler has packet by packet.
+        """
+        t = self.step.timeline
+        self.works = np.array([op.name not in CONTROL for op in t.ops], np.bool_)[t.op]
+        self.also = np.zeros(len(t), np.int64)
+        if not self.measured:
+            self.flowing = np.array([op.lanes * op.lane_time for op in t.ops], np.int64)[t.op]
+            self.opcodes = [opcode(op.name) for op in t.ops]
+
+    def groups(self, kind: str) -> dict[str, tuple[int, int, int]]:
+        """Instructions, time and critical time by name."""
         if kind == "engine":
             return self._engines()
-        names, index = self._names(kind, as_measured)
-        whole = np.where(self.packet, self.flowing, self.on_engine + np.where(self.lanes, self.flowing, 0))
-        return _totals(names, index, whole, self.critical)
+        names, index = self._names(kind)
+        return _totals(names, index, self.on_engine + self.also, self.critical, self.works & ~self.packet)
 
     def _engines(self) -> dict[str, tuple[int, int, int]]:
         t = self.step.timeline
         codes = engine_codes(t)
         names = [engine_name(code, t.cores) for code in range(t.cores * len(ENGINES))]
-        found = _totals(names, codes, np.where(self.packet, 0, self.on_engine), self.critical, ~self.packet)
-        return {**found, **_totals(["dma"], np.zeros(len(t), np.int64), self.flowing, self.critical, self.lanes)}
+        on_engine = self.works & ~self.packet
+        found = _totals(names, codes, np.where(self.packet, 0, self.on_engine), self.critical, on_engine)
+        return {
+            **found,
+            **_totals(["dma"], np.zeros(len(t), np.int64), self.flowing, self.critical, self.lanes & self.works),
+        }
 
-    def _names(self, kind: str, as_measured: bool) -> tuple[list[str], Ints]:
+    def _names(self, kind: str) -> tuple[list[str], Ints]:
         t, step = self.step.timeline, self.step
         if kind == "opcode":
-            return [opcode(op.name) if as_measured and not self.measured else op.name for op in t.ops], t.op
+            return self.opcodes, t.op
         if kind == "graph op":
             return [short_label(call.label) for call in t.calls], t.call
         return [_line(place, text, self.script) for place, text in step.sources], step.source

@@ -28,9 +28,10 @@ from trnlab.timeline import CAUSES, ENGINES, CallInfo, OpInfo, Timeline
 from trnlab.units import PS_PER_NS, PS_PER_S
 
 SUBGROUPS = {"Tensor": 0, "Vector": 1, "Scalar": 2, "GpSimd": 3, "Sync": 4}
+FETCH = "instruction fetch"  # what we call the packets of such a queue
 CONTROL = frozenset({
     "EVENT_SEMAPHORE", "EVENT_SEMAPHORE_RANGE_CLEAR", "DRAIN", "NOTIFY", "NOP", "COMPARE_BRANCH", "SET_ORDERING_MODE",
-    "TENSOR_LOAD", "WRITE",
+    "TENSOR_LOAD", "WRITE", FETCH,
 })  # fmt: skip
 # Names of our instructions there, where they are not the same in capitals.
 OPCODES = {
@@ -254,7 +255,8 @@ def _packet(row: Mapping[str, Any]) -> dict[str, Any]:
     start, duration = round(row["timestamp"] * PS_PER_NS), round(row["duration"] * PS_PER_NS)
     size, kind = int(row["transfer_size"]), str(row.get("queue_type", ""))
     queue = int(row.get("dma_queue") or 0)
-    op = OpInfo("dma packet", f"vendor.{kind}", size, 1, 1, "", queue=queue, lanes=1, lane_time=duration)
+    name = FETCH if kind == "instruction" else "dma packet"
+    op = OpInfo(name, f"vendor.{kind}", size, 1, 1, "", queue=queue, lanes=1, lane_time=duration)
     text = f"{size} B on queue {queue}" + (f" ({kind})" if kind else "")
     return {
         "start": start, "begin": start, "done": start + duration, "engine": _QUEUES.get(kind, 4), "op": op,
