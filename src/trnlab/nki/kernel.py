@@ -184,7 +184,7 @@ class Kernel:
         memory = memory_of(trace, arrays)
         options = self.options or kernels.options()
         if trace.gang is None:
-            Machine(chip, options).call(trace.routine, memory)
+            Machine(chip, options, sbuf_bytes=trace.routine.sbuf_bytes).call(trace.routine, memory)
         else:
             GangRun(trace.gang, [memory], chip, options).run()
         kernels.called(trace.members, trace.tensors, trace.gang, chip)

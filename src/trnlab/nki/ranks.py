@@ -14,10 +14,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
 from trnlab.nki.arrays import HostArray, origin_of
 from trnlab.nki.kernel import Array, Kernel, Recording, Trace, memory_of, result_of
 from trnlab.nki.target import default_chip
+from trnlab.program.access import Buffer
+from trnlab.program.gang import Member
+from trnlab.runtime import kernels
 from trnlab.sim.functional import GangRun, Machine
 from trnlab.sim.timing import time_gang, time_routine
 from trnlab.timeline import Timeline
@@ -52,11 +56,13 @@ class RankedKernel:
         recording, own = self._record(calls), _own(args, kwargs)
         chip = self.kernel.chip or default_chip()
         memories = [_memory(trace, arrays, own) for trace, (_, arrays) in zip(recording.traces, calls)]
+        options = self.kernel.options or kernels.options()
         if recording.gang is not None:
-            GangRun(recording.gang, memories, chip, self.kernel.options).run()
+            GangRun(recording.gang, memories, chip, options).run()
         else:
             for trace, memory in zip(recording.traces, memories):
-                Machine(chip, self.kernel.options).call(trace.routine, memory)
+                Machine(chip, options).call(trace.routine, memory)
+        _report(recording, chip)
         results = []
         for trace, (_, arrays), memory in zip(recording.traces, calls, memories):
             for position in trace.written:
@@ -91,6 +97,16 @@ class RankedKernel:
     @staticmethod
     def _of(value: Any, rank: int) -> Any:
         return value[rank] if isinstance(value, PerRank) else value
+
+
+def _report(recording: Recording, chip: Chip) -> None:
+    """Tell the session, which counts the tensors of all ranks."""
+    members: list[Member] = []
+    tensors: list[Buffer] = []
+    for trace in recording.traces:
+        members += [replace(m, tensors=tuple(len(tensors) + t for t in m.tensors)) for m in trace.members]
+        tensors += trace.tensors
+    kernels.called(members, tensors, recording.gang, chip)
 
 
 def _own(args: Any, kwargs: Any) -> set[int]:

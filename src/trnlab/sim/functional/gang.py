@@ -34,7 +34,7 @@ class GangRun:
         self, gang: Gang, memories: Sequence[Sequence[Array]], chip: Chip, options: RunOptions | None = None
     ) -> None:  # fmt: skip
         self.gang = gang
-        self.machines = [Machine(chip, options) for _ in gang.members]
+        self.machines = [Machine(chip, options, sbuf_bytes=m.routine.sbuf_bytes) for m in gang.members]
         self.frames: list[Frame] = []
         for member, machine in zip(gang.members, self.machines):
             tensors = memories[member.place.rank]

@@ -104,12 +104,16 @@ class Frame:
 
 
 class Machine:
-    """The memories of one core. `executed` counts instructions, `by_meaning` those that had no compiled kernel."""
+    """The memories of one core. `executed` counts instructions, `by_meaning` those that had no compiled kernel.
 
-    def __init__(self, chip: Chip, options: RunOptions | None = None) -> None:
+    sbuf_bytes: how much of each partition there is to be, for who knows what will run; all of it by default.
+    """
+
+    def __init__(self, chip: Chip, options: RunOptions | None = None, *, sbuf_bytes: int | None = None) -> None:
         link()
         self.chip, self.options = chip, options or RunOptions()
-        self.sbuf = _poisoned(chip.num_partitions, int(chip.sbuf.bytes_per_partition.value))
+        whole = int(chip.sbuf.bytes_per_partition.value)
+        self.sbuf = _poisoned(chip.num_partitions, whole if sbuf_bytes is None else min(sbuf_bytes, whole))
         self.psum = _poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
         self.executed = self.by_meaning = 0
         self._lanes = (Lane(), Lane())
