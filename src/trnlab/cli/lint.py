@@ -27,7 +27,7 @@ def main(args: argparse.Namespace) -> int:
         for f in found:
             print(f"{f}\n    {f.text}")
         others = len(found) - errors
-        print(f"{kernels} kernels for {chip.name}: {_count(errors, 'error')}, {_count(others, 'warning')}")
+        print(f"{_count(kernels, 'kernel')} for {chip.name}: {_count(errors, 'error')}, {_count(others, 'warning')}")
         if not kernels:
             print("no function is decorated with nki.jit, nor passed to nki.jit or nki.simulate")
     return int(bool(errors or (args.strict and found)))

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab lint`: exit status, text, JSON, and files that it cannot read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trnlab.cli.main import main
+
+CLEAN = """
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+def double(dst, src):
+    nisa.tensor_scalar(dst=dst, data=src, op0=nl.multiply, operand0=2.0)
+
+
+@nki.jit
+def kernel(x, scale=None):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    banks = {"first": 0}
+    for i in range(x.shape[0] // 128):
+        tile = nl.load(x[i * 128 : (i + 1) * 128])
+        if scale is not None:
+            double(dst=tile, src=tile)
+        assert tile.shape[0] <= nl.tile_size.pmax, f"{banks}"
+        nl.store(out[i * 128 : (i + 1) * 128], tile)
+    return out
+"""
+
+
+def lint(tmp_path: Path, text: str, *options: str) -> int:
+    """The exit status for a file with this text."""
+    file = tmp_path / "kernels.py"
+    file.write_text(text)
+    return main(["lint", *options, str(file)])
+
+
+def test_a_clean_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lint(tmp_path, CLEAN, "--target", "trn2", "--strict") == 0
+    assert capsys.readouterr().out == "1 kernel for trn2: 0 errors, 0 warnings\n"
+
+
+def test_errors_fail_and_say_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also in a function that the kernel calls, and not in one that it does not."""
+    text = CLEAN.replace("operand0=2.0)", "operand0=2.0, mask=None)")
+    assert lint(tmp_path, text, "--target", "trn2") == 1
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/kernels.py:8:79: error TRN911: tensor_scalar no longer takes mask=" in out
+    assert lint(tmp_path, text.replace("            double(dst=tile, src=tile)", "            pass")) == 0
+
+
+def test_warnings_fail_where_asked(tmp_path: Path) -> None:
+    text = CLEAN.replace("in range(", "in nl.affine_range(")
+    assert lint(tmp_path, text) == 0
+    assert lint(tmp_path, text, "--strict") == 1
+
+
+def test_generations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An instruction, an operator and a format that only later chips have."""
+    for line, chips in (
+        ("nisa.exponential(dst=tile, src=tile)", {"trn1", "trn2"}),
+        ("nisa.range_select(dst=tile, on_true_tile=tile, comp_op0=nl.less, comp_op1=nl.less, bound0=tile, "
+         "bound1=tile)", {"trn1"}),
+        ("nl.ndarray((128, 4), nl.float8_e4m3fn_x4)", {"trn1", "trn2"}),
+    ):  # fmt: skip
+        text = CLEAN.replace("nl.store(out[", f"{line}\n        nl.store(out[")
+        for chip in ("trn1", "trn2", "trn3"):
+            assert lint(tmp_path, text, "--target", chip) == int(chip in chips), (line, chip)
+    capsys.readouterr()
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lint(tmp_path, CLEAN.replace("scale is not None", "scale is 2"), "--json", "--target", "trn3") == 1
+    record = json.loads(capsys.readouterr().out)
+    assert (record["chip"], record["kernels"]) == ("trn3", 1)
+    (finding,) = record["findings"]
+    assert (finding["code"], finding["line"], finding["function"], finding["severity"]) == (
+        "TRN901", 17, "kernel", "error",
+    )  # fmt: skip
+
+
+def test_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lint(tmp_path, "def kernel(:\n") == 2
+    assert main(["lint", str(tmp_path / "nothing.py")]) == 2
+    assert lint(tmp_path, "x = 1\n") == 0
+    captured = capsys.readouterr()
+    assert "TRN128" in captured.err
+    assert "TRN123" in captured.err
+    assert "no function is decorated" in captured.out
+
+
+def test_imports_under_other_names(tmp_path: Path) -> None:
+    """What a name stands for is looked up, not guessed; both dialects may be in one file."""
+    text = """
+from neuronxcc.nki import jit as old_jit
+import neuronxcc.nki.language as old
+from nki import jit
+from nki.language import affine_range as loop, arange
+
+
+@jit
+def new_kernel(x):
+    return x[arange(4)]
+
+
+@old_jit
+def old_kernel(x):
+    return old.load(x[old.arange(128)[:, None], old.arange(512)[None, :]])
+"""
+    assert lint(tmp_path, text) == 1
+    assert lint(tmp_path, text.replace("x[arange(4)]", "x[0:4]"), "--strict") == 0
