@@ -23,7 +23,9 @@ MODULES = {
     "neuronxcc.nki": "trnlab.nki.neuronxcc",
     "neuronxcc.nki.isa": "trnlab.nki.neuronxcc.isa",
     "neuronxcc.nki.isa.constants": "trnlab.nki.enums",
+    "neuronxcc.nki.isa.neuron_isa": "trnlab.nki.neuronxcc.isa",
     "neuronxcc.nki.language": "trnlab.nki.neuronxcc.language",
+    "neuronxcc.nki.language.constants": "trnlab.nki.neuronxcc.constants",
     "neuronxcc.nki.compiler": "trnlab.nki.neuronxcc.compiler",
     "neuronxcc.nki.typing": "trnlab.nki.neuronxcc.typing",
 }

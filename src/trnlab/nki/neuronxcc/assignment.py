@@ -16,7 +16,8 @@ from trnlab.lang import compose, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Tensor, refuse
-from trnlab.nki.neuronxcc.masked import Box, cut, defined, record
+from trnlab.nki.neuronxcc.defined import Box, defined, record
+from trnlab.nki.neuronxcc.masked import cut
 from trnlab.nki.neuronxcc.zeros import settle
 
 

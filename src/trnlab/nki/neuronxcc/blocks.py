@@ -19,7 +19,7 @@ from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor, refuse
 from trnlab.nki.neuronxcc import assignment
 from trnlab.nki.neuronxcc.compiler import Allocation, region_of
-from trnlab.nki.neuronxcc.masked import fresh
+from trnlab.nki.neuronxcc.defined import fresh
 
 Index = tuple[int, ...]
 

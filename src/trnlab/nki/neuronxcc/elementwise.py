@@ -20,7 +20,8 @@ from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor
-from trnlab.nki.neuronxcc.masked import fresh, trimmed
+from trnlab.nki.neuronxcc.defined import fresh
+from trnlab.nki.neuronxcc.masked import trimmed
 
 BOOL, FLOAT32, INT32, UINT8 = FORMATS["bool"], FORMATS["float32"], FORMATS["int32"], FORMATS["uint8"]
 

@@ -23,8 +23,9 @@ from trnlab.nki import isa as new
 from trnlab.nki.enums import chip_engine, dge_mode, engine, nc_version, oob_mode, reduce_cmd
 from trnlab.nki.isa import get_nc_version
 from trnlab.nki.neuronxcc.affine import Affine, Mask
+from trnlab.nki.neuronxcc.defined import Box, defined, record
 from trnlab.nki.neuronxcc.elementwise import binary_result, computed, result, same_rank
-from trnlab.nki.neuronxcc.masked import Box, boxed, cut, defined, record, trimmed
+from trnlab.nki.neuronxcc.masked import boxed, cut, trimmed
 from trnlab.nki.neuronxcc.zeros import settle
 from trnlab.nki.operators import alu_name
 

@@ -57,8 +57,9 @@ from trnlab.nki.neuronxcc.affine import arange, mgrid
 from trnlab.nki.neuronxcc.assignment import LoopSum
 from trnlab.nki.neuronxcc.blocks import Blocks, ParDim, make
 from trnlab.nki.neuronxcc.compiler import region_of
+from trnlab.nki.neuronxcc.defined import record
 from trnlab.nki.neuronxcc.loops import affine_range, sequential_range, static_range
-from trnlab.nki.neuronxcc.masked import boxed, cut, record, trimmed
+from trnlab.nki.neuronxcc.masked import boxed, cut, trimmed
 from trnlab.nki.neuronxcc.maths import (
     abs,
     add,
@@ -429,7 +430,10 @@ def loop_reduce(x: Tensor, op: Any, loop_indices: Any, *, dtype: Any = None, mas
     return LoopSum(value, not any(int(i) for i in indices), alu_name(op))
 
 
-def all_reduce(x: Tensor, op: Any, program_axes: Any, **_: Any) -> Tensor:
+def all_reduce(
+    x: Tensor, op: Any, program_axes: Any, *, dtype: Any = None, mask: Any = None, parallel_reduce: bool = True,
+    asynchronous: bool = False, **_: Any,
+) -> Tensor:  # fmt: skip
     """The fold of a tile over programs of the launch grid: itself where there is one program along the axes."""
     axes = program_axes if isinstance(program_axes, (list, tuple)) else (program_axes,)
     count = math.prod(num_programs(int(a)) for a in axes)
@@ -437,9 +441,13 @@ def all_reduce(x: Tensor, op: Any, program_axes: Any, **_: Any) -> Tensor:
         refuse("programs of a grid run one after the other, so that none can wait for the others' tiles",
                limit="one program along the axes", got=count,
                remedy="store the parts to HBM and fold them in a second kernel", code="TRN414")  # fmt: skip
-    return x
+    return x if dtype is None and mask is None else each.copied(x, dtype, mask)
 
 
-def device_print(prefix: str, x: Any = None, **_: Any) -> None:
-    """Show what a tile holds when the kernel runs."""
-    new.device_print(prefix, x)
+def device_print(prefix: str, x: Any, *, mask: Any = None, **_: Any) -> None:
+    """Show what a tile holds, or the part of it that the mask leaves, when the kernel runs."""
+    box = boxed(mask, x.shape)
+    if not any(low >= high for low, high in box.values()):
+        settle(x)
+        shown = cut(x, box)
+        new.device_print(prefix, compose.in_sbuf(shown) if shown.on_chip else shown)

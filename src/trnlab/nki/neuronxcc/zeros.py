@@ -6,12 +6,15 @@ What no matmul has written by the time that something else reads the tile is zer
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from trnlab.isa.base import Memory
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Storage, Tensor
+from trnlab.nki.neuronxcc.defined import boxes
 
 _ZERO = "zero when first read"
 
@@ -33,16 +36,20 @@ def settle(tensor: Tensor) -> None:
 
 
 def _fill_gaps(storage: Storage) -> None:
-    """Zero what no instruction has written, a run of elements per partition at a time."""
+    """Zero what no instruction has written of what is defined, runs of elements of rows that are alike at a time."""
     rows, row = storage.shape[0], storage.row
-    gap = np.ones((rows, row), bool)
+    gap = np.zeros(storage.shape, bool)
+    box = boxes().get(storage, {})
+    gap[tuple(slice(*box.get(axis, (0, n))) for axis, n in enumerate(storage.shape))] = True
+    gap = gap.reshape(rows, row)
     for offset, shape, strides in storage.sums:
         at = np.full((1,) * len(shape), offset)
         for axis, (count, step) in enumerate(zip(shape, strides)):
             at = at + (np.arange(count) * step).reshape((-1,) + (1,) * (len(shape) - axis - 1))
         gap.reshape(-1)[at.ravel()] = False
-    for first, last in _runs(np.asarray(gap.any(axis=1))):
-        for start, stop in _runs(np.asarray(gap[first:last].any(axis=0))):
+    edges = [0, *(np.flatnonzero((gap[1:] != gap[:-1]).any(axis=1)) + 1).tolist(), rows]
+    for first, last in pairwise(edges):
+        for start, stop in _runs(gap[first]):
             piece = storage.recorder.tensor_type(storage, (last - first, stop - start), (row, 1), first * row + start)
             ins.emit("memset", dst=piece, value=0.0)
 

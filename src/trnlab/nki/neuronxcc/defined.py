@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which part of a result is defined: what a mask left out of its first and only write is not."""
+
+from __future__ import annotations
+
+from trnlab.lang.recorder import current
+from trnlab.lang.strides import row_major
+from trnlab.lang.tensor import Storage, Tensor
+
+Box = dict[int, tuple[int, int]]  # axis -> first and one-past-last index; axes that are whole are left out
+
+
+def boxes() -> dict[Storage, Box]:
+    """The box of each storage that is not wholly defined, or that nothing has written to."""
+    made: dict[Storage, Box] = current().once("what masks left", dict)
+    return made
+
+
+def record(out: Tensor, box: Box) -> None:
+    """`out` has been written in this box. Only a first write to a whole tile leaves something undefined."""
+    known = boxes()
+    fresh = known.pop(out.storage, None) == _FRESH
+    partial = {a: r for a, r in box.items() if r != (0, out.shape[a])}
+    if fresh and partial and _is_whole(out):
+        known[out.storage] = partial
+
+
+_FRESH: Box = {-1: (0, 0)}
+
+
+def fresh(tile: Tensor) -> Tensor:
+    """A tile that nothing has written to yet."""
+    boxes()[tile.storage] = _FRESH
+    return tile
+
+
+def defined(view: Tensor) -> Box:
+    """The box of a view that is defined; {} when that is all of it, or not known."""
+    box = boxes().get(view.storage)
+    if not box or box is _FRESH:
+        return {}
+    dense = row_major(view.storage.shape)
+    if view.strides != dense or len(view.shape) != len(dense):
+        return {}
+    out, rest = {}, view.offset
+    for axis, step in enumerate(dense):
+        start, rest = divmod(rest, step)
+        if axis in box:
+            low, high = (min(max(edge - start, 0), view.shape[axis]) for edge in box[axis])
+            if (low, high) != (0, view.shape[axis]):
+                out[axis] = (low, high)
+    return out
+
+
+def _is_whole(view: Tensor) -> bool:
+    return view.shape == view.storage.shape and view.strides == row_major(view.shape) and view.offset == 0
