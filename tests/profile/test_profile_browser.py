@@ -5,6 +5,7 @@ instructions. Skipped where there is no Chromium or no Playwright.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from profile_samples import big_step
+from profile_samples import big_step, measured_dump
 
+from trnlab import profile
 from trnlab.profile import Profile
 from trnlab.profile.page import page
 
@@ -192,6 +194,31 @@ def _follows(opened: Opened) -> None:
     assert opened.get("t.data.opcode(t.instruction)") in opened.page.locator(".timeline .detail b").text_content()
     opened.press("Escape")
     assert opened.page.locator(".timeline .detail").is_hidden()
+
+
+def test_timelines_that_are_compared_move_together(browser: Any, ran: Profile, tmp_path: Path) -> None:
+    other = replace(ran, summary={**ran.summary, "name": "big"}, step=big_step(1000))
+    path = tmp_path / "compared.html"
+    path.write_text(profile.comparison.page(ran, other, profile.compare(ran, other)))
+    opened = Opened(browser, path)
+    opened.page.wait_for_selector(".timeline:nth-of-type(1)[data-ready]")
+    two = "[...document.querySelectorAll('.timeline')].map((root) => root.timeline)"
+    longest = opened.page.evaluate(f"Math.max(...{two}.map((t) => t.data.total))")
+    opened.page.wait_for_function(f"{two}.every((t) => t.to === {longest})")
+    opened.page.evaluate(f"{two}[1].show(1000, 9_000_000)")
+    assert opened.page.evaluate(f"{two}.map((t) => [t.from, t.to])") == [[1000, 9_000_000]] * 2
+    assert opened.said == []
+
+
+def test_a_measured_run_has_a_timeline_too(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.json"
+    path.write_text(json.dumps(measured_dump()))
+    profile.show_measured(path)
+    opened = Opened(browser, path.with_suffix(".html"))
+    assert opened.get("t.data.count") == 6
+    opened.page.evaluate(f"{TIMELINE}.select(5)")
+    assert opened.get("t.chain") == [5, 4, 3]
+    assert opened.said == []
 
 
 def test_the_keyboard_alone_reaches_every_instruction(browser: Any, run_folder: Path) -> None:

@@ -61,12 +61,12 @@ def test_every_instruction_is_there_with_its_text_line_op_and_what_it_waited_for
 ) -> None:
     assert ran.step is not None
     t = ran.step.timeline
-    shown = {e["args"]["index"]: e for e in slices(events) if e["cat"] in ENGINES}
+    shown = {e["args"]["id"]: e for e in slices(events) if e["cat"] in ENGINES}
     assert sorted(shown) == list(range(len(t)))
     for i, e in shown.items():
         assert (e["ts"], e["dur"]) == (t.start[i] / PS_PER_US, (t.end[i] - t.start[i]) / PS_PER_US)
-        assert set(e["args"]) >= {"instruction", "source", "op", "waited for"}
-        assert e["args"]["instruction"] == ran.step.texts[ran.step.text[i]]
+        assert set(e["args"]) >= {"opcode", "operands", "nki_source_location", "hlo_name", "waited for"}
+        assert e["args"]["operands"] == ran.step.texts[ran.step.text[i]]
         assert t.blocker[i] < 0 or f"#{t.blocker[i]} " in e["args"]["waited for"]
 
 

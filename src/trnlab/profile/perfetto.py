@@ -2,7 +2,7 @@
 """A step as Chrome trace events, the JSON that Perfetto opens: one track per engine and per DMA queue.
 
 The format: "Trace Event Format" of the Chromium project. Times are in microseconds; we write all digits, down to
-picoseconds.
+picoseconds. What a slice says of its instruction has the names that it has in the vendor's JSON, see `vendor`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from trnlab.profile.critical import KINDS, pieces
 from trnlab.profile.data import Profile, Step
 from trnlab.profile.lanes import Row, rows
 from trnlab.profile.names import short_label, short_place
+from trnlab.profile.vendor import opcode
 from trnlab.timeline import CAUSES
 from trnlab.units import PS_PER_US
 
@@ -61,7 +62,7 @@ def _slices(row: Row, pid: int, tid: int, described: _Described, until: int) -> 
         else:
             name, more = described.instruction(ref)
         if row.kinds is not None:
-            name, more = f"{KINDS[row.kinds[at]]}: {name}", {"index": ref, "op": more["op"]}
+            name, more = f"{KINDS[row.kinds[at]]}: {name}", {"id": ref, "hlo_name": more["hlo_name"]}
         place = {"ph": "X", "pid": pid, "tid": tid, "ts": start / PS_PER_US, "dur": (end - start) / PS_PER_US}
         yield {**place, "name": name, "cat": row.lane, "args": more}
 
@@ -78,20 +79,22 @@ class _Described:
     def call(self, i: int) -> tuple[str, Event]:
         """Of a call of a routine."""
         info = self.t.calls[i]
-        return self.labels[i], {"source": self.call_places[i], "op": info.label, "instructions": info.count}
+        about = {"nki_source_location": self.call_places[i], "hlo_name": info.label, "instructions": info.count}
+        return self.labels[i], about
 
     def instruction(self, i: int) -> tuple[str, Event]:
         """Of an instruction."""
         t, op = self.t, self.t.ops[self.t.op[i]]
         more = {
-            "instruction": self.step.texts[self.step.text[i]],
-            "source": self.places[self.step.source[i]],
-            "op": self.labels[t.call[i]],
+            "opcode": opcode(op.name),
+            "operands": self.step.texts[self.step.text[i]],
+            "nki_source_location": self.places[self.step.source[i]],
+            "hlo_name": self.labels[t.call[i]],
             "waited for": self._waited(i),
-            "index": i,
+            "id": i,
         }
         if op.lanes:
-            more["bytes"] = op.n * op.m
+            more["transfer_size"] = op.n * op.m
         return op.name, more
 
     def _waited(self, i: int) -> str:
