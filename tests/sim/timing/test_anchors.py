@@ -69,14 +69,17 @@ def test_trn2_matmuls_issue(dtype, columns, expected):
     for k in range(6):
         b.nc_matmul(dst=acc, stationary=stationary, moving=moving, accumulate=k > 0)
     timeline = time_routine(b.build(), TRN2)
-    assert intervals(timeline) == pytest.approx([expected] * 5, rel=0.015)
+    assert intervals(timeline)[1:] == pytest.approx([expected] * 4, rel=0.015)  # the first waits for its weights
 
 
 def test_trn2_matmul_result_is_there_163_ns_after_the_last_column():
     b = Builder("mm", TRN2)
     stationary, moving = b.tile((128, 128), "bfloat16"), b.tile((128, 512), "bfloat16")
-    b.nc_matmul(dst=b.psum((128, 512)), stationary=stationary, moving=moving)
-    assert took(time_routine(b.build(), TRN2), 0) == pytest.approx(377, rel=0.01)
+    for _ in range(2):
+        b.nc_matmul(dst=b.psum((128, 512)), stationary=stationary, moving=moving)
+    first, second = (took(time_routine(b.build(), TRN2), i) for i in range(2))
+    assert second == pytest.approx(377, rel=0.01)
+    assert first - second == pytest.approx(128 / 4 / 2.4, rel=0.1)  # loading its weights shows
 
 
 def test_trn2_vector_and_scalar_evict_a_bank():

@@ -10,7 +10,7 @@ from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
 from trnlab.sim.timing.gang import time_gang
 from trnlab.sim.timing.schedule import AS_WRITTEN, POLICIES, SCHEDULED, Policy
 from trnlab.sim.timing.summary import Summary, critical_path, summarise
-from trnlab.sim.timing.timer import time_program, time_routine
+from trnlab.sim.timing.timer import estimate, time_program, time_routine
 
 __all__ = [
     "AS_WRITTEN",
@@ -24,6 +24,7 @@ __all__ = [
     "assumptions",
     "critical_path",
     "dma_cost",
+    "estimate",
     "summarise",
     "time_gang",
     "time_program",

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trnlab.chips.spec import Chip, EngineSpec
+from trnlab.chips.spec import Chip, EngineSpec, Figure
 from trnlab.isa.base import Engine, Work
 from trnlab.sim.timing.collective import collective_time
 from trnlab.units import PS_PER_NS, PS_PER_S, cycles_to_ps
@@ -126,7 +126,9 @@ def _tensor(work: Work, chip: Chip) -> Cost:
 def _vector(work: Work, chip: Chip) -> Cost:
     vector = chip.vector
     name = work.kind.partition(".")[2]
-    streamed = work.n * _VECTOR_RATES.get(name, _copy_rate)(work, chip) * _stride_factor(work, chip)
+    rule = _VECTOR_RATES.get(name)
+    rate = rule(work, chip) if rule else _vector_mode(work, chip, _VECTOR_MODES.get(name, _copy_mode))
+    streamed = work.n * rate * _stride_factor(work, chip)
     if name == "tensor_scalar_reduce":
         streamed += vector.min_interval.value  # isa_docs.md:4293
     reading = vector.scalar_operand.value if name in _WITH_SCALAR else 0
@@ -163,9 +165,11 @@ def _sequencer(work: Work, chip: Chip) -> Cost:
 
 
 def in_fast_mode(work: Work, chip: Chip) -> bool:
-    """Whether VectorE streams more than one element a cycle and partition."""
+    """Whether VectorE runs one of its 16-bit modes."""
     name = work.kind.partition(".")[2]
-    return chip.has("vector_fast_modes") and _VECTOR_RATES.get(name, _copy_rate)(work, chip) < 1
+    if name in _VECTOR_RATES or not chip.has("vector_fast_modes"):
+        return False
+    return _VECTOR_MODES.get(name, _copy_mode)(work, chip).endswith(("16", "16_strided"))
 
 
 def _narrow(work: Work, chip: Chip) -> bool:
@@ -177,36 +181,41 @@ def _stride_factor(work: Work, chip: Chip) -> float:
     return 1 / chip.sbuf.wide_stride_rate.value if work.wide_stride else 1.0
 
 
-def _copy_rate(work: Work, chip: Chip) -> float:
-    """Cycles per element of one input stream: tensor_copy, tensor_scalar and what is like them."""
-    vector = chip.vector
+def _vector_mode(work: Work, chip: Chip, mode: Callable[[Work, Chip], str]) -> float:
+    """Cycles per element in the mode of VectorE that a rule chooses."""
+    figure = getattr(chip.vector, mode(work, chip))
+    assert isinstance(figure, Figure)
+    return figure.value
+
+
+def _copy_mode(work: Work, chip: Chip) -> str:
+    """One input stream: tensor_copy, tensor_scalar and what is like them."""
     if _narrow(work, chip) and not (work.strided and work.psum):
-        return (vector.copy16_strided if work.strided or work.psum else vector.copy16).value
+        return "copy16_strided" if work.strided or work.psum else "copy16"
     plain = work.itemsize == 4 and work.dtype != "mixed" and not work.psum and not work.strided
-    return (vector.copy_sbuf32 if plain else vector.copy).value
+    return "copy_sbuf32" if plain else "copy"
 
 
-def _two_input_rate(work: Work, chip: Chip) -> float:
+def _two_input_mode(work: Work, chip: Chip) -> str:
     """Two streams; a source in PSUM has a port of its own. m = 1: an operator with a 16-bit mode everywhere."""
     any_operator = work.kind == "vector.tensor_tensor" and chip.has("vector_fast_modes")
     if work.psum & ~1:
-        return chip.vector.two_inputs_psum.value
+        return "two_inputs_psum"
     if work.dtype in HALF and (work.m == 1 or any_operator) and not work.strided and not work.psum:
-        return chip.vector.two_inputs16.value
-    return chip.vector.two_inputs.value
+        return "two_inputs16"
+    return "two_inputs"
 
 
-def _select_rate(work: Work, chip: Chip) -> float:
-    return (chip.vector.two_inputs_psum if work.psum & ~1 else chip.vector.two_inputs).value
+def _select_mode(work: Work, chip: Chip) -> str:
+    return "two_inputs_psum" if work.psum & ~1 else "two_inputs"
 
 
-def _reduce_rate(work: Work, chip: Chip) -> float:
-    fast = work.dtype == "bfloat16" and work.m == 1
-    return (chip.vector.reduce16 if fast else chip.vector.reduce).value
+def _reduce_mode(work: Work, chip: Chip) -> str:
+    return "reduce16" if work.dtype == "bfloat16" and work.m == 1 else "reduce"
 
 
-def _memset_rate(work: Work, chip: Chip) -> float:
-    return (chip.vector.memset16 if work.m == 1 and work.dtype in HALF else chip.vector.copy).value
+def _memset_mode(work: Work, chip: Chip) -> str:
+    return "memset16" if work.m == 1 and work.dtype in HALF else "copy"
 
 
 def _ns(value: float) -> int:
@@ -243,13 +252,15 @@ _DMA_RATES: dict[str, Callable[[int], float]] = {
     "dma.transpose": lambda hbm_sides: 0.9 if hbm_sides else 0.5,
     "dma.compute": lambda hbm_sides: 0.5,
 }
+_VECTOR_MODES: dict[str, Callable[[Work, Chip], str]] = {
+    "memset": _memset_mode,
+    "tensor_tensor": _two_input_mode,
+    "scalar_tensor_tensor": _two_input_mode,
+    "select_reduce": _select_mode,
+    "tensor_copy_predicated": _select_mode,
+    "tensor_reduce": _reduce_mode,
+}
 _VECTOR_RATES: dict[str, Callable[[Work, Chip], float]] = {
-    "memset": _memset_rate,
-    "tensor_tensor": _two_input_rate,
-    "scalar_tensor_tensor": _two_input_rate,
-    "select_reduce": _select_rate,
-    "tensor_copy_predicated": _select_rate,
-    "tensor_reduce": _reduce_rate,
     "reciprocal": lambda work, chip: chip.vector.reciprocal.value,
     "tensor_tensor_scan": lambda work, chip: chip.vector.two_inputs.value,
     "bn_aggr": lambda work, chip: 13 / 3,  # isa_docs.md:4693

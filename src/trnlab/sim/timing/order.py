@@ -8,6 +8,7 @@ An instruction starts when its engine has issued the one before and all its oper
                 own earlier instructions precede by the order of its pipeline
     ports       engines that share a port of a memory take turns, see `plan`
     part        instructions on different parts of the PE array run side by side
+    weights     the PE array takes those of the next instruction while it works on this one, when they are there
     half rate   the PE array looks back on each window of its clock: after a full-rate one with little work the next
                 runs at half rate, after a half-rate one full of work at full rate (only where windows are asked for)
     DMA         the issuing engine is busy with the trigger only; the transfer follows on the DMA engines ("lanes"),
@@ -50,8 +51,10 @@ PORTS_COUNT = 2 + BANKS
 PARTS_OF_ARRAY = 16  # 4 x 4 parts of 32 rows and 32 columns
 
 # Parameters of a run, in picoseconds unless they say otherwise.
-SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, WARM_ABOVE, COOL_BELOW, IN_ORDER = range(8)
+SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, WARM_ABOVE, COOL_BELOW, ARBITRATION = range(8)
 PARAMETERS = 8
+READY_FIRST, PROGRAM_ORDER, NO_CONTENTION = range(3)  # of ARBITRATION
+TABLES, WEIGHTS = range(2)  # of `Clocks.unit`
 
 FREE, LAST = range(2)  # of `Clocks.engine`
 WINDOW_END, WORKED, HALF_RATE = range(3)  # of `Clocks.window`
@@ -72,7 +75,7 @@ class Clocks:
         self.engine[:, LAST] = -1
         self.part = np.full((PARTS_OF_ARRAY + 1, 2), NEVER, np.int64)  # of the PE array: free when, held by whom
         self.window = np.array([base, 0, 1], np.int64)  # of the PE array: it starts at half rate
-        self.table = np.zeros(1, np.int64)  # table set that ScalarE holds
+        self.unit = np.array([0, base], np.int64)  # table set that ScalarE holds; when the PE array took its weights
         self.port = np.full((PORTS_COUNT, 2, HELD, 3), NEVER, np.int64)  # port, side: from, to, instruction
         self.port_count = np.zeros((PORTS_COUNT, 2), np.int64)
         self.issued = np.full((RINGS, 2), NEVER, np.int64)  # last descriptors of a queue: when, whose
@@ -109,7 +112,7 @@ def run(
     engine_state: Ints,
     part: Ints,
     window: Ints,
-    table: Ints,
+    unit: Ints,
     port: Ints,
     port_count: Ints,
     issued: Ints,
@@ -131,6 +134,7 @@ def run(
     `base` is the index of the call's first instruction in the whole timeline.
     """
     semaphore, as_written = parameters[SEMAPHORE], visit.shape[0] == 0
+    contended = parameters[ARBITRATION] != NO_CONTENTION
     for turn in range(row_of.shape[0]):
         i = turn if as_written else np.int64(visit[turn])
         r = row_of[i]
@@ -138,54 +142,59 @@ def run(
         is_dma = rows[r, RING] >= 0
         who = DMA if is_dma else engine
         t, by = engine_state[engine, FREE], engine_state[engine, LAST] << 3
-        why = START if by < 0 else ISSUE
+        why, wait = START if by < 0 else ISSUE, np.int64(NEVER)
         for k in range(first_use[i], first_use[i + 1]):
             use = uses[k]
             flags, first = use >> READ_SHIFT, use & SLOT_MASK
             for s in range(first, first + (use >> MORE_SHIFT & MORE_MASK) + 1):
                 if flags & READ or is_dma or slot[s, WRITER] & 7 != who:
                     ready = slot[s, WROTE] + semaphore
+                    wait = max(wait, ready)
                     if ready > t or (ready == t and flags & READ):
                         t, by = ready, slot[s, WRITER]
                         why = RAW if flags & READ else WAW
                 if flags & WRITE:
                     column = READ_AT if is_dma or slot[s, READER] & 7 != who else READ_BEFORE
                     ready = slot[s, column] + semaphore
+                    wait = max(wait, ready)
                     if ready > t:
                         t, by, why = ready, slot[s, column + 1], WAR
         index = base + i
         if is_dma:
-            finish = t + rows[r, BUSY]
-            engine_state[engine, FREE], engine_state[engine, LAST] = finish, index
-            end[i] = finish
+            occupied = rows[r, BUSY]
             begin[i], last, held[i] = _transfer(
-                rows[r], finish + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps
+                rows[r], t + occupied + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps
             )
             finish = last + parameters[COMPLETION]
         else:
             busy, occupied = rows[r, BUSY], rows[r, ISSUE_GAP]
+            extra = np.int64(0)
             if engine == TENSOR:
-                idle = t > engine_state[TENSOR, FREE]
-                free, user = _parts_free(rows[r, PARTS], part)
-                if free > t:
-                    t, by, why = free, user << 3, PART
-                extra = rows[r, EXPOSED] if idle else 0
+                if contended:
+                    free, user = _parts_free(rows[r, PARTS], part)
+                    if free > t:
+                        t, by, why = free, user << 3, PART
+                extra = max(max(wait, unit[WEIGHTS]) + rows[r, EXPOSED] - t, np.int64(0))
+                if contended:
+                    unit[WEIGHTS] = t + extra
                 if parameters[WINDOW]:
                     extra += _paced(t, busy + extra, parameters, window) - busy - extra
-                busy, occupied = busy + extra, occupied + extra
-                _hold_parts(rows[r, PARTS], t + busy, index, part)
-            elif rows[r, TABLE] != 0 and rows[r, TABLE] != table[0]:
-                table[0] = rows[r, TABLE]
-                busy, occupied = busy + parameters[TABLE_LOAD], occupied + parameters[TABLE_LOAD]
-            if rows[r, PORTS]:
+                _hold_parts(rows[r, PARTS], t + busy + extra, index, part)
+            elif rows[r, TABLE] != 0 and rows[r, TABLE] != unit[TABLES]:
+                unit[TABLES] = rows[r, TABLE]
+                extra = parameters[TABLE_LOAD]
+            busy, occupied = busy + extra, occupied + extra
+            if rows[r, PORTS] and contended:
                 ports = _ports(rows[r, PORTS], first_use[i], first_use[i + 1], uses)
-                free, user = _port_free(ports, engine, t, busy, parameters[IN_ORDER], port, port_count)
+                free, user = _port_free(ports, engine, t, busy, parameters[ARBITRATION], port, port_count)
                 if free > t:
                     t, by, why = free, user << 3, PORT
                 _hold_ports(ports, engine, t, busy, index, port, port_count)
-            engine_state[engine, FREE], engine_state[engine, LAST] = t + occupied, index
-            end[i], begin[i], held[i] = t + occupied, t, -1
+            begin[i], held[i] = t, -1
             finish = t + busy + rows[r, LATENCY]
+        end[i] = t + occupied
+        if contended:
+            engine_state[engine, FREE], engine_state[engine, LAST] = t + occupied, index
         start[i], done[i], blocker[i], cause[i] = t, finish, by >> 3, why
         mark = index * 8 + who
         for k in range(first_use[i], first_use[i + 1]):
@@ -262,7 +271,7 @@ def _paced(t: int, work: int, parameters: Ints, window: Ints) -> int:
 
 
 @njit(cache=True)
-def _port_free(ports: int, engine: int, t: int, busy: int, in_order: int, port: Ints, count: Ints) -> Any:
+def _port_free(ports: int, engine: int, t: int, busy: int, arbitration: int, port: Ints, count: Ints) -> Any:
     """The earliest time from `t` on at which the engine that shares the ports leaves them alone for `busy`.
 
     An instruction may go before another that was issued earlier on the other engine and still waits for its operands,
@@ -280,7 +289,7 @@ def _port_free(ports: int, engine: int, t: int, busy: int, in_order: int, port: 
                 for n in range(first, last):  # in order of time
                     h = n & (HELD - 1)
                     since, until = port[p, other, h, 0], port[p, other, h, 1]
-                    if t < until and (in_order or since < t + busy):
+                    if t < until and (arbitration == PROGRAM_ORDER or since < t + busy):
                         t, by, moved = until, port[p, other, h, 2], True
     return t, by
 
@@ -315,10 +324,12 @@ def _transfer(
     if issued[queue, 0] + parameters[INTERVAL] > made:
         made, by = issued[queue, 0] + parameters[INTERVAL], before
     issued[queue, 0], issued[queue, 1] = made, index
+    if parameters[ARBITRATION] == NO_CONTENTION:
+        return made, made + (row[NUM_LANES] - 1) * stagger + share, by
     fits = False
     for g in range(GAPS):
         fits |= (gaps[g, 0] >= made + share) & (gaps[g, 1] >= share)
-    if fits and parameters[IN_ORDER] == 0:
+    if fits and parameters[ARBITRATION] == READY_FIRST:
         return _backfill(row, made, by, before, index, ring, lane, gap, gaps)
     first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), low, False
     at = made
@@ -366,13 +377,13 @@ def _backfill(
     queue, share, low = row[RING], row[SHARE], row[FIRST_LANE]
     first, last, blocked = np.int64(1) << 62, np.int64(NEVER), np.int64(-1)
     newest = gaps[GAPS, 0]
-    oldest = newest - GAPS + 1 if newest >= GAPS else np.int64(0)
+    oldest = max(newest - GAPS + 1, 0)
     fresh, opened, filled = newest & (GAPS - 1), False, np.int64(0)
     for n in range(low, low + row[NUM_LANES]):
         earliest, cause = made + (n - low) * row[STAGGER], by
         if ring[queue, n] > earliest:
             earliest, cause = ring[queue, n], before
-        at = np.int64(-1)
+        at: Any = np.int64(-1)
         for k in range(oldest, newest):
             g = k & (GAPS - 1)
             if gaps[g, 0] >= earliest + share and gaps[g, 1] >= share:
@@ -399,7 +410,7 @@ def _backfill(
         ring[queue, n] = at + share
         first = min(first, at)
         if at + share > last:
-            last, blocked = at + share, cause
+            last, blocked = at + share, np.int64(cause)
     if opened:
         gaps[GAPS, 0] += 1
         filled |= np.int64(1) << fresh

@@ -117,7 +117,8 @@ def _moves(routine: Routine, base: Plan, policy: Policy) -> Array:
         state = any(spec.state for spec in instr.operands) or "reduce_cmd" in instr.attrs
         control = isinstance(instr, Meeting) or any(kind.startswith("sequencer") for kind in instr.cost_kinds)
         keeps[code] = FENCE if control else FIXED if state else FREE
-    return np.maximum(moves, keeps[routine.opcode])
+    kept: Array = np.maximum(moves, keeps[routine.opcode])
+    return kept
 
 
 @njit(cache=True)

@@ -26,7 +26,7 @@ def time_program(
     *,
     profiled: bool = False,
     window_phase: int | None = None,
-    in_order: bool = False,
+    arbitration: int = order.READY_FIRST,
     policy: Policy = SCHEDULED,
     edit: Callable[[Routine, Plan], Plan] | None = None,
 ) -> Timeline:
@@ -34,16 +34,16 @@ def time_program(
 
     The same arguments give the same timeline, always. Raises KeyError for a cost class without a rule.
     profiled: under the profiler, which lengthens the start. window_phase: when some half-rate window of the PE array
-    begins, in picoseconds from the start of the program; without it the array always runs at full rate. in_order:
-    DMA engines and shared ports serve in the order of the program, not whoever is ready first. policy: what the
-    hardware's compiler makes of kernels that leave it the choice. edit: changes the plan of each routine first, see
-    `whatif`.
+    begins, in picoseconds from the start of the program; without it the array always runs at full rate. arbitration:
+    whether DMA engines and shared ports serve whoever is ready first, or in the order of the program, or everybody at
+    once (`order.READY_FIRST` and so on). policy: what the hardware's compiler makes of kernels that leave it the
+    choice. edit: changes the plan of each routine first, see `whatif`.
     """
     plans = [planned(routine, chip, policy) for routine in program.routines]
     if edit is not None:
         plans = [edit(routine, p) for routine, p in zip(program.routines, plans)]
     out = Columns(program.num_instructions)
-    core = Core(chip, profiled=profiled, window_phase=window_phase, in_order=in_order)
+    core = Core(chip, profiled=profiled, window_phase=window_phase, arbitration=arbitration)
     memories = Memories(program, plans, chip)
     first = 0
     for call, routine in program:
@@ -54,13 +54,26 @@ def time_program(
     return _timeline(program, chip, plans, out, core.startup)
 
 
+def estimate(program: Program, chip: Chip, *, policy: Policy = SCHEDULED) -> int:
+    """Picoseconds that `program` takes at least: its longest chain of dependencies, if engines, DMA engines and ports
+    served everybody at once; or the work of its busiest engine. Never above the total of `time_program`.
+    """
+    plans = [planned(routine, chip, policy) for routine in program.routines]
+    work = np.zeros(order.ENGINES, np.int64)
+    for call in program.calls:
+        p = plans[call.routine]
+        work += np.bincount(p.engine, p.rows[p.row_of, order.ISSUE_GAP], order.ENGINES).astype(np.int64)
+    free = time_program(program, chip, arbitration=order.NO_CONTENTION, policy=policy)
+    return max(free.total, free.startup + int(work.max()) + to_ps(chip.sync.program_end.value))
+
+
 def time_routine(
     routine: Routine,
     chip: Chip,
     *,
     profiled: bool = False,
     window_phase: int | None = None,
-    in_order: bool = False,
+    arbitration: int = order.READY_FIRST,
     policy: Policy = SCHEDULED,
 ) -> Timeline:
     """The timeline of one call of a routine whose parameters are at rest in HBM; see `time_program`."""
@@ -71,7 +84,9 @@ def time_routine(
     call = Call(0, tuple(t.id for t in tensors), label=routine.name)
     inputs = tuple(t.id for t in tensors)
     program = Program(routine.name, routine.target, (routine,), tuple(tensors), (call,), inputs, ())
-    return time_program(program, chip, profiled=profiled, window_phase=window_phase, in_order=in_order, policy=policy)
+    return time_program(
+        program, chip, profiled=profiled, window_phase=window_phase, arbitration=arbitration, policy=policy
+    )
 
 
 class Columns:
@@ -90,10 +105,15 @@ class Core:
     """
 
     def __init__(
-        self, chip: Chip, *, profiled: bool = False, window_phase: int | None = None, in_order: bool = False
+        self,
+        chip: Chip,
+        *,
+        profiled: bool = False,
+        window_phase: int | None = None,
+        arbitration: int = order.READY_FIRST,
     ) -> None:
         self.startup = to_ps(chip.sync.program_start.value + (chip.sync.profiler.value if profiled else 0))
-        self.parameters = _parameters(chip, window_phase, in_order)
+        self.parameters = _parameters(chip, window_phase, arbitration)
         self.clocks = order.Clocks(self.startup)
         self.clocks.engine[Engine.GPSIMD, order.FREE] += to_ps(chip.sync.gpsimd_start.value)
         self.clocks.window[order.WINDOW_END] = window_phase or 0
@@ -118,7 +138,7 @@ class Core:
             c.engine,
             c.part,
             c.window,
-            c.table,
+            c.unit,
             c.port,
             c.port_count,
             c.issued,
@@ -137,14 +157,14 @@ class Core:
         )
 
 
-def _parameters(chip: Chip, window_phase: int | None, in_order: bool) -> order.Ints:
+def _parameters(chip: Chip, window_phase: int | None, arbitration: int) -> order.Ints:
     """What the pass needs to know of the chip, see `order`; the half-rate windows are off without a phase."""
     pe, parameters = chip.tensor, np.zeros(order.PARAMETERS, np.int64)
     parameters[order.SEMAPHORE] = to_ps(chip.sync.semaphore.value)
     parameters[order.INTERVAL] = to_ps(chip.dma.queue_interval.value)
     parameters[order.COMPLETION] = to_ps(chip.dma.completion.value)
     parameters[order.TABLE_LOAD] = to_ps(chip.scalar.table_load.value)
-    parameters[order.IN_ORDER] = in_order
+    parameters[order.ARBITRATION] = arbitration
     if window_phase is not None:
         window = pe.rate_window.value
         parameters[order.WINDOW] = to_ps(window)
