@@ -51,12 +51,17 @@ def execute_meaning(routine: Routine, i: int, base: Array, pitch: Array, rounder
     records = routine.operands[int(routine.first_operand[i]) : int(routine.first_operand[i + 1])]
     named = {instr.operands[int(record[COL["role"]])].name: record for record in records}
     views = {name: operand_array(record, base, pitch) for name, record in named.items()}
-    picked = _picked(routine, i, named, views, base, pitch) if instr.indirect else {}
+    attrs = dict(routine.attr_table[int(routine.attr[i])])
+    picked: dict[str, Any] = {}
+    if instr.indirect:
+        picked.update(_picked(routine, i, named, views, base, pitch))
+    elif attrs.get("indirect") and "index" in views and attrs.get("per_row", True):
+        picked.update(_rows(views, attrs))
     arrays = {
         name: as_read(picked[name].gathered() if name in picked else array, dtype)
         for name, (array, dtype) in views.items()
     }  # fmt: skip
-    results = instr.meaning(arrays, dict(routine.attr_table[int(routine.attr[i])]))
+    results = instr.meaning(arrays, attrs)
     for name, value in results.items():
         target, dtype = views[name]
         exact = value.dtype == dtype.numpy and dtype.kind in "iu"
@@ -84,6 +89,45 @@ class Picked:
     def scatter(self, values: Array) -> None:
         """Write them."""
         np.put_along_axis(self.row, self.columns, values.reshape(self.columns.shape), 1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table that an index names, which are all that a transfer looks at."""
+
+    table: Array
+    numbers: Array
+
+    def gathered(self) -> Array:
+        """These rows, one after the other."""
+        return self.table[self.numbers]
+
+    def scatter(self, values: Array) -> None:
+        """Write them; of a row that is named twice, the last stays."""
+        self.table[self.numbers] = values
+
+
+@dataclass(frozen=True)
+class Renumbered:
+    """The index of a transfer into the rows of `Rows`."""
+
+    numbers: Array
+
+    def gathered(self) -> Array:
+        """The index."""
+        return self.numbers
+
+
+def _rows(views: Mapping[str, tuple[Array, DType]], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """A large table as the rows that are used of it; nothing where a row does not exist and that is an error."""
+    name = "dst" if attrs["indirect"] == "dst" else "src" if "src" in views else "src0"
+    table, index = views[name][0], views["index"][0]
+    wanted = index.reshape(-1).astype(np.int64)
+    inside = (wanted >= 0) & (wanted < len(table))
+    if not inside.any() or (attrs["oob_mode"] == "error" and not inside.all()):
+        return {}
+    numbers = np.where(inside, np.cumsum(inside) - 1, int(inside.sum())).astype(index.dtype).reshape(index.shape)
+    return {name: Rows(table, wanted[inside]), "index": Renumbered(numbers)}
 
 
 def _picked(
