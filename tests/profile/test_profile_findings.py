@@ -91,3 +91,11 @@ def test_a_summary_of_an_earlier_version_is_shown_without_them(ran: Profile) -> 
     older = {key: value for key, value in ran.summary.items() if key not in ("lost", "advice", "step_kinds")}
     assert not list(findings(older))
     assert "held up by" not in profile.text(older)
+
+
+def test_every_field_of_the_summary_is_described(ran: Profile) -> None:
+    described = (Path(__file__).parents[2] / "docs" / "summary.md").read_text()
+    assert [name for name in ran.summary if f"`{name}" not in described] == []
+    for name in ("lost", "advice", "costliest_lines"):
+        row = ran.summary[name][0]
+        assert [key for key in row if f".{key}`" not in described and f"`{key}`" not in described] == []
