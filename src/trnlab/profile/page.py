@@ -61,8 +61,12 @@ def _top(s: Summary) -> Iterator[str]:
     yield f'<header>\n<p class="over">trnlab run on {about}</p>\n<h1>{escape(s["name"])}</h1>'
     if "step_time_s" in s:
         tokens = f" on {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
+        what = f"A training step{tokens} takes one NeuronCore"
+        if words.only_kernels(s):
+            count = len(s["kernels"])
+            what = "The kernel takes" if count == 1 else f"The {count} kernels, each called once, take"
         yield (
-            f'<p class="lede">A training step{tokens} takes one NeuronCore '
+            f'<p class="lede">{what} '
             f"<b>{_time(s['step_time_s'])}</b>. What decides that: {escape(words.bound(s))}.</p>"
         )
     if not s["complete"]:
@@ -77,11 +81,14 @@ def _figures(s: Summary) -> Iterator[tuple[str, str, str]]:
     if "step_time_s" not in s:
         return
     here = f"{nice_time(median(s['step_wall_s']) * PS_PER_S)} to simulate" if s["step_wall_s"] else ""
-    yield "One step", _time(s["step_time_s"]), here
+    yield "All kernels, once" if words.only_kernels(s) else "One step", _time(s["step_time_s"]), here
     if s["tokens_per_step"]:
         yield "Tokens per second", format_count(s["tokens_per_s"]), "on one core"
     yield "MFU", f"{s['mfu']:.1%}", f"of {format_count(s['peak_flops'])}FLOP/s"
     usd = s["cost"]["usd_per_million_tokens"]
+    if s.get("kernels"):
+        calls = sum(kernel["calls"] for kernel in s["kernels"])
+        yield "Kernel calls", f"{calls:,}", f"of {len(s['kernels'])} kernels and forms of arguments"
     if usd is not None:
         yield "A million tokens", f"${usd:.3g}", f"{s['cost']['price_kind']}, {s['cost']['price_date']}"
 
@@ -100,7 +107,21 @@ def _pictures(profile: Profile, step: Step) -> Iterator[str]:
     yield f'<div class="columns">{pictures.engines(s)}{pictures.hbm(s)}</div>'
 
 
+def _kernels(s: Summary) -> str:
+    """The kernels that the script called by themselves."""
+    engines = list(s["kernels"][0]["engines"])
+    head = ("kernel", "chip", "calls", "instructions", "one call", *(f"{name} busy" for name in engines))
+    rows = []
+    for k in s["kernels"]:
+        busy = [f"{k['engines'][name]['busy']:.0%}" for name in engines]
+        rows.append((k["name"], k["chip"], str(k["calls"]), f"{k['instructions']:,}", _time(k["time_s"]), *busy))
+    say = "Those that the script called by themselves, once for each form of their arguments; times are predicted."
+    return pictures.section("Kernels", say, table(head, rows, tuple(range(2, len(head)))))
+
+
 def _tables(s: Summary) -> Iterator[str]:
+    if s.get("kernels"):
+        yield _kernels(s)
     yield pictures.section("Numbers", "", table((), list(_numbers(s))))
     if s.get("assumptions"):
         yield _assumed(s)

@@ -42,7 +42,9 @@ def kernel_line(kernel: Mapping[str, Any]) -> str:
     shares = ", ".join(f"{name} {use['busy']:.0%}" for name, use in busy if use["busy"] >= SMALL)
     calls = f"{kernel['calls']} call{'s' * (kernel['calls'] != 1)}"
     work = f"{calls} of {kernel['instructions']:,} instructions"
-    return f"{kernel['name']}: {format_time(kernel['time_s'] * PS_PER_S)} predicted, {work}; busy: {shares}"
+    return (
+        f"{kernel['name']}: {format_time(kernel['time_s'] * PS_PER_S)} predicted, {work}; busy: {shares or 'nothing'}"
+    )
 
 
 def learning(s: Summary) -> str:

@@ -180,10 +180,8 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
     """The assumed figures that the step's time depends on, the most important first."""
     found: dict[str, dict[str, Any]] = {}
     for executable, count in calls:
-        if executable.gang is not None:
-            continue  # of cores side by side nobody has varied the figures yet
         total = executable.timeline.total
-        for a in timing.assumptions(executable.program, executable.chip):
+        for a in timing.assumptions(executable.gang or executable.program, executable.chip):
             entry = found.setdefault(
                 a.path,
                 {
