@@ -176,3 +176,20 @@ def test_an_index_past_the_tensor_needs_a_mask():
 
     with pytest.raises(ConstraintError, match=r"dimension 0[\s\S]*0\.\.99[\s\S]*0\.\.127[\s\S]*mask"):
         past(normal(100, 8))
+
+
+@nki.jit
+def either(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile, buffer = nl.load(x), nl.ndarray(x.shape, dtype=x.dtype)
+    for i in nl.affine_range(2):
+        half = slice(i * 8, i * 8 + 8)
+        buffer[:, half] = nl.negative(tile[:, half], mask=i == 0)
+        buffer[:, half] = nl.copy(tile[:, half], mask=i != 0)
+    nl.store(out, buffer)
+    return out
+
+
+def test_an_assignment_under_a_mask_that_leaves_nothing_changes_nothing():
+    x = normal(4, 16)
+    np.testing.assert_array_equal(either(x), np.concatenate([-x[:, :8], x[:, 8:]], 1))

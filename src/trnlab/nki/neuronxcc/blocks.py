@@ -56,11 +56,6 @@ class Blocks:
         """Of its tiles, in order."""
         return list(itertools.product(*(range(n) for n in self.shape[: self._blocks])))
 
-    def each(self, act: Callable[[Tensor], None]) -> None:
-        """Do something with every tile."""
-        for index in self.indices:
-            act(self._tile(index))
-
     def _tile(self, index: Index) -> Tensor:
         return self._make((*self._index, *index))
 
@@ -107,8 +102,13 @@ class Blocks:
             assignment.assign(target, value, alone)
 
 
-def make(shape: Any, dtype: Any, buffer: Any, name: str = "") -> Any:
-    """Memory that nothing has written to: a tile, or blocks of them when the partition is not the first dimension."""
+def make(
+    shape: Any, dtype: Any, buffer: Any, name: str = "", fill: Callable[[Tensor], None] | None = None
+) -> Any:  # fmt: skip
+    """Memory: a tile, or blocks of them when the partition is not the first dimension.
+
+    fill: what each tile gets first, when it is first named, for a kernel may declare more tiles than fit at once.
+    """
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     at = next((i for i, s in enumerate(sizes) if isinstance(s, ParDim)), 0)
     plain = tuple(int(s) for s in sizes)
@@ -116,13 +116,17 @@ def make(shape: Any, dtype: Any, buffer: Any, name: str = "") -> Any:
     if region.memory is Memory.HBM:
         return current().tensor(plain, format_of(dtype), region, name=name)
     plain = (*plain, 1) if len(plain) == 1 else plain
+    first = fill or (lambda tile: None)
     if at == 0:
-        return _tile(plain, dtype, buffer, (), name)
+        whole = _tile(plain, dtype, buffer, (), name)
+        first(whole)
+        return whole
     tiles: dict[Index, Tensor] = {}
 
     def tile(index: Index) -> Tensor:
         if index not in tiles:
             tiles[index] = _tile(plain[at:], dtype, buffer, index, name and f"{name}{list(index)}")
+            first(tiles[index])
         return tiles[index]
 
     return Blocks(plain, at, tile)

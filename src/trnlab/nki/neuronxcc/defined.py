@@ -19,18 +19,25 @@ def boxes() -> dict[Storage, Box]:
 def record(out: Tensor, box: Box) -> None:
     """`out` has been written in this box. Only a first write to a whole tile leaves something undefined."""
     known = boxes()
-    fresh = known.pop(out.storage, None) == _FRESH
+    fresh = known.pop(out.storage, None) in (_FRESH, _NOTHING)
     partial = {a: r for a, r in box.items() if r != (0, out.shape[a])}
     if fresh and partial and _is_whole(out):
         known[out.storage] = partial
 
 
 _FRESH: Box = {-1: (0, 0)}
+_NOTHING: Box = {0: (0, 0)}
 
 
 def fresh(tile: Tensor) -> Tensor:
     """A tile that nothing has written to yet."""
     boxes()[tile.storage] = _FRESH
+    return tile
+
+
+def unwritten(tile: Tensor) -> Tensor:
+    """A tile for the result of an operation: nothing of it is defined, unless the operation records what it wrote."""
+    boxes()[tile.storage] = _NOTHING
     return tile
 
 

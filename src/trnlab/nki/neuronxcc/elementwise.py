@@ -20,7 +20,7 @@ from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor
-from trnlab.nki.neuronxcc.defined import fresh
+from trnlab.nki.neuronxcc.defined import unwritten
 from trnlab.nki.neuronxcc.masked import trimmed
 
 BOOL, FLOAT32, INT32, UINT8 = FORMATS["bool"], FORMATS["float32"], FORMATS["int32"], FORMATS["uint8"]
@@ -28,7 +28,7 @@ BOOL, FLOAT32, INT32, UINT8 = FORMATS["bool"], FORMATS["float32"], FORMATS["int3
 
 def result(shape: tuple[int, ...], dtype: Any, region: Region = Region.sbuf) -> Tensor:
     """A fresh tile for a result."""
-    return fresh(current().tensor(shape, dtype, region))
+    return unwritten(current().tensor(shape, dtype, region))
 
 
 def computed(

@@ -483,6 +483,7 @@ def local_gather(
     count = num_valid_indices or index.shape[1] * 16
     out = result((src_buffer.shape[0], count, num_elem_per_idx), src_buffer.format)
     new.local_gather(out, src_buffer, index, num_elem_per_idx, num_valid_indices)
+    record(out, {})
     return out
 
 
@@ -499,4 +500,5 @@ def sequence_bounds(*, segment_ids: Tensor, dtype: Any = None, **_: Any) -> Tens
     """Start and end of each element's segment."""
     out = result((1, 2, *segment_ids.shape[1:]), dtype or segment_ids.format)
     new.sequence_bounds(out, segment_ids)
+    record(out, {})
     return out

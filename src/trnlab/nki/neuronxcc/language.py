@@ -292,13 +292,8 @@ def full(shape: Any, fill_value: Any, dtype: Any, *, buffer: Any = None, name: s
     region = region_of(buffer)
     if region in (Region.private_hbm, Region.shared_hbm):
         return compose.filled(tuple(int(s) for s in shape), fill_value, dtype, region)
-    made = make(shape, dtype, buffer, name)
     fill = promise_zero if region is Region.psum and fill_value == 0 else _filler(fill_value)
-    if isinstance(made, Blocks):
-        made.each(fill)
-    else:
-        fill(made)
-    return made
+    return make(shape, dtype, buffer, name, fill)
 
 
 def _filler(value: Any) -> Callable[[Tensor], None]:
