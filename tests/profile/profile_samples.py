@@ -135,6 +135,10 @@ def measured_dump() -> dict[str, Any]:
         "instruction": [{**blank, **row} for row in rows],
         "dma": [{**packet, "timestamp": timestamp} for timestamp in (700, 720)],
         "ham": [{"timestamp": since, "duration": length, "k": k, "n": 8} for since, length, k in windows],
+        "instruction_usage": [
+            {"type": "psum", "timestamp": 1200, "usage_avg": 0.125},
+            {"type": "sb", "timestamp": 700, "usage_avg": 0.5},
+        ],
         "summary": [{"total_time": 3e-6, "instance_type": "trn2.3xlarge", "tensor_engine_active_time_percent": 0.14}],
         "metadata": [{"last_hw_timestamp": 3000}],
     }

@@ -101,6 +101,9 @@ def test_a_measured_run_is_read(dump: Path) -> None:
     assert [CAUSES[c] for c in t.cause[3:]] == ["issue", "issue", "operand"]
     assert t.blocker.tolist()[3:] == [-1, 3, 4]
     assert step.sources[step.source[3]][0] == "kernel.py:12"
+    sbuf, psum = step.occupancy["sbuf"], step.occupancy["psum"]
+    assert (sbuf.time.tolist(), sbuf.bytes.tolist()) == ([0, 700_000], [0, sbuf.capacity // 2])
+    assert (psum.capacity, psum.bytes.tolist()) == (2 << 20, [0, 1 << 18])
     assert t.meta["half_rate"] == [(0, 1_250_000), (2_000_000, 2_500_000)]
 
 

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.errors import RunError
-from trnlab.profile.data import Ints, Profile, Step
+from trnlab import chips
+from trnlab.errors import RunError, UsageError
+from trnlab.profile.data import Ints, Occupancy, Profile, Step
 from trnlab.timeline import CAUSES, ENGINES, CallInfo, OpInfo, Timeline
 from trnlab.units import PS_PER_NS, PS_PER_S
 
@@ -218,8 +219,29 @@ def _step(name: str, content: Mapping[str, Any]) -> Step:
     none = np.full(len(rows), -1)
     return Step(
         timeline, tuple(texts), tuple(sources), np.array(text, np.int64), np.array(source, np.int64),
-        _chain(timeline), (), none, {},
+        _chain(timeline), (), none, _occupancy(content),
     )  # fmt: skip
+
+
+def _occupancy(content: Mapping[str, Any]) -> dict[str, Occupancy]:
+    """How full SBUF and PSUM were, where the profile says it and we know the chip of its instance."""
+    (summary, *_) = content.get("summary") or [{}]
+    try:
+        chip = chips.target(str(summary.get("instance_type"))).chip
+    except UsageError:
+        return {}
+    sizes = {
+        "sb": ("sbuf", int(chip.sbuf.bytes_per_partition.value)),
+        "psum": ("psum", chip.psum.num_banks * chip.psum.bank_bytes_per_partition),
+    }
+    found = {}
+    for kind, (name, size) in sizes.items():
+        rows = [(r["timestamp"], r["usage_avg"]) for r in content.get("instruction_usage", ()) if r["type"] == kind]
+        used = {0.0: 0.0} | dict(sorted(rows))
+        time = np.array([round(t * PS_PER_NS) for t in used], np.int64)
+        capacity = size * chip.num_partitions
+        found[name] = Occupancy(capacity, time, np.array([round(u * capacity) for u in used.values()], np.int64))
+    return found if content.get("instruction_usage") else {}
 
 
 def _total(content: Mapping[str, Any]) -> float:
