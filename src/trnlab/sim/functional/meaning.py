@@ -57,19 +57,24 @@ def execute_meaning(routine: Routine, i: int, base: Array, pitch: Array, rounder
         picked.update(_picked(routine, i, named, views, base, pitch))
     elif attrs.get("indirect") and "index" in views and attrs.get("per_row", True):
         picked.update(_rows(views, attrs))
+    moves = instr.name == "dma_copy" and views["src"][1] is views["dst"][1]  # bits as they are
     arrays = {
-        name: as_read(picked[name].gathered() if name in picked else array, dtype)
+        name: _read(picked[name].gathered() if name in picked else array, dtype, moves)
         for name, (array, dtype) in views.items()
     }  # fmt: skip
     results = instr.meaning(arrays, attrs)
     for name, value in results.items():
         target, dtype = views[name]
-        exact = value.dtype == dtype.numpy and dtype.kind in "iu"
+        exact = value.dtype == dtype.numpy and (moves or dtype.kind in "iu")
         stored = value if exact else rounder(value.astype(np.float32), dtype)
         if name in picked:
             picked[name].scatter(stored)
         else:
             target[...] = stored
+
+
+def _read(array: Array, dtype: DType, bits: bool) -> Array:
+    return array if bits else as_read(array, dtype)
 
 
 @dataclass(frozen=True)
