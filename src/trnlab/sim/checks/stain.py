@@ -47,9 +47,9 @@ def cell_of(record: Array, item: int, table: Array, partition: int, element: int
         byte += element % count * record[_STEP + 2 * d] * item
         element //= count
     if record[_HBM]:
-        return row[FIRST] + (byte + partition * record[_PSTEP]) // row[CELL_BYTES]
+        return int(row[FIRST] + (byte + partition * record[_PSTEP]) // row[CELL_BYTES])
     at = (record[_START] + row[PARTITION] + partition) // row[CELL_PARTITIONS]
-    return row[FIRST] + at * row[ROW] + byte // row[CELL_BYTES]
+    return int(row[FIRST] + at * row[ROW] + byte // row[CELL_BYTES])
 
 
 @njit(cache=True)
