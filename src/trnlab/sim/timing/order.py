@@ -86,6 +86,18 @@ class Clocks:
         self.gaps = np.full((GAPS + 1, 2), NEVER, np.int64)  # of each set of gaps: the latest end, and the longest
         self.gaps[GAPS, 0] = 0  # how many sets so far; the last GAPS are kept
 
+    def settle(self) -> None:
+        """Turn what is kept in turns so that the oldest comes first: the same clocks, however long they have run."""
+        full = self.port_count > HELD
+        turn = np.where(full, self.port_count, 0)[..., None] + np.arange(HELD) & HELD - 1
+        self.port[...] = np.take_along_axis(self.port, turn[..., None], 2)
+        self.port_count[full] = HELD
+        if self.gaps[GAPS, 0] > GAPS:
+            oldest = int(self.gaps[GAPS, 0]) & GAPS - 1
+            self.gap[...] = np.roll(self.gap, -oldest, 0)
+            self.gaps[:GAPS] = np.roll(self.gaps[:GAPS], -oldest, 0)
+            self.gaps[GAPS, 0] = GAPS
+
 
 def slots(count: int) -> Ints:
     """Slots that nobody has used; see the columns above."""

@@ -49,6 +49,11 @@ class Plan:
         """The engine of each instruction."""
         return self.rows[:, order.ENGINE].astype(np.int8)[self.row_of]
 
+    @cached_property
+    def uses_engine(self) -> Array:
+        """Which engines have instructions."""
+        return np.isin(np.arange(order.ENGINES), self.engine)
+
 
 def plan(routine: Routine, chip: Chip) -> Plan:
     """The plan of a routine on a chip, from the routine's memo when it was made before."""

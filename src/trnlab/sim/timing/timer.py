@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from trnlab.program.routine import Call, Program, Routine, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.replay import Replay
 from trnlab.sim.timing.schedule import SCHEDULED, Policy, planned
 from trnlab.timeline import CallInfo, Timeline
 from trnlab.units import PS_PER_NS
@@ -45,10 +47,11 @@ def time_program(
     out = Columns(program.num_instructions)
     core = Core(chip, profiled=profiled, window_phase=window_phase, arbitration=arbitration)
     memories = Memories(program, plans, chip)
+    calls = Counter(call.routine for call in program.calls)
     first = 0
     for call, routine in program:
         slots = memories.enter(call, routine)
-        core.run(plans[call.routine], slots, out, first)
+        core.call(plans[call.routine], slots, out, first, calls[call.routine])
         memories.leave(call, routine, slots)
         first += len(routine)
     return _timeline(program, chip, plans, out, core.startup)
@@ -117,6 +120,20 @@ class Core:
         self.clocks = order.Clocks(self.startup)
         self.clocks.engine[Engine.GPSIMD, order.FREE] += to_ps(chip.sync.gpsimd_start.value)
         self.clocks.window[order.WINDOW_END] = window_phase or 0
+        self.replay = Replay(self.clocks, self.parameters)
+
+    def call(self, p: Plan, slots: order.Ints, out: Columns, index: int, calls: int = 1) -> None:
+        """Time one of `calls` calls of a routine; its instruction 0 is row `index` of `out`."""
+        if self.parameters[order.WINDOW] or not Replay.pays(p, slots, calls):
+            self.run(p, slots, out, index)
+            return
+        situation = self.replay.situation(p, slots, index)
+        course = self.replay.known(p, situation)
+        if course is not None:
+            self.replay.apply(course, situation, slots, out, index)
+            return
+        self.run(p, slots, out, index)
+        self.replay.remember(p, situation, slots, out, index)
 
     def run(
         self, p: Plan, slots: order.Ints, out: Columns, index: int, first: int = 0, last: int | None = None

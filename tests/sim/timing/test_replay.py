@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A routine that is called again in the same situation is not timed again, and nobody can tell from the timeline."""
+
+from __future__ import annotations
+
+import pytest
+from streams import layer, program_of, random_routine
+
+from trnlab import chips
+from trnlab.sim.timing import order, time_program
+from trnlab.sim.timing.replay import Replay
+
+CHIPS = [chips.get(name) for name in ("trn1", "trn2")]
+both = pytest.mark.parametrize("chip", CHIPS, ids=["trn1", "trn2"])
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Look at every call, and count how often the situation was known."""
+    known, counts = Replay.known, {False: 0, True: 0}
+
+    def counted(self, p, situation):
+        found = known(self, p, situation)
+        counts[found is not None] += 1
+        return found
+
+    monkeypatch.setattr(Replay, "known", counted)
+    monkeypatch.setattr(Replay, "pays", staticmethod(lambda p, slots, calls: calls > 2))
+    return counts
+
+
+def alone(program, chip, monkeypatch, **options):
+    """The timeline without looking at what was seen before."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "pays", staticmethod(lambda p, slots, calls: False))
+        return time_program(program, chip, **options)
+
+
+@both
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_timeline_is_the_same_to_the_picosecond(chip, seed, distinct, seen, monkeypatch):
+    routine = layer(chip) if seed == 0 else random_routine(chip, seed)
+    for sbuf_base in ((0,), (0, 65536)):
+        program = program_of(routine, 24, distinct=distinct, sbuf_base=sbuf_base)
+        assert time_program(program, chip).same_times(alone(program, chip, monkeypatch))
+    assert seen[True] > 0
+
+
+@both
+@pytest.mark.parametrize("arbitration", [order.PROGRAM_ORDER, order.NO_CONTENTION])
+def test_whoever_arbitrates(chip, arbitration, seen, monkeypatch):
+    program = program_of(random_routine(chip, 4), 24)
+    timed = time_program(program, chip, arbitration=arbitration)
+    assert timed.same_times(alone(program, chip, monkeypatch, arbitration=arbitration))
+
+
+@both
+def test_other_routines_in_between_make_other_situations(chip, seen, monkeypatch):
+    """Two routines in turns, on the same memory: what one leaves behind is part of the other's situation."""
+    first, second = program_of(layer(chip), 1), program_of(layer(chip, rows=2), 1)
+    calls = tuple(type(first.calls[0])(turn % 3 % 2, (0, 1)) for turn in range(36))
+    tensors = first.tensors
+    program = type(first)("turns", chip.name, (first.routines[0], second.routines[0]), tensors, calls, (), ())
+    assert time_program(program, chip).same_times(alone(program, chip, monkeypatch))
+    assert seen[True] > 0
+
+
+def test_half_rate_windows_are_timed_call_by_call(seen):
+    """Their phase is part of no situation."""
+    chip = chips.get("trn2")
+    time_program(program_of(layer(chip), 6), chip, window_phase=0)
+    assert seen == {False: 0, True: 0}
