@@ -7,6 +7,7 @@ The file is JSON, see `docs/summary.md`. Texts are per routine, and shared: laye
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from trnlab.sim.timing import critical_path
 from trnlab.timeline import Timeline
 
 _COUNTS = [COL[f"count{i}"] for i in range(4)]
+_FORM = [COL[name] for name in ("role", "buffer", "dtype", "partitions")] + _COUNTS  # what an operand's text shows
+_LARGEST = 1 << 62
 
 
 class _Table:
@@ -79,18 +82,39 @@ def _own_place(call: Call, routine: Routine, sources: _Table) -> int:
 
 def _lines(routine: Routine) -> list[str]:
     """One line per instruction; those that differ only in where their tiles start share one string."""
-    known: dict[Any, str] = {}
-    lines = []
-    bounds, operands = routine.first_operand.tolist(), routine.operands.tolist()
-    columns = np.stack([routine.opcode, routine.attr, routine.engine, routine.queue], axis=1, dtype=np.int64)
-    for i, row in enumerate(columns.tolist()):
-        mine = operands[bounds[i] : bounds[i + 1]]
-        shapes = tuple((o[COL["role"]], o[COL["buffer"]], o[COL["dtype"]], *_shape(o)) for o in mine)
-        key = (*row, shapes)
-        if key not in known:
-            known[key] = _line(routine, row, shapes)
-        lines.append(known[key])
-    return lines
+    if not len(routine):
+        return []
+    operand, _ = _codes([routine.operands[:, c] for c in _FORM])
+    count = np.diff(routine.first_operand)
+    columns: list[np.ndarray[Any, Any]] = [routine.opcode, routine.attr, routine.engine, routine.queue, count]
+    for k in range(int(count.max())):
+        there = k < count
+        row = np.where(there, routine.first_operand[:-1] + k, 0)
+        columns.append(np.where(there, operand[row] + 1, 0) if len(operand) else np.zeros(len(routine)))
+    code, examples = _codes(columns)
+    texts = [_line_of(routine, i) for i in examples.tolist()]
+    return [texts[c] for c in code.tolist()]
+
+
+def _codes(columns: Sequence[np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Numbers that are equal where all columns are, from zero on, and for each number the first row that has it."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values = column.astype(np.int64) - int(column.min(initial=0))
+        span = int(values.max(initial=0)) + 1
+        if (int(code.max(initial=0)) + 1) * span > _LARGEST:
+            code = np.unique(code, return_inverse=True)[1].astype(np.int64)
+        code = code * span + values
+    _, examples, code = np.unique(code, return_index=True, return_inverse=True)
+    return code, examples
+
+
+def _line_of(routine: Routine, i: int) -> str:
+    first, last = routine.first_operand[i : i + 2].tolist()
+    row = [int(column[i]) for column in (routine.opcode, routine.attr, routine.engine, routine.queue)]
+    operands = routine.operands[first:last].tolist()
+    shapes = tuple((o[COL["role"]], o[COL["buffer"]], o[COL["dtype"]], *_shape(o)) for o in operands)
+    return _line(routine, row, shapes)
 
 
 def _shape(operand: list[int]) -> list[int]:
