@@ -41,7 +41,7 @@ class _Layout:
         of: list[Array] = []  # the entry whose time decides, from the start of its array
         for array, kind, time in _parts(clocks):
             kinds.append(np.broadcast_to(np.array(kind, np.int8), array.shape).ravel())
-            place = np.arange(array.size).reshape(array.shape)
+            place: Array = np.arange(array.size).reshape(array.shape)
             of.append(time(place).ravel() + sum(map(len, of)))
         columns = np.array([TIME, MARK, TIME, MARK, TIME, MARK, PLAIN, PLAIN], np.int8)
         place = np.arange(slots * order.SLOT).reshape(slots, order.SLOT)
@@ -95,9 +95,12 @@ def _parts(c: order.Clocks) -> list[tuple[Ints, Any, Any]]:
 
 
 class _Course(NamedTuple):
-    """What a call did: its columns relative to its situation, and the entries of the state that it left."""
+    """What a call did: its columns relative to its situation, where they name nobody, and the entries of the state
+    that it changed.
+    """
 
     columns: dict[str, Array]
+    nobody: dict[str, Ints]
     changed: Ints
     left: Ints
 
@@ -156,11 +159,10 @@ class Replay:
         left = np.where(was.layout.plain, after - was.state, left)[changed]  # counters grow by as much
         here = slice(index, index + len(p.row_of))
         columns = {name: getattr(out, name)[here] - was.floor for name in TIMES}
-        for name in INDICES:
-            column = getattr(out, name)[here].astype(np.int64)
-            columns[name] = np.where(column < 0, NOBODY, column - index)
+        columns |= {name: getattr(out, name)[here] - np.int32(index) for name in INDICES}
+        nobody = {name: np.flatnonzero(getattr(out, name)[here] < 0) for name in INDICES}
         columns["cause"] = out.cause[here].copy()
-        seen[was.key] = _Course(columns, changed, left)
+        seen[was.key] = _Course(columns, nobody, changed, left)
 
     def apply(self, course: _Course, now: _Situation, slots: Ints, out: Columns, index: int) -> None:
         """Write what the call does, and bring clocks and slots to where it leaves them."""
@@ -168,8 +170,9 @@ class Replay:
         for name in TIMES:
             np.add(course.columns[name], now.floor, out=getattr(out, name)[here])
         for name in INDICES:
-            column = course.columns[name]
-            getattr(out, name)[here] = np.where(column == NOBODY, -1, column + index)
+            column = getattr(out, name)[here]
+            np.add(course.columns[name], np.int32(index), out=column)
+            column[course.nobody[name]] = -1
         out.cause[here] = course.columns["cause"]
         left = now.state.copy()
         left[course.changed] = course.left
