@@ -149,9 +149,7 @@ class NcMatmul(Instruction):
         rows = 2 if attrs["perf_mode"] == DOUBLE_ROW else 1
         stationary, moving = (_matrix(arrays[name], rows) for name in ("stationary", "moving"))
         with np.errstate(all="ignore"):
-            product = stationary.T @ moving
-            if attrs["is_transpose"]:
-                product = _picked(stationary, moving, product)
+            product = _picked(stationary, moving) if attrs["is_transpose"] else stationary.T @ moving
             product = product.reshape(arrays["dst"].shape)
             return {"dst": as_float(arrays["dst"]) + product if attrs["accumulate"] else product}
 
@@ -176,8 +174,9 @@ def _matrix(operand: Array, rows: int) -> Array:
     return as_float(operand).reshape(k, rows, -1).transpose(1, 0, 2).reshape(rows * k, -1)
 
 
-def _picked(stationary: Array, moving: Array, product: Array) -> Array:
+def _picked(stationary: Array, moving: Array) -> Array:
     """The product, with columns where moving holds a single 1 and zeros else taken from stationary bit by bit."""
-    single = ((moving == 1).sum(axis=0) == 1) & ((moving != 0).sum(axis=0) == 1)
-    picked = stationary[np.argmax(moving == 1, axis=0)].T
-    return np.where(single, picked, product)
+    one = moving == 1
+    single = (np.count_nonzero(one, axis=0) == 1) & (np.count_nonzero(moving, axis=0) == 1)
+    picked = stationary[np.argmax(one, axis=0)].T
+    return picked if single.all() else np.where(single, picked, stationary.T @ moving)
