@@ -14,7 +14,7 @@ _WHY = {
     "operand": "for {buffer} to be written",
     "reuse": "for {buffer} to be free again",
     "overwrite": "for {buffer} to be written before it is again",
-    "issue": "because it was at work",
+    "issue": "one instruction after the other",
     "port": "at a memory port that both use",
     "queue": "on its queue or DMA engines",
     "start": "at the start",

@@ -14,14 +14,16 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
-from trnlab.profile.lost import Line
+from trnlab.profile.critical import Pieces, by_label
+from trnlab.profile.data import Step
+from trnlab.profile.lost import lines
+from trnlab.profile.names import short_label
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing import order, whatif
 from trnlab.sim.timing.plan import Plan
-from trnlab.timeline import Timeline
 
 SMALLEST = 0.002  # gains below this share of the step are not worth a line
-LINES = 6  # source lines that are tried
+LINES, LABELS = 6, 4  # source lines and ops of the graph that are tried
 COPIES = 2
 _NAMES = {Engine.TENSOR: "TensorE", Engine.VECTOR: "VectorE", Engine.SCALAR: "ScalarE", Engine.GPSIMD: "GpSimdE"}
 _WAYS = {
@@ -55,24 +57,21 @@ class Advice:
 
 
 def advice(
-    program: Program,
-    chip: Chip,
-    timeline: Timeline,
-    lines: Sequence[Line],
-    sources: Sequence[tuple[str, str]],
-    own_lines: Sequence[tuple[list[int], int]],
+    program: Program, chip: Chip, step: Step, chain: Pieces, own_lines: Sequence[tuple[list[int], int]]
 ) -> list[Advice]:
-    """What a run of `program`, timed as `timeline`, could gain; the most first.
+    """What a run of `program`, which is `step` with the critical path `chain`, could gain; the most first.
 
-    lines: its source lines, the costliest first, as numbers of `sources`. own_lines: for each call the line of each
-    instruction of its routine, or the line of them all where that is not -1; as in the details of a run.
+    own_lines: for each call the source line of each instruction of its routine, or the line of them all where that is
+    not -1; as in the details of a run.
     """
+    total = step.timeline.total
     tried = [
         *_engines(program, chip), *_transfers(program, chip), *_synchronisation(program, chip),
-        *_formats(program, chip), *_lines(program, chip, lines[:LINES], sources, own_lines),
+        *_formats(program, chip), *_lines(program, chip, step, chain, own_lines),
+        *_labels(program, chip, step, chain),
     ]  # fmt: skip
-    found = [Advice(cost, about, what, way, timeline.total - total) for cost, about, what, way, total in tried]
-    return sorted((a for a in found if a.gain > SMALLEST * timeline.total), key=lambda a: (-a.gain, a.cost))
+    found = [Advice(cost, about, what, way, total - without) for cost, about, what, way, without in tried]
+    return sorted((a for a in found if a.gain > SMALLEST * total), key=lambda a: (-a.gain, a.cost))
 
 
 Tried = tuple[str, str, str, str, int]
@@ -154,12 +153,12 @@ def _formats(program: Program, chip: Chip) -> Iterator[Tried]:
 
 
 def _lines(
-    program: Program, chip: Chip, lines: Sequence[Line], sources: Sequence[tuple[str, str]],
-    own_lines: Sequence[tuple[list[int], int]],
-) -> Iterator[Tried]:  # fmt: skip
+    program: Program, chip: Chip, step: Step, chain: Pieces, own_lines: Sequence[tuple[list[int], int]]
+) -> Iterator[Tried]:
+    """The source lines with most of the critical path."""
     count = len(program.routines)
-    for line in lines:
-        place, text = sources[line.source]
+    for line in lines(step, chain)[:LINES]:
+        place, text = step.sources[line.source]
         if not place or not line.critical:
             continue
         split = whatif.split_calls(program, [own == line.source for _, own in own_lines])
@@ -169,6 +168,18 @@ def _lines(
                 chosen[id(split.routines[call.routine])] = np.array(each) == line.source
         total = whatif.retime(split, chip, whatif.without(_these(chosen), whatif.WORK))
         yield "line", place, f"the instructions of `{text}`" if text else "its instructions", "", total
+
+
+def _labels(program: Program, chip: Chip, step: Step, chain: Pieces) -> Iterator[Tried]:
+    """The ops of the graph with most of the critical path, where there are several."""
+    labels = [call.label for call in step.timeline.calls]
+    if len(set(labels)) < 2:
+        return
+    for label in list(by_label(step, chain))[:LABELS]:
+        split = whatif.split_calls(program, [label == mine for mine in labels])
+        chosen: dict[int, Any] = {id(r): True for r in split.routines[len(program.routines) :]}
+        total = whatif.retime(split, chip, whatif.without(_these(chosen), whatif.WORK))
+        yield "graph op", "", f"the op `{short_label(label)}` of the graph", "", total
 
 
 def _these(chosen: dict[int, Any]) -> whatif.Choose:

@@ -44,11 +44,10 @@ def details(program: Program, timeline: Timeline, chip: Chip) -> dict[str, Any]:
     texts, sources = _Table(), _Table()
     routines = []
     for routine in program.routines:
-        lines = _lines(routine)
-        places = [sources(_place(loc)) for loc in routine.locs]
-        routines.append(
-            {"text": [texts(line) for line in lines], "source": [places[i] for i in routine.loc.tolist()]}
-        )
+        distinct, code = _lines(routine)
+        text = np.array([texts(line) for line in distinct], np.int64)
+        source = np.array([sources(_place(loc)) for loc in routine.locs], np.int64)
+        routines.append({"text": text[code].tolist(), "source": source[routine.loc].tolist()})
     calls = [[call.routine, _own_place(call, program.routines[call.routine], sources)] for call in program.calls]
     return {
         "schema": DETAILS,
@@ -80,10 +79,12 @@ def _own_place(call: Call, routine: Routine, sources: _Table) -> int:
     return sources(_place(call.loc)) if call.loc is not None and len(routine.locs) == 1 else -1
 
 
-def _lines(routine: Routine) -> list[str]:
-    """One line per instruction; those that differ only in where their tiles start share one string."""
+def _lines(routine: Routine) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """The distinct lines, and which one each instruction has; those that differ only in where their tiles start share
+    one.
+    """
     if not len(routine):
-        return []
+        return [], np.zeros(0, np.int64)
     operand, _ = _codes([routine.operands[:, c] for c in _FORM])
     count = np.diff(routine.first_operand)
     columns: list[np.ndarray[Any, Any]] = [routine.opcode, routine.attr, routine.engine, routine.queue, count]
@@ -92,8 +93,7 @@ def _lines(routine: Routine) -> list[str]:
         row = np.where(there, routine.first_operand[:-1] + k, 0)
         columns.append(np.where(there, operand[row] + 1, 0) if len(operand) else np.zeros(len(routine)))
     code, examples = _codes(columns)
-    texts = [_line_of(routine, i) for i in examples.tolist()]
-    return [texts[c] for c in code.tolist()]
+    return [_line_of(routine, i) for i in examples.tolist()], code
 
 
 def _codes(columns: Sequence[np.ndarray[Any, Any]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

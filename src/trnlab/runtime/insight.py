@@ -157,9 +157,7 @@ def _advice(parts: Sequence[Part], total: int) -> list[dict[str, Any]]:
         if p.step.timeline.cores > 1:
             continue  # of cores side by side nobody times the program again yet
         own = [(p.about["routines"][routine]["source"], line) for routine, line in p.about["calls"]]
-        chosen = lines(p.step, p.chain)
-        timed = p.step.timeline
-        for a in advice(p.executable.program, p.executable.chip, timed, chosen, p.step.sources, own):
+        for a in advice(p.executable.program, p.executable.chip, p.step, p.chain, own):
             key = (a.cost, a.about, a.what, a.way)
             gains[key] = gains.get(key, 0) + a.gain * p.times
     order = sorted(gains.items(), key=lambda item: (-item[1], item[0]))

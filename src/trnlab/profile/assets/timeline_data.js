@@ -222,8 +222,9 @@ function firstAfter(row, time) {
 }
 
 async function unpackColumns(text, described) {
-  const bytes = await (await fetch("data:application/octet-stream;base64," + text)).blob();
-  const stream = bytes.stream().pipeThrough(new DecompressionStream("deflate"));
+  const packed = atob(text), bytes = new Uint8Array(packed.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = packed.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const buffer = await new Response(stream).arrayBuffer();
   const found = {};
   let at = 0;
