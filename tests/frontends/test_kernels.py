@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +51,17 @@ def scale(x, by=2.0, how=nl.multiply, dtype=None):
     return out
 
 
+@dataclass(frozen=True)
+class Options:
+    by: float = 2.0
+    dtype: Any = None
+
+
+@nki.jit
+def scale_with(x, options):
+    return scale(x, options.by, dtype=options.dtype)
+
+
 @nki.jit
 def gelu_forward(x):
     """Two results."""
@@ -83,6 +97,9 @@ class Gelu(torch.autograd.Function):
 
 
 scaled = neuron.kernel_op(scale, backward=lambda grads, inputs, outputs: scale(grads[0], 3.0))
+
+
+DOUBLE = Options()
 
 
 class Net(nn.Module):
@@ -233,6 +250,8 @@ def test_formats_and_options_pass_through_dynamo():
     whole = torch.arange(60, dtype=torch.int64).reshape(6, 10)
     agree(lambda n: scale(n, 3).long(), whole * 3, whole)
     agree(lambda x: scale[1](x), x * 2, x)
+    agree(lambda x: scale_with(x, options=DOUBLE), x * 2, x)
+    agree(lambda x: scale_with(x, Options(3.0, nl.bfloat16)), (x * 3).bfloat16(), x)
 
 
 @nki.jit
@@ -277,6 +296,13 @@ def test_a_part_of_a_tensor_is_a_view_of_it():
 
 
 def test_numpy_arguments_are_constants_of_the_program():
+    table = np.arange(60 * 200, dtype=np.float32).reshape(60, 200)
+    other = np.where(table == 6000, -1, table).astype(np.float32)  # the same at both ends
+    x = torch.randn(60, 200)
+    agree(lambda x: (product(x, table), product(x, other)), (x * torch.tensor(table), x * torch.tensor(other)), x)
+
+
+def test_numpy_arguments_of_a_captured_step():
     table = np.arange(60, dtype=np.float32).reshape(6, 10)
     x = torch.randn(6, 10)
     step = neuron.compile_step(net := nn.Linear(10, 10, bias=False).to("neuron"),

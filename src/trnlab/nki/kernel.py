@@ -227,7 +227,7 @@ class Kernel:
 
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
         chip = self.chip or default_chip()
-        key = (chip.name, self.grid, _key(structure))
+        key = (chip.name, self.grid, key_of(structure))
         known = self.traces.get(key)
         if known is None or (known.content is not None and known.content != content_of(arrays)):
             known = self.traces[key] = self.record([(structure, arrays)], chip).traces[0]
@@ -394,17 +394,17 @@ def _found(value: Any, kind: type) -> Iterator[Any]:
             yield from _found(v, kind)
 
 
-def _key(value: Any) -> Any:
+def key_of(value: Any) -> Any:
     """A hashable stand-in for what recording depends on; objects without a value count by identity."""
     if isinstance(value, HostArray):
         return value.key
     if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *(_key(v) for v in value))
+        return (type(value).__name__, *(key_of(v) for v in value))
     if isinstance(value, dict):
-        return tuple((k, _key(v)) for k, v in value.items())
+        return tuple((k, key_of(v)) for k, v in value.items())
     if isinstance(value, (bool, int, float, str, bytes, type(None))):
         return (type(value).__name__, value)
     fields = getattr(value, "__dict__", None)
     if fields and not callable(value):
-        return (type(value).__qualname__, _key(fields))
+        return (type(value).__qualname__, key_of(fields))
     return (type(value).__qualname__, repr(value), id(value))

@@ -12,9 +12,10 @@ Dynamo, which does not run Python, is told to leave `launch` to the tracing that
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -31,7 +32,7 @@ from trnlab.graph.ir import TensorType, Value
 from trnlab.lang.formats import Format, format_of
 from trnlab.nki import frameworks
 from trnlab.nki.arrays import HostArray, like, to_host
-from trnlab.nki.kernel import Kernel, Result, Trace, map_objects
+from trnlab.nki.kernel import Kernel, Result, Trace, key_of, map_objects
 from trnlab.nki.neuronxcc import OldKernel
 from trnlab.program.callee import RoutineCallee
 
@@ -204,8 +205,9 @@ def launch(called: Kernel | KernelOp, args: Any, kwargs: Any) -> Any:
 
 
 def _number(site: CallSite) -> int:
-    """Equal calls have one number, so that a function that is traced again gives the same graph."""
-    key = (site.kernel.function, site.kernel.grid, site.backward, repr((site.args, site.kwargs)))
+    """Equal calls have one number, so that a function that is traced again gives the same graph. Arrays that are
+    constants count by identity; the site keeps them."""
+    key = (type(site.kernel), site.kernel.function, site.kernel.grid, site.backward, key_of((site.args, site.kwargs)))
     number = _NUMBERS.setdefault(key, len(_SITES))
     if number == len(_SITES):
         _SITES.append(site)
@@ -223,7 +225,7 @@ def _run(inputs: list[Tensor], call: int) -> list[Tensor]:
     made = Made(site, trace, _places(arrays, given), tuple((tuple(t.shape), t.dtype) for t in inputs))
     own = [HostArray(a.data.copy(), a.format, a.origin) if i in made.written else a for i, a in enumerate(arrays)]
     memory = site.kernel.run(trace, own)
-    outs = [like(memory[p], _format(trace, p), inputs[0]) for p in (*made.fresh, *made.written)]
+    outs = [like(memory[p], _format(trace, p), _first(inputs)) for p in (*made.fresh, *made.written)]
     kinds = [empty.dtype for empty in made.empties(torch.device("meta"))]
     return [out.to(kind) for out, kind in zip(outs, kinds)]
 
@@ -233,7 +235,12 @@ def _format(trace: Trace, number: int) -> Format:
 
 
 def _types(inputs: list[Tensor], call: int) -> list[Tensor]:
-    return _SITES[call].recorded(inputs).empties(inputs[0].device)
+    return _SITES[call].recorded(inputs).empties(_first(inputs).device)
+
+
+def _first(inputs: Tensors) -> Tensor:
+    """The tensor whose device results get: the first on the simulated chip, else the first."""
+    return next((t for t in inputs if t.device.type == "neuron"), inputs[0])
 
 
 def _save(ctx: Any, inputs: Any, output: list[Tensor]) -> None:
@@ -341,11 +348,12 @@ def _bits(array: Any) -> Any:
 
 
 # What Dynamo does not pass on is packed into dicts with one of these keys.
-_NOTHING, _FUNCTION = "\0nothing", "\0function"
+_NOTHING, _FUNCTION, _DATACLASS = "\0nothing", "\0function", "\0dataclass"
 
 
 def _packed(value: Any) -> Any:
-    """The same structure without None and functions (operators such as nl.add). Dynamo follows this."""
+    """The same structure without None, functions (operators such as nl.add) and data classes (options of a kernel).
+    Dynamo follows this."""
     if value is None:
         return {_NOTHING: 0}
     if isinstance(value, FunctionType):
@@ -354,6 +362,12 @@ def _packed(value: Any) -> Any:
         return type(value)([_packed(v) for v in value])
     if isinstance(value, dict):
         return {k: _packed(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return torch.as_tensor(value)  # as Dynamo itself does
+    if is_dataclass(value):
+        kind = type(value)
+        fields = {name: _packed(getattr(value, name)) for name in kind.__dataclass_fields__}
+        return {_DATACLASS: (kind.__module__, kind.__qualname__), "fields": fields}
     return value
 
 
@@ -367,6 +381,12 @@ def _unpacked(value: Any) -> Any:
         return None
     if _FUNCTION in value:
         return getattr(sys.modules[value[_FUNCTION][0]], value[_FUNCTION][1])
+    if _DATACLASS in value:
+        module, name = value[_DATACLASS]
+        made = object.__new__(operator.attrgetter(name)(sys.modules[module]))
+        for field_name, field_value in value["fields"].items():
+            object.__setattr__(made, field_name, _unpacked(field_value))
+        return made
     return {k: _unpacked(v) for k, v in value.items()}
 
 
