@@ -13,6 +13,7 @@ import pytest
 import trnlab.nki as nki
 import trnlab.nki.isa as nisa
 import trnlab.nki.language as nl
+from trnlab.errors import ConstraintError
 from trnlab.nki import neuron_dtypes
 
 Array = np.ndarray[Any, Any]
@@ -130,3 +131,19 @@ def test_a_tensor_is_true_as_an_argument_that_is_there() -> None:
     x = _normal(128, 16)
     np.testing.assert_array_equal(kernel(x), x)
     np.testing.assert_array_equal(kernel(x, x), x + x)
+
+
+def test_memset_of_integers_takes_a_whole_number_in_a_float() -> None:
+    """Kernels of an earlier release write 0.0 for integer tiles; 0.5 stays a mistake."""
+
+    @nki.jit
+    def kernel(value: float) -> Any:
+        out = nl.ndarray((128, 8), nl.uint8, buffer=nl.shared_hbm)
+        tile = nl.ndarray((128, 8), nl.uint8, buffer=nl.sbuf)
+        nisa.memset(dst=tile, value=value)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    assert (kernel(3.0) == 3).all()
+    with pytest.raises(ConstraintError, match="TRN411"):
+        kernel(0.5)

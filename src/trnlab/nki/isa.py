@@ -124,10 +124,13 @@ def tensor_copy(
 
 
 def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> NkiInstruction:
-    """dst = value; a whole number where dst holds whole numbers."""
+    """dst = value; a whole number where dst holds whole numbers. The specification wants an int there; published
+    kernels of the release before also write 0.0."""
     if isinstance(value, float) and dst.format.dtype.kind in "iu" and not str(dst.format).endswith("_x4"):
-        refuse("memset of integers takes a whole number", limit=f"an int, as dst is {dst.format}", got=value,
-               remedy=f"pass value={int(value) if value == value // 1 else 0}", code="TRN411")  # fmt: skip
+        if not value.is_integer():
+            refuse("memset of integers takes a whole number", limit=f"an int, as dst is {dst.format}", got=value,
+                   remedy="pass value=0", code="TRN411")  # fmt: skip
+        value = int(value)
     return issue("memset", name, on=engine, dst=dst, value=value)
 
 
