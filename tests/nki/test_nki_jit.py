@@ -10,7 +10,10 @@ import trnlab.nki as nki
 import trnlab.nki.isa as nisa
 import trnlab.nki.language as nl
 import trnlab.nki.typing as nt
+from trnlab import chips
 from trnlab.errors import CapacityError, ConstraintError, UsageError
+from trnlab.sim.timing import time_routine
+from trnlab.sim.timing.schedule import AS_WRITTEN, SCHEDULED
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -132,6 +135,10 @@ def test_dependencies_that_share_no_memory():
         (before, later), = routine.after  # fmt: skip
         assert before < later
         assert len(routine) == len(plain)
+        for policy in (AS_WRITTEN, SCHEDULED):
+            alone, connected = (time_routine(r, chips.get("trn2"), policy=policy) for r in (plain, routine))
+            assert alone.start[later] < alone.done[before], "they overlap where nothing connects them"
+            assert connected.start[later] > connected.done[before]
     np.testing.assert_array_equal(named.with_schedule([("exp", "recip")])(X + 1), named(X + 1))
 
 

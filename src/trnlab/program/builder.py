@@ -322,6 +322,7 @@ class Builder:
         """The finished routine."""
         columns = self._columns(0)
         num_slots, hbm_slot = assign_slots(self._buffers, columns["operands"], self.chip.psum)
+        num_slots += len(self._after)  # which the last slots stand for
         return Routine(
             **columns, num_slots=num_slots, hbm_slot=hbm_slot, prints=tuple(self._prints), after=tuple(self._after)
         )

@@ -39,6 +39,7 @@ class Plan:
     row_of: Array
     first_operand: Array
     uses: Ints  # packed as `order` says
+    beside: Ints  # before which operands of the routine `uses` has one more, see `_with_dependencies`
     sbuf_cuts: Ints  # bytes at which the SBUF slots begin
     scratch: tuple[int, ...]  # scratch buffers
     keys: tuple[_Key, ...]  # of the rows
@@ -102,13 +103,29 @@ def _make(routine: Routine, chip: Chip) -> Plan:
         rows.reshape(count, order.ROW),
         tuple(_info(part, routine.works[part.work], row) for part, row in zip(parts, rows)),
         row_of,
-        routine.first_operand,
-        uses,
+        *_with_dependencies(routine, uses),
         sbuf_cuts(routine.buffers),
         tuple(b.id for b in routine.buffers if b.kind == "scratch"),
         tuple(parts),
         np.empty(0, np.int32),
     )
+
+
+def _with_dependencies(routine: Routine, uses: Ints) -> tuple[Array, Ints, Ints]:
+    """First operands and uses with the dependencies that share no memory: one writes a slot that the other reads.
+
+    The slots are the routine's last. Also returns where these uses went in.
+    """
+    pairs = np.array(routine.after, np.int64).reshape(-1, 2)
+    if not len(pairs):
+        return routine.first_operand, uses, np.empty(0, np.int64)
+    slot = routine.num_slots - len(pairs) + np.arange(len(pairs))
+    owner = pairs.T.ravel()
+    access = np.repeat([order.WRITE, order.READ], len(pairs)) << order.READ_SHIFT | np.tile(slot, 2)
+    at = routine.first_operand[owner + 1].astype(np.int64)
+    before = np.cumsum(np.bincount(owner, minlength=len(routine)))
+    first = routine.first_operand + np.concatenate([[0], before]).astype(np.int32)
+    return first, np.insert(uses, at, access), at
 
 
 def alternatives(routine: Routine, p: Plan, chip: Chip) -> tuple[Ints, tuple[OpInfo, ...], Array]:

@@ -74,7 +74,7 @@ def _schedule(routine: Routine, base: Plan, chip: Chip, policy: Policy) -> Plan:
     choice = np.where(free, other[base.row_of], -1).astype(np.int32)
     semaphore, completion = (round(f.value * 1000) for f in (chip.sync.semaphore, chip.dma.completion))
     rotate = policy.rotate and (routine.left_open & OPEN_PLACE).all()
-    renames = [_psum_tiles(routine)] if rotate else []
+    renames = [np.insert(_psum_tiles(routine), base.beside, -1)] if rotate else []
     for tiles in [*renames, np.full(len(base.uses), -1, np.int32)]:
         uses = np.where(tiles >= 0, base.uses & ~order.SLOT_MASK | (routine.num_slots + tiles), base.uses)
         slots = routine.num_slots + int(tiles.max(initial=-1)) + 1
