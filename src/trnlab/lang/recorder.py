@@ -223,6 +223,10 @@ class Recorder:
                 code="TRN404",
             )  # fmt: skip
 
+    def lines_of_tiles(self) -> dict[int, Location]:
+        """Where the kernel made each piece of on-chip memory, by the number of its buffer."""
+        return {storage.whole.buffer.id: line for storage, _, line in self._tiles if line is not None}
+
     def fixed_tiles(self, start: int = 0) -> Sequence[tuple[Storage, int | None]]:
         """On-chip memory made so far, from number `start` on, with its address where the kernel chose one."""
         return [(storage, address) for storage, address, _ in self._tiles[start:]]

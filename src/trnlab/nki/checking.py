@@ -44,7 +44,7 @@ def findings(
     )
     scene = Scene(
         filled=filled, results=results, explicit=explicit(recorder), told=tuple(recorder.told),
-        free=tuple(recorder.free), spans=recorder.spans,
+        free=tuple(recorder.free), spans=recorder.spans, lines=recorder.lines_of_tiles,
     )  # fmt: skip
     return check_routine(routine, recorder.chip, scene)
 

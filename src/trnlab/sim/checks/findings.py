@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,9 @@ from trnlab.program.access import Buffer
 from trnlab.program.routine import COL, Routine
 from trnlab.program.spans import Spans
 from trnlab.sim.checks import watch as w
+
+_DEFAULT = re.compile(r"(sbuf|psum)\d+$")  # names that the recorder gives
+_VARIABLE = re.compile(r"(\w+)(?:\[.*\])?\s*[-+*/]?=[^=]")
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,10 @@ class Gaps:
 class About:
     """Looks things up in a routine and puts them into sentences."""
 
-    def __init__(self, routine: Routine, chip: Chip, spans: Spans) -> None:
-        self.routine, self.chip, self.spans = routine, chip, spans
+    def __init__(
+        self, routine: Routine, chip: Chip, spans: Spans, lines: Callable[[], Mapping[int, Location]] = dict
+    ) -> None:
+        self.routine, self.chip, self.spans, self._lines = routine, chip, spans, lines
 
     # -- looking up ---------------------------------------------------------------------------------------------
     def buffer(self, operand: int) -> Buffer:
@@ -64,12 +71,23 @@ class About:
         where = self.line(i)
         return kind, where.file if where else "", where.line if where else i, self.buffer(operand).name
 
+    def _name(self, buffer: Buffer) -> str:
+        """What a reader calls it: its name, or that of the variable that it was made for."""
+        kind = {Memory.HBM: "the HBM tensor", Memory.SBUF: "the SBUF tile", Memory.PSUM: "the PSUM tile"}[
+            buffer.memory
+        ]
+        line = self._lines().get(buffer.id) if _DEFAULT.match(buffer.name) else None
+        variable = _VARIABLE.match(line.text) if line else None
+        if line is None or variable is None:
+            return f"{kind} {buffer.name!r} {list(buffer.shape)}"
+        return f"{kind} {variable[1]!r} {list(buffer.shape)} of line {line.line}"
+
     # -- findings -----------------------------------------------------------------------------------------------
     def missing(self, operand: int, gaps: Gaps, reached: int) -> Finding:
         """A read of what nothing wrote; instruction `reached` is where it matters."""
         i, buffer = self.instruction(operand), self.buffer(operand)
         item = max(BY_CODE[int(self.routine.operands[operand, COL["dtype"]])].itemsize, 1)
-        name, instr = _name(buffer), self.instr(i).name
+        name, instr = self._name(buffer), self.instr(i).name
         adds = instr in ("nc_matmul", "nc_matmul_mx") and int(self.routine.operands[operand, COL["role"]]) == 0
         whole = gaps.nbytes == gaps.touched
         amount = f"{gaps.nbytes // item} of {gaps.touched // item} elements ({gaps.nbytes} bytes)"
@@ -115,8 +133,8 @@ class About:
         by = self._written_buffer(other, buffer)
         return self._finding(
             "overlap",
-            f"{self.instr(i).name} reads {_name(buffer)} after {_name(by)} was written over it: both have addresses "
-            "of the kernel's own, and they overlap",
+            f"{self.instr(i).name} reads {self._name(buffer)} after {self._name(by)} was written over it: the kernel gave "
+            "both their addresses, and they overlap",
             "TRN432", i, limit=f"{_extent(buffer)} while {buffer.name!r} is in use",
             got=f"{_extent(by)} for {by.name!r}, written at {_short(self.line(other))}",
             remedy=f"move one of them (the next free address after {buffer.name!r} is "
@@ -134,14 +152,14 @@ class About:
         if kind == w.FOREIGN:
             return self._finding(
                 "accumulation",
-                f"accumulate=True onto {_name(buffer)}, whose contents no matmul made",
+                f"accumulate=True onto {self._name(buffer)}, whose contents no matmul made",
                 "TRN433", i, limit="a sum that a matmul with accumulate=False started",
                 got=f"written by {self.instr(other).name} at {_short(self.line(other))}",
                 remedy="start with accumulate=False, and add the other values with tensor_tensor afterwards",
             )  # fmt: skip
         return self._finding(
             "accumulation",
-            f"a matmul adds to parts of {_name(buffer)} that belong to different sums",
+            f"a matmul adds to parts of {self._name(buffer)} that belong to different sums",
             "TRN433", i, limit="one sum, started by one matmul over the same region",
             got=f"a part was started anew at {_short(self.line(other))} before the sum in it was read",
             remedy="give every sum a region of its own, and copy it out before the next one starts there",
@@ -155,7 +173,7 @@ class About:
             where = f" at {_short(self.line(other))}" if other >= 0 else ""
             return self._finding(
                 "race",
-                f"a program of the launch grid {verb} elements of {_name(buffer)} that another one {earlier}",
+                f"a program of the launch grid {verb} elements of {self._name(buffer)} that another one {earlier}",
                 "TRN435", i, limit="programs of a grid run in any order, or at the same time",
                 got=f"{self.instr(i).name} here, the other access{where}",
                 remedy="index with nl.program_id so that each program has its own part, or loop inside one program",
@@ -164,7 +182,7 @@ class About:
         found = self.spans.loops[loop].where
         return self._finding(
             "race",
-            f"an iteration of affine_range {verb} elements of {_name(buffer)} that another iteration {earlier}",
+            f"an iteration of affine_range {verb} elements of {self._name(buffer)} that another iteration {earlier}",
             "TRN434", i, limit=f"independent iterations (loop at {_short(found)}); only matmuls may add up, in PSUM",
             got=f"{self.instr(i).name} here, written in an earlier iteration at {_short(self.line(other))}",
             remedy="use nl.sequential_range, make the tile inside the loop, or index it with the loop's variable",
@@ -176,11 +194,6 @@ class About:
             remedy=f"{remedy} (check: {check})",
         )  # fmt: skip
         return Finding(check, error)
-
-
-def _name(buffer: Buffer) -> str:
-    kind = {Memory.HBM: "the HBM tensor", Memory.SBUF: "the SBUF tile", Memory.PSUM: "the PSUM tile"}[buffer.memory]
-    return f"{kind} {buffer.name!r} {list(buffer.shape)}"
 
 
 def _short(where: Location | None) -> str:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from trnlab.chips.spec import Chip
+from trnlab.errors import Location
 from trnlab.program.routine import COL, Routine
 from trnlab.program.spans import Spans
 from trnlab.sim.checks import findings as f
@@ -37,7 +39,7 @@ class Scene:
 
     filled: buffers with contents at the start. explicit: tiles whose address the kernel chose. told: instructions of
     which the kernel itself said that they accumulate. free: instructions that may carry values from one iteration to
-    the next. spans: iterations that are declared independent.
+    the next. spans: iterations that are declared independent. lines: asked for the line that made each tile.
     """
 
     filled: frozenset[int] = frozenset()
@@ -46,6 +48,7 @@ class Scene:
     told: tuple[int, ...] = ()
     free: tuple[int, ...] = ()
     spans: Spans = field(default_factory=Spans)
+    lines: Callable[[], Mapping[int, Location]] = dict
 
 
 class _Pass:
@@ -88,7 +91,7 @@ def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding
     watched = _Pass(routine, scene, walked, regions)
     rows, writer = watched.run(len(routine))
     out: dict[Any, f.Finding] = {}
-    about = f.About(routine, chip, scene.spans)
+    about = f.About(routine, chip, scene.spans, scene.lines)
     for row in rows.tolist():
         kind, operand, cells, other, loop = row
         if kind == w.FOREIGN and chip.has("matmul_onto_any"):

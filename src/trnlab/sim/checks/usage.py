@@ -32,6 +32,7 @@ _POINTWISE = frozenset({
     "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "tensor_copy", "tensor_copy_predicated", "activation",
     "activation_reduce", "activate2", "reciprocal", "select_reduce", "range_select", "affine_select", "dropout",
     "exponential", "tensor_scalar_reduce", "dma_copy", "dma_compute",
+    "sendrecv",  # what arrives is taken to be undefined where what is sent is: both cores run one program
 })  # fmt: skip
 _ACROSS = frozenset(
     {"nc_transpose", "nc_stream_shuffle", "tensor_partition_reduce", "local_gather", "topk", "quantize_mx"}
@@ -85,9 +86,13 @@ def _bits(instr: Instruction, spec: OperandSpec, attrs: Mapping[str, Any], prese
 
 
 def _is_observed(instr: Instruction, spec: OperandSpec) -> bool:
-    """Whether undefined values there matter wherever the result goes: addresses, registers, what leaves the core."""
+    """Whether undefined values there matter wherever the result goes: addresses, registers, sums across cores.
+
+    What is only moved to another core may be undefined in parts that nobody uses there.
+    """
     to_memory = any(s.role == "dst" and not s.state for s in instr.operands)
-    return not to_memory or "index" in spec.name or spec.name == "indices" or isinstance(instr, Meeting)
+    summed = isinstance(instr, Meeting) and not instr.moves_bits
+    return not to_memory or "index" in spec.name or spec.name == "indices" or summed
 
 
 def _picked(instr: Instruction, attrs: Mapping[str, Any], present: set[str]) -> set[str]:
