@@ -17,8 +17,7 @@ def kernel(x):
     out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
     lo = nl.zeros((128, 1), nl.float32)
     hi = nl.ones((128, 1), nl.float32)
-    nisa.range_select(
-        dst=tile, on_true_tile=tile, comp_op0=nl.greater_equal, comp_op1=nl.less, bound0=lo, bound1=hi
-    )  # wrong
+    ops = {"comp_op0": nl.greater_equal, "comp_op1": nl.less}
+    nisa.range_select(dst=tile, on_true_tile=tile, bound0=lo, bound1=hi, **ops)  # wrong
     nl.store(out, tile)
     return out

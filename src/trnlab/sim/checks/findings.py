@@ -133,8 +133,8 @@ class About:
         by = self._written_buffer(other, buffer)
         return self._finding(
             "overlap",
-            f"{self.instr(i).name} reads {self._name(buffer)} after {self._name(by)} was written over it: the kernel gave "
-            "both their addresses, and they overlap",
+            f"{self.instr(i).name} reads {self._name(buffer)} after {self._name(by)} was written over it: the "
+            "kernel gave both their addresses, and they overlap",
             "TRN432", i, limit=f"{_extent(buffer)} while {buffer.name!r} is in use",
             got=f"{_extent(by)} for {by.name!r}, written at {_short(self.line(other))}",
             remedy=f"move one of them (the next free address after {buffer.name!r} is "
