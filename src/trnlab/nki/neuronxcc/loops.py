@@ -49,9 +49,12 @@ class LoopRange:
         return current().independent(self.values) if self.independent else iter(self.values)
 
 
-def affine_range(*bounds: Any, **_: Any) -> LoopRange:
-    """range(), with iterations declared independent but for sums."""
-    return LoopRange(bounds, independent=True)
+def affine_range(*bounds: Any, precise_schedule: bool = False, **_: Any) -> LoopRange:
+    """range(), with iterations declared independent but for sums.
+
+    precise_schedule: instructions keep the order in which they are written, as loops that pipeline by hand need.
+    """
+    return LoopRange(bounds, independent=not precise_schedule)
 
 
 def sequential_range(*bounds: Any, **_: Any) -> LoopRange:
