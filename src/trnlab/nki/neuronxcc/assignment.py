@@ -16,7 +16,7 @@ from trnlab.lang import compose, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Tensor, refuse
-from trnlab.nki.neuronxcc.defined import Box, defined, record
+from trnlab.nki.neuronxcc.defined import Box, defined, record, record_sum
 from trnlab.nki.neuronxcc.masked import cut
 from trnlab.nki.neuronxcc.zeros import settle
 
@@ -109,7 +109,7 @@ def _fold(target: Tensor, value: LoopSum) -> None:
     if value.first:
         assign(target, value.tile)
     else:
-        compose.binary(value.op, target, shaped(value.tile, target), dst=target)
+        update(value.op, target, value.tile)
 
 
 def shaped(value: Tensor, target: Tensor) -> Tensor:
@@ -133,13 +133,13 @@ def add_to(target: Tensor, value: Any, alone: bool = False) -> None:
         box = defined(value)
         part = cut(target, box)
         if ins.redirect(cut(value, box), part, accumulate=None):
-            record(target, box)
+            record_sum(target, box)
             return
     update("add", target, value)
 
 
 def update(op: str, target: Tensor, value: Any) -> None:
-    """target = target op value, on what is defined of the value."""
+    """target = target op value, where the value is defined. Independent iterations may share such a sum."""
     settle(target)
     if isinstance(value, Tensor):
         value = shaped(value, target)
@@ -148,7 +148,10 @@ def update(op: str, target: Tensor, value: Any) -> None:
         if any(low >= high for low, high in box.values()):
             return
         value, target = cut(value, box), cut(target, box)
+    recorder = current()
+    first = len(recorder.builder)
     compose.binary(op, target, value, dst=target)
+    recorder.free.extend(range(first, len(recorder.builder)))
 
 
 def settled(tensor: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class Blocks:
         keys = self._expand(key if isinstance(key, tuple) else (key,))
         chosen: list[int] = []
         for dim, k in enumerate(keys[: self._blocks]):
-            if k == slice(None) and all(other == slice(None) for other in keys[dim:]):
+            if all(isinstance(other, slice) and other == slice(None) for other in keys[dim:]):
                 break
             chosen.append(self._number(dim, k))
         if len(chosen) < self._blocks:

@@ -25,6 +25,28 @@ def record(out: Tensor, box: Box) -> None:
         known[out.storage] = partial
 
 
+def record_sum(out: Tensor, box: Box) -> None:
+    """A sum in this box has been added to `out`: what was not defined of either is not defined now."""
+    known = boxes()
+    if not _is_whole(out):
+        record(out, box)
+        return
+    old = known.pop(out.storage, _FRESH)
+    both = dict(box) if old in (_FRESH, _NOTHING) else joined(old, box)
+    partial = {a: r for a, r in both.items() if r != (0, out.shape[a])}
+    if partial:
+        known[out.storage] = partial
+
+
+def joined(a: Box, b: Box) -> Box:
+    """What lies in both boxes."""
+    out = dict(a)
+    for axis, (low, high) in b.items():
+        first, last = out.get(axis, (low, high))
+        out[axis] = (max(first, low), min(last, high))
+    return out
+
+
 _FRESH: Box = {-1: (0, 0)}
 _NOTHING: Box = {0: (0, 0)}
 
@@ -43,6 +65,8 @@ def unwritten(tile: Tensor) -> Tensor:
 
 def defined(view: Tensor) -> Box:
     """The box of a view that is defined; {} when that is all of it, or not known."""
+    if getattr(view, "empty", False):
+        return _NOTHING
     box = boxes().get(view.storage)
     if not box or box is _FRESH:
         return {}

@@ -24,7 +24,7 @@ from trnlab.nki.enums import chip_engine, dge_mode, engine, nc_version, oob_mode
 from trnlab.nki.isa import get_nc_version
 from trnlab.nki.neuronxcc.affine import Affine, Mask
 from trnlab.nki.neuronxcc.defined import Box, defined, record
-from trnlab.nki.neuronxcc.elementwise import binary_result, computed, result, same_rank
+from trnlab.nki.neuronxcc.elementwise import binary_result, computed, copied, result, same_rank
 from trnlab.nki.neuronxcc.masked import boxed, cut, trimmed
 from trnlab.nki.neuronxcc.zeros import settle
 from trnlab.nki.operators import alu_name
@@ -64,7 +64,10 @@ def nc_matmul(
         settle(operand)
     box = boxed(mask, stationary.shape)
     rows = {0: box[0]} if 0 in box else {}
-    stationary, moving = (compose.in_sbuf(cut(t, rows)) for t in (stationary, moving))
+    stationary, moving = (
+        t if t.storage.region.memory is Memory.SBUF else copied(t)
+        for t in (cut(stationary, rows), cut(moving, rows))
+    )  # fmt: skip
     skip = 2 if perf_mode else 1
     moves = is_transpose and current().chip.has("pe_transpose")  # data unchanged, in their own format
     fmt = stationary.format if moves else FLOAT32
@@ -80,8 +83,10 @@ def nc_matmul(
 def _product(out: Tensor, stationary: Tensor, moving: Tensor, perf_mode: Any, options: dict[str, Any]) -> None:
     """Only the rows and columns that come from what is defined of the operands' free dimensions."""
     box: dict[int, tuple[int, int]] = {}
+    left, right = defined(stationary), defined(moving)
+    if any(low >= high for side in (left, right) for low, high in side.values()):
+        return
     if not perf_mode:
-        left, right = defined(stationary), defined(moving)
         if stationary.ndim == 2 and 1 in left:
             box[0], stationary = left[1], cut(stationary, {1: left[1]})
         if 1 in right:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc.affine import Mask
-from trnlab.nki.neuronxcc.defined import Box, defined, record
+from trnlab.nki.neuronxcc.defined import Box, defined, joined, record
 from trnlab.nki.neuronxcc.zeros import settle
 
 
@@ -25,7 +25,7 @@ def trimmed(mask: Any, out: Tensor, *inputs: Any) -> list[Any] | None:
     for tensor in inputs:
         if isinstance(tensor, Tensor):
             settle(tensor)
-            box = _both(box, defined(tensor)) if tensor.ndim == out.ndim else box
+            box = joined(box, defined(tensor)) if tensor.ndim == out.ndim else box
     parts = [cut(t, box) if isinstance(t, Tensor) else t for t in (out, *inputs)]
     if any(low >= high for low, high in box.values()):
         return None
@@ -49,11 +49,3 @@ def cut(view: Tensor, box: Box) -> Tensor:
         if axis < view.ndim and view.shape[axis] != 1:
             view = view.narrowed(axis, low, min(high, view.shape[axis])) if low < high else view  # type: ignore[attr-defined]
     return view
-
-
-def _both(a: Box, b: Box) -> Box:
-    out = dict(a)
-    for axis, (low, high) in b.items():
-        first, last = out.get(axis, (low, high))
-        out[axis] = (max(first, low), min(last, high))
-    return out

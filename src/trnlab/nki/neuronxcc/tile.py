@@ -27,10 +27,19 @@ class Tile(Tensor):
 
     __slots__ = ()
 
+    empty = False
+
     def __getitem__(self, key: Any) -> Self:
-        """Indices may also be index expressions, which broadcast, tiles (rows to gather), or one mask."""
+        """Indices may also be index expressions, which broadcast, tiles (rows to gather), or one mask.
+
+        A mask that only compares numbers is a bool.
+        """
+        if isinstance(key, bool):
+            return self if key else _view_as(Empty, self)  # type: ignore[return-value]
         if isinstance(key, Mask):
-            return cut(self, boxed(key, self.shape))  # type: ignore[return-value]
+            box = boxed(key, self.shape)
+            nothing = any(low >= high for low, high in box.values())
+            return _view_as(Empty, self) if nothing else cut(self, box)  # type: ignore[return-value]
         keys = key if isinstance(key, tuple) else (key,)
         if any(isinstance(k, _ADVANCED) for k in keys) or self._overruns(keys):
             return self._indexed(self._expand(keys))
@@ -226,6 +235,14 @@ class Tile(Tensor):
         return self
 
 
+class Empty(Tile):
+    """An operand of which a mask leaves nothing: operations on it do nothing."""
+
+    __slots__ = ()
+
+    empty = True
+
+
 class Beyond(Tile):
     """A view that ends past its tensor: usable under a mask that leaves out what is not there."""
 
@@ -262,6 +279,10 @@ def beyond(view: Tile, limits: tuple[Limit, ...]) -> Tile:
     made = Beyond(view.storage, view.shape, view.strides, view.offset, view.format, view.indirection, view.name)
     made.limits = limits
     return made
+
+
+def _view_as(kind: type[Tile], view: Tile) -> Tile:
+    return kind(view.storage, view.shape, view.strides, view.offset, view.format, view.indirection, view.name)
 
 
 def _plain(view: Tile, shape: tuple[int, ...], offset: int) -> Tile:
