@@ -9,6 +9,7 @@ routine = recorder.finish()
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from trnlab.lang.place import Demand, DoesNotFitError, place
 from trnlab.lang.source import user_line
 from trnlab.lang.strides import row_major
 from trnlab.lang.tensor import Region, Storage, Tensor, refuse
-from trnlab.program.access import AP
+from trnlab.program.access import AP, Buffer
 from trnlab.program.builder import Builder
 from trnlab.program.routine import Routine
 from trnlab.program.spans import Spans
@@ -58,6 +59,17 @@ def exchange_active(stack: list[Recorder]) -> list[Recorder]:
     before = list(_active)
     _active[:] = stack
     return before
+
+
+@dataclass(frozen=True)
+class Made:
+    """A tile: its address if the kernel chose one, the line that made it, and its storage as long as tensors use it."""
+
+    buffer: Buffer
+    region: Region
+    address: int | None
+    line: Location | None
+    storage: weakref.ref[Storage]
 
 
 @dataclass(eq=False)
@@ -100,7 +112,7 @@ class Recorder:
     free: list[int] = field(default_factory=list)
     _shared: list[Tensor] = field(default_factory=list)
     _shared_turn: int = 0
-    _tiles: list[tuple[Storage, int | None, Location | None]] = field(default_factory=list)
+    tiles: list[Made] = field(default_factory=list)
     _turn: dict[Engine, int] = field(default_factory=dict)
     _memo: dict[Any, Any] = field(default_factory=dict)
     _last: tuple[str, Engine | None, dict[str, Any]] | None = None
@@ -130,7 +142,7 @@ class Recorder:
 
     def independent(self, values: Iterable[int]) -> Iterator[int]:
         """The values of a loop whose iterations are declared independent; notes which instructions each one makes."""
-        loop = self.spans.loop("loop", len(self._tiles) + len(self.hbm), user_line())
+        loop = self.spans.loop("loop", len(self.tiles) + len(self.hbm), user_line())
         for iteration, value in enumerate(values):
             span = self.spans.begin(loop, iteration, len(self.builder))
             try:
@@ -152,7 +164,7 @@ class Recorder:
         """
         fmt = format_of(kind)
         sizes = tuple(int(s) for s in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
-        name = name or f"{region.value}{len(self._tiles) + len(self.hbm)}"
+        name = name or f"{region.value}{len(self.tiles) + len(self.hbm)}"
         if address is not None and region.memory is Memory.HBM:
             checked(address, sizes, fmt, region, self.chip, 0)
         if region is Region.shared_hbm:
@@ -166,7 +178,7 @@ class Recorder:
             partition, start = checked(address, sizes, fmt, region, self.chip, self.builder.sbuf_limit)
         whole = self.builder.unplaced(sizes, chip_format(fmt), region.memory, name=name, first_partition=partition)
         storage = Storage(self, whole, region, sizes, fmt)
-        self._tiles.append((storage, start, user_line()))
+        self.tiles.append(Made(whole.buffer, region, start, user_line(), weakref.ref(storage)))
         return self.tensor_type(storage, sizes, row_major(sizes), name=name)
 
     def constant(self, array: np.ndarray[Any, Any], kind: Any, name: str = "constant") -> Tensor:
@@ -225,11 +237,7 @@ class Recorder:
 
     def lines_of_tiles(self) -> dict[int, Location]:
         """Where the kernel made each piece of on-chip memory, by the number of its buffer."""
-        return {storage.whole.buffer.id: line for storage, _, line in self._tiles if line is not None}
-
-    def fixed_tiles(self, start: int = 0) -> Sequence[tuple[Storage, int | None]]:
-        """On-chip memory made so far, from number `start` on, with its address where the kernel chose one."""
-        return [(storage, address) for storage, address, _ in self._tiles[start:]]
+        return {made.buffer.id: made.line for made in self.tiles if made.line is not None}
 
     # -- values -------------------------------------------------------------------------------------------------
     def watching(self) -> bool:
@@ -324,7 +332,7 @@ class Recorder:
         uses, _ = self.builder.uses()
         addresses: dict[int, int] = {}
         for memory in (Memory.SBUF, Memory.PSUM):
-            demands = [self._demand(s, at, uses) for s, at, _ in self._tiles if s.region.memory is memory]
+            demands = [self._demand(made, uses) for made in self.tiles if made.region.memory is memory]
             alive = [d for d in demands if d is not None]
             sbuf = memory is Memory.SBUF
             psum = self.chip.psum
@@ -333,33 +341,31 @@ class Recorder:
                 addresses |= place(alive, limit, 64 if sbuf else psum.bank_bytes_per_partition)
             except DoesNotFitError as error:
                 raise self._too_much(memory, error, limit) from None
-        self.builder.leaves_places = all(at is None for s, at, _ in self._tiles if s.region.memory is Memory.PSUM)
+        self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
         self.builder.settle(addresses)
         return self.builder.build()
 
-    def _demand(self, storage: Storage, address: int | None, uses: dict[int, tuple[int, int]]) -> Demand | None:
-        buffer = storage.whole.buffer
+    def _demand(self, made: Made, uses: dict[int, tuple[int, int]]) -> Demand | None:
+        buffer = made.buffer
         if buffer.id not in uses:
             return None
         first, last = uses[buffer.id]
-        return Demand(buffer.id, buffer.name, buffer.nbytes, first, last, address)
+        return Demand(buffer.id, buffer.name, buffer.nbytes, first, last, made.address)
 
     def _too_much(self, memory: Memory, error: DoesNotFitError, limit: int) -> CapacityError:
         wanted, alive = error.demand, sorted(error.alive, key=lambda d: -d.size)
-        where = next(loc for s, _, loc in self._tiles if s.whole.buffer.id == wanted.id)
+        made = next(made for made in self.tiles if made.buffer.id == wanted.id)
         listed = ", ".join(f"{d.name} {d.size} B" for d in alive[:6])
         more = f" and {len(alive) - 6} more" if len(alive) > 6 else ""
         name = memory.name
         return CapacityError(
-            f"tile {wanted.name!r} {list(self._shape(wanted.id))} does not fit in {name}",
-            code="TRN501" if memory is Memory.SBUF else "TRN502", where=where, limit=f"{limit} bytes per partition",
+            f"tile {wanted.name!r} {list(made.buffer.shape)} does not fit in {name}",
+            code="TRN501" if memory is Memory.SBUF else "TRN502", where=made.line,
+            limit=f"{limit} bytes per partition",
             got=f"{wanted.size} bytes while {sum(d.size for d in alive)} are in use: {listed}{more}",
             chip=self.chip.name,
             remedy=_room(memory, wanted.size > limit),
         )  # fmt: skip
-
-    def _shape(self, number: int) -> tuple[int, ...]:
-        return next(s.shape for s, _, _ in self._tiles if s.whole.buffer.id == number)
 
 
 def _room(memory: Memory, alone: bool) -> str:

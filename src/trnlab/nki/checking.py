@@ -93,7 +93,7 @@ def _place(frame: TracebackType) -> tuple[str, int, int] | None:
 def explicit(recorder: Recorder) -> frozenset[int]:
     """Tiles whose address the kernel chose."""
     return frozenset(
-        storage.whole.buffer.id for storage, address in recorder.fixed_tiles() if address is not None
+        made.buffer.id for made in recorder.tiles if made.address is not None
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ Cores that meet have a shadow each, see `trnlab.nki.company`.
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
@@ -21,8 +22,8 @@ import numpy as np
 
 from trnlab.isa.base import Memory
 from trnlab.lang.formats import Format
-from trnlab.lang.recorder import Recorder
-from trnlab.lang.tensor import Storage, Tensor
+from trnlab.lang.recorder import Made, Recorder
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.arrays import HostArray
 from trnlab.program.routine import Routine
 from trnlab.sim.functional import Machine, RunOptions
@@ -83,6 +84,8 @@ class Shadow:
         """What a tensor holds after all that has been executed, as an array of its shape."""
         place = tensor.storage.whole.buffer
         machine = self._running()
+        if self.done == len(self.recorder.builder):
+            machine.forget()
         machine.bind(self.recorder, self.hbm)
         address, pitch = machine.where[place.id]
         fmt = Format(tensor.format)
@@ -105,7 +108,8 @@ class _Machine(Machine):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.where: dict[int, tuple[int, int]] = {}
-        self._kept: list[Array] = []
+        self._rooms: dict[int, Array] = {}
+        self._unused: deque[int] = deque()  # tiles that no tensor uses any more
         self._tiles = self._params = 0
         self._base, self._pitch = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
@@ -113,28 +117,33 @@ class _Machine(Machine):
         """Give memory to what the recorder has made since the last time."""
         for position in range(self._params, len(recorder.hbm)):
             array = _contents(recorder, position, hbm)
-            self._at(recorder.hbm[position].storage, address_of(array), 0)
+            self._at(recorder.hbm[position].storage.whole.buffer.id, address_of(array), 0)
         self._params = len(recorder.hbm)
-        tiles = recorder.fixed_tiles(self._tiles)
-        for storage, address in tiles:
-            buffer = storage.whole.buffer
-            if address is None:
-                self._own(storage)
+        for made in recorder.tiles[self._tiles :]:
+            if made.address is None:
+                self._own(made)
             else:
-                memory = self.sbuf if buffer.memory is Memory.SBUF else self.psum
-                start = address_of(memory) + buffer.first_partition * memory.strides[0] + address
-                self._at(storage, start, memory.strides[0])
-        self._tiles += len(tiles)
+                memory = self.sbuf if made.buffer.memory is Memory.SBUF else self.psum
+                start = address_of(memory) + made.buffer.first_partition * memory.strides[0] + made.address
+                self._at(made.buffer.id, start, memory.strides[0])
+        self._tiles = len(recorder.tiles)
 
-    def _own(self, storage: Storage) -> None:
-        buffer = storage.whole.buffer
-        pitch = -(-buffer.nbytes // _LINE) * _LINE + _LINE
-        room = np.full(buffer.partitions * pitch + 2 * _LINE, POISON, np.uint8)
-        self._kept.append(room)
-        self._at(storage, -(-address_of(room) // _LINE) * _LINE, pitch)
+    def forget(self) -> None:
+        """Give back the memory of tiles that no tensor uses any more, once all that named them has been executed."""
+        while self._unused:
+            del self._rooms[self._unused.popleft()]
 
-    def _at(self, storage: Storage, address: int, pitch: int) -> None:
-        number = storage.whole.buffer.id
+    def _own(self, made: Made) -> None:
+        number, storage = made.buffer.id, made.storage()
+        pitch = -(-made.buffer.nbytes // _LINE) * _LINE + _LINE
+        room = self._rooms[number] = np.full(made.buffer.partitions * pitch + 2 * _LINE, POISON, np.uint8)
+        self._at(number, -(-address_of(room) // _LINE) * _LINE, pitch)
+        if storage is None:
+            self._unused.append(number)
+        else:
+            weakref.finalize(storage, self._unused.append, number).atexit = False
+
+    def _at(self, number: int, address: int, pitch: int) -> None:
         self.where[number] = (address, pitch)
         if number >= len(self._base):
             more = max(number + 1, 2 * len(self._base))
