@@ -7,7 +7,7 @@ faster = chips.with_figures(chip, {"dma.engine_bandwidth": 30e9})
 """
 
 from trnlab.chips.catalog import NAMES, TARGETS, Target, get, target
-from trnlab.chips.figures import assumed, figures, from_toml, to_toml, with_figures
+from trnlab.chips.figures import assumed, figures, from_toml, to_toml, with_cores_at_work, with_figures
 from trnlab.chips.settings import apply_settings
 from trnlab.chips.spec import FEATURES, Chip, Confidence, Figure
 
@@ -26,5 +26,6 @@ __all__ = [
     "get",
     "target",
     "to_toml",
+    "with_cores_at_work",
     "with_figures",
 ]

@@ -8,6 +8,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, get_type_hints
 
 from trnlab.chips.spec import FEATURES, Chip, Confidence, Figure
@@ -44,6 +45,17 @@ def with_figures(chip: Chip, changes: Mapping[str, float | Figure]) -> Chip:
     changed = _build(type(chip), known, _plain(chip), "")
     assert isinstance(changed, Chip)
     return changed
+
+
+def with_cores_at_work(chip: Chip, cores: int) -> Chip:
+    """The chip as one core sees it while `cores` cores of its stack of HBM are at work: its share of the bandwidth.
+
+    Descriptions give the share of a core whose neighbours are all at work, and what it has alone; between them the
+    stack's bandwidth is divided by the number of cores.
+    """
+    share = max(chip.hbm.alone.value / cores, chip.hbm.bandwidth.value)
+    source = f"{cores} at work on a stack of {chip.hbm.alone.value:g} byte/s"
+    return with_figures(chip, {"hbm.bandwidth": Figure(share, "byte/s", Confidence.DERIVED, source)})
 
 
 def to_toml(chip: Chip) -> str:
@@ -91,8 +103,11 @@ def _plain(chip: Chip) -> dict[str, Any]:
     return {k: v for k, v in values.items() if not isinstance(v, Figure) and not dataclasses.is_dataclass(v)}
 
 
+_hints = cache(get_type_hints)  # the same few classes for every chip that is derived
+
+
 def _build(cls: type[Any], table: Mapping[str, Figure], plain: Mapping[str, Any], prefix: str) -> Any:
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         kind, path = hints[field.name], prefix + field.name

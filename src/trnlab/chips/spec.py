@@ -165,6 +165,7 @@ class TensorEngine(EngineSpec):
     passes: PerDtype  # passes over the array per matmul
     transpose_passes: PerDtype
     peak_flops: PerDtype  # FLOP/s, dense, best published mode
+    peak_flops_mx: Figure  # the same for the packed MX formats
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,8 @@ class Sync:
     program_start: Figure  # before the first instruction
     gpsimd_start: Figure  # more before the first instruction of GpSimdE
     program_end: Figure  # after the last
+    register: Figure  # an instruction between registers of a sequencer
+    register_memory: Figure  # one number between memory and a register of a sequencer
     profiler: Figure  # more before the first instruction under the profiler
 
 
@@ -288,4 +291,6 @@ class Chip:
 
     def peak_flops(self, dtype: str) -> float:
         """Published dense FLOP/s of one core's PE array in this format."""
+        if dtype.endswith("_x4"):
+            return self.tensor.peak_flops_mx.value
         return self.tensor.peak_flops.of(dtype).value

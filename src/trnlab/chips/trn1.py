@@ -60,6 +60,7 @@ TENSOR = TensorEngine(
         documented(23e12, "FLOP/s", f"{ARCH1}:103"),
         documented(92e12, "FLOP/s", f"{ARCH1}:103"),
     ),
+    peak_flops_mx=derived(92e12, "FLOP/s", "no MX formats: as FP8"),
 )
 
 VECTOR = VectorEngine(
@@ -143,6 +144,8 @@ SYNC = Sync(
     program_start=derived(10_300, "ns", f"{MAMBA} profile: 17 us of set-up, less the profiler"),
     gpsimd_start=assumed(1_290, "ns", "as on Trainium2"),
     program_end=measured(5_000, "ns", f"{MAMBA} profile: after the last"),
+    register=assumed(20, "ns", "as on Trainium2"),
+    register_memory=documented(536, "ns", f"{ISA_OLD}:4806 600 cycles of VectorE for a dynamic start"),
     profiler=assumed(6_700, "ns", "as on Trainium2"),
 )
 

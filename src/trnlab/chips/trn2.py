@@ -61,6 +61,7 @@ TENSOR = TensorEngine(
         documented(79e12, "FLOP/s", f"{ARCH2}:71"),
         documented(158e12, "FLOP/s", f"{ARCH2}:71 with two rows in one pass"),
     ),
+    peak_flops_mx=derived(158e12, "FLOP/s", "no MX formats: as FP8"),
 )
 
 VECTOR = VectorEngine(
@@ -144,6 +145,10 @@ SYNC = Sync(
     ),
     gpsimd_start=measured(1_290, "ns", f"{PROFILES}: its first trigger 1.28 to 1.32 us after SyncE's"),
     program_end=measured(1_780, "ns", f"{PROFILES}: 2.08 to 2.10 us after the last byte, its semaphore included"),
+    register=measured(20, "ns", f"{PROFILES}: NOP of TensorE takes 13 to 21 ns"),
+    register_memory=measured(
+        650, "ns", f"{PROFILES}: TENSOR_LOAD takes 472 to 1377 ns; {ISA_OLD}:4806 says 600 cycles for a dynamic start"
+    ),
     profiler=derived(6_700, "ns", f"{PROFILES}: total time less the same kernel's latency without it, median of six"),
 )
 

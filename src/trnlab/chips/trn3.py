@@ -42,6 +42,7 @@ TENSOR = replace(
         documented(79e12, "FLOP/s", f"{ARCH3}:68"),
         derived(158e12, "FLOP/s", "nki.isa.nc_matmul keeps two rows in one pass; the MX formats reach 315e12"),
     ),
+    peak_flops_mx=documented(315e12, "FLOP/s", f"{ARCH3}:68"),
 )
 
 VECTOR = VectorEngine(
@@ -107,6 +108,8 @@ SYNC = replace(
     program_start=assumed(6_800, "ns", _V3),
     gpsimd_start=assumed(1_290, "ns", _V3),
     program_end=assumed(1_780, "ns", _V3),
+    register=assumed(20, "ns", _V3),
+    register_memory=assumed(650, "ns", _V3),
     profiler=assumed(6_700, "ns", _V3),
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
-from trnlab.isa.registers import ANYWHERE, COST, LOADED, MEMORY, REGISTER, SEQUENCERS, one_register
+from trnlab.isa.registers import ANYWHERE, LOAD, LOADED, MEMORY, REGISTER, SEQUENCERS, one_register
 
 
 @register
@@ -20,7 +20,7 @@ class RegisterLoad(Instruction):
     opcode = 45
     engines = SEQUENCERS
     operands = (REGISTER, OperandSpec("src", "src", MEMORY, shape=("1", "1"), dtypes=LOADED, starts=ANYWHERE))
-    cost_kinds = COST
+    cost_kinds = LOAD
     limits = ("integers are loaded into integer registers, float32 into float32 ones",)
     source = "nki.isa.register_load"
     example = """
@@ -43,4 +43,4 @@ class RegisterLoad(Instruction):
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
         """One register."""
-        return one_register()
+        return one_register(LOAD)

@@ -9,7 +9,7 @@ from typing import Any
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
-from trnlab.isa.registers import ANYWHERE, COST, LOADED, MEMORY, SEQUENCERS, SOURCE, one_register
+from trnlab.isa.registers import ANYWHERE, LOADED, MEMORY, SEQUENCERS, SOURCE, STORE, one_register
 
 
 @register
@@ -20,7 +20,7 @@ class RegisterStore(Instruction):
     opcode = 46
     engines = SEQUENCERS
     operands = (OperandSpec("dst", "dst", MEMORY, shape=("1", "1"), dtypes=LOADED, starts=ANYWHERE), SOURCE)
-    cost_kinds = COST
+    cost_kinds = STORE
     limits = ("integer registers are stored as integers, float32 ones as float32",)
     source = "nki.isa.register_store"
     example = """
@@ -43,4 +43,4 @@ class RegisterStore(Instruction):
 
     def work(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine) -> Work:
         """One register."""
-        return one_register()
+        return one_register(STORE)

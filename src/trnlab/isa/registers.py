@@ -14,7 +14,7 @@ from trnlab.isa.base import DMA_MEMORIES, SBUF_ONLY, Engine, OperandSpec, Work
 SEQUENCERS = (Engine.SYNC, Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 HELD = frozenset({"int32", "uint32", "float32"})
 LOADED = HELD | {"int16", "uint16", "int8", "uint8"}
-COST = ("sequencer.register",)
+COST, LOAD, STORE = ("sequencer.register",), ("sequencer.load",), ("sequencer.store",)
 
 REGISTER = OperandSpec("dst", "dst", SBUF_ONLY, shape=("1", "1"), dtypes=HELD)
 SOURCE = OperandSpec("src", "src", SBUF_ONLY, shape=("1", "1"), dtypes=HELD)
@@ -22,6 +22,6 @@ MEMORY = DMA_MEMORIES
 ANYWHERE = tuple(range(32))  # a sequencer reaches memory by address, without the engines' rule of first partitions
 
 
-def one_register() -> Work:
+def one_register(kind: tuple[str] = COST) -> Work:
     """The work of any instruction on registers."""
-    return Work("sequencer.register", 1, 0, 1)
+    return Work(kind[0], 1, 0, 1)

@@ -43,7 +43,7 @@ def build(measurement: Measurement, chip: Chip) -> Routine:
 def _compare(m: Measurement) -> list[Result]:
     chip = chips.get(m.chip)
     if m.alone:
-        chip = chips.with_figures(chip, {"hbm.bandwidth": chip.hbm.alone})
+        chip = chips.with_cores_at_work(chip, 1)
     routine = build(m, chip)
     phase = None if m.window_phase is None else round(m.window_phase * PS_PER_NS)
     timeline = time_routine(routine, chip, profiled=m.profiled, window_phase=phase)

@@ -120,6 +120,8 @@ def _tensor(work: Work, chip: Chip) -> Cost:
     load = work.m / pe.weight_columns_per_cycle.value * passes
     busy = cycles_to_ps(max(streamed, load) + pe.issue.value * instructions, pe.clock.value)
     usable = cycles_to_ps(streamed + pe.latency.value, pe.clock.value)
+    if work.kind == "pe.transpose" and chip.has("background_transpose"):
+        busy //= 2  # beside another matmul or transpose: trainium3_arch.rst:148-150 says almost twice as fast
     return Cost(busy, max(usable - busy, 0), exposed=cycles_to_ps(load, pe.clock.value))
 
 
@@ -159,9 +161,12 @@ def _gpsimd(work: Work, chip: Chip) -> Cost:
 
 
 def _sequencer(work: Work, chip: Chip) -> Cost:
-    """Registers and barriers: no data path of an engine is at work. Nothing is published; assumed short."""
-    busy = chip.sync.semaphore.value * (2 if work.kind == "sequencer.barrier" else 1)
-    return Cost(_ns(busy), 0)
+    """Registers and barriers: no data path of an engine is at work."""
+    sync = chip.sync
+    if work.kind == "sequencer.barrier":
+        return Cost(_ns(2 * sync.semaphore.value), 0)  # there and back
+    figure = sync.register if work.kind == "sequencer.register" else sync.register_memory
+    return Cost(_ns(figure.value), 0)
 
 
 def in_fast_mode(work: Work, chip: Chip) -> bool:
