@@ -98,7 +98,7 @@ def host_dtype(name: str) -> np.dtype[Any]:
 
 
 for _name in _PACKED:  # so that numpy.zeros(n, dtype=nl.float8_e4m3fn_x4) works, as ml_dtypes does for its formats
-    np.sctypeDict.setdefault(_name, host_dtype(_name))
+    np.sctypeDict.setdefault(_name, host_dtype(_name))  # type: ignore[arg-type]
 
 
 def format_of(kind: Any) -> Format:

@@ -63,7 +63,7 @@ def exchange_active(stack: list[Recorder]) -> list[Recorder]:
 
 @dataclass(frozen=True)
 class Made:
-    """A tile: its address if the kernel chose one, the line that made it, and its storage as long as tensors use it."""
+    """A tile: its address if the kernel chose one, the line that made it, its storage while tensors use it."""
 
     buffer: Buffer
     region: Region

@@ -119,7 +119,10 @@ _SKIP, _OPEN, _SOFTWARE = oob_mode.skip, dge_mode.unknown, dge_mode.swdge
 def tensor_copy(
     dst: Tensor, src: Tensor, engine: engine = engine.unknown, name: str | None = None, dtype: Any = None
 ) -> NkiInstruction:
-    """dst = src, cast to dst's format. `dtype` is the older way to say dst.dtype."""
+    """dst = src, cast to dst's format. `dtype` is the older way to say dst.dtype, and can say nothing else."""
+    if dtype is not None and dst.format != dtype:
+        refuse("tensor_copy casts to the format of dst", limit=dst.format, got=dtype,
+               remedy="make dst of that format, and leave dtype out", code="TRN411")  # fmt: skip
     return issue("tensor_copy", name, on=engine, dst=dst, src=src)
 
 
@@ -215,7 +218,7 @@ def tensor_reduce(
     dst: Tensor, op: Any, data: Tensor, axis: Any, negate: bool = False, keepdims: bool = False,
     name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
-    """Fold trailing free dimensions of data."""
+    """Fold trailing free dimensions of data. keepdims: dst has them with one element, or not; it is written alike."""
     view, count, _ = compose.reduced(data, axis)
     ins.tensor_reduce(dst, alu_name(op), view, count, negate)
     return NkiInstruction(name)
