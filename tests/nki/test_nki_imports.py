@@ -32,7 +32,7 @@ def test_every_name_is_the_module_itself():
 
 def test_a_module_that_is_not_there_names_those_that_are():
     imports.install_imports()
-    with pytest.raises(ModuleNotFoundError, match=r"no module 'nki.frobnicate'.*nki.language"):
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'nki.frobnicate'.*nki.language"):
         importlib.import_module("nki.frobnicate")
 
 

@@ -74,7 +74,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         if name not in MODULES:
             known = ", ".join(known for known in MODULES if known.split(".")[0] == root)
-            raise ModuleNotFoundError(f"trnlab has no module {name!r}; it has {known}", name=name)
+            raise ModuleNotFoundError(f"No module named {name!r}; trnlab has {known}", name=name)
         package = any(known.startswith(f"{name}.") for known in MODULES)
         return ModuleSpec(name, self, origin=MODULES[name], is_package=package)
 
