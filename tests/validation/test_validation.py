@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from statistics import median
 
 import pytest
@@ -57,9 +58,9 @@ def test_single_instructions_of_the_profiles_are_met_within_10_percent_in_the_me
     assert max(errors(profiles, "duration")) < 0.12
 
 
-@pytest.mark.parametrize(("engine", "limit"), [("vector", 0.10), ("scalar", 0.10), ("tensor", 0.14), ("dma", 0.18)])
+@pytest.mark.parametrize(("engine", "limit"), [("vector", 0.10), ("scalar", 0.10), ("tensor", 0.13), ("dma", 0.10)])
 def test_busy_times_of_the_profiles(profiles, engine, limit):
-    """Ten percent is the aim; the limits of TensorE and the DMA engines hold what is reached."""
+    """Ten percent is the aim; TensorE misses it in one of the six, for a half-rate window that falls otherwise."""
     assert max(errors(profiles, f"active {engine}")) < limit
 
 
@@ -137,3 +138,28 @@ def test_the_command_prints_a_table_and_json(capsys):
     assert json.loads(capsys.readouterr().out)["anchors"][0]["unit"] == "s"
     assert main(["validate", "--only", "no such thing"]) == 2
     assert "TRN126" in capsys.readouterr().err
+
+
+def cited(source):
+    """What a source points at: runs, pictures, tables and versions of kernels."""
+    return set(
+        re.findall(
+            r"\w+_s\d+|v\d-\w+|nki-dma-intro-\d|fig\d+|table of [\w ]+|(?:first|second|third|fourth|fifth) version",
+            source,
+        )
+    )
+
+
+def test_no_figure_of_a_chip_cites_what_only_checks():
+    """Figures come from documents and calibration anchors; runs, pictures and tables of checks are not theirs."""
+    used = {Split.CALIBRATION: set(), Split.CHECK: set()}
+    for m in MEASUREMENTS:
+        for anchor in m.anchors:
+            used[anchor.split] |= cited(m.source)
+    only_checks = used[Split.CHECK] - used[Split.CALIBRATION]
+    assert {"fused_fp32_s1024", "baseline_bf16_s1024", "v2-pe", "v3-pe"} <= only_checks
+    for name in chips.NAMES:
+        for path, figure in chips.figures(chips.get(name)):
+            assert not cited(figure.source) & only_checks, (name, path)
+            if "trainium-kernel-fusion" in figure.source:
+                assert "of 512 keys" in figure.source, (name, path)

@@ -46,8 +46,8 @@ TENSOR = TensorEngine(
     latency=measured(440, "cycle", f"{PERF} fig18 and fig20: 219 and 188 ns for matmuls of 128 columns"),
     weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
     rate_window=assumed(8192 / 2.8, "ns", "as many cycles as on NeuronCore-v3"),
-    warm_above=assumed(0.8, "ratio", "as on NeuronCore-v3"),
-    cool_below=assumed(0.38, "ratio", "as on NeuronCore-v3"),
+    warm_above=assumed(0.875, "ratio", "as on NeuronCore-v3"),
+    cool_below=assumed(0.21, "ratio", "as on NeuronCore-v3"),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH1}:103 fp32 at a quarter of the rate"),
         documented(1, "pass", f"{ARCH1}:266-268"),
@@ -141,12 +141,12 @@ DMA = Dma(
 
 SYNC = Sync(
     semaphore=measured(30, "ns", f"{PERF} fig16: one dependent ACTIVATE every 189 ns, each 159 ns long"),
-    program_start=derived(10_300, "ns", f"{MAMBA} profile: 17 us of set-up, less the profiler"),
+    program_start=derived(10_100, "ns", f"{MAMBA} profile: 17 us of set-up, less the profiler"),
     gpsimd_start=assumed(1_290, "ns", "as on Trainium2"),
     program_end=measured(5_000, "ns", f"{MAMBA} profile: after the last"),
     register=assumed(20, "ns", "as on Trainium2"),
     register_memory=documented(536, "ns", f"{ISA_OLD}:4806 600 cycles of VectorE for a dynamic start"),
-    profiler=assumed(6_700, "ns", "as on Trainium2"),
+    profiler=assumed(6_900, "ns", "as on Trainium2"),
 )
 
 LINKS = Links(

@@ -31,8 +31,8 @@ TENSOR = replace(
     issue=assumed(7, "cycle", f"{_V3}, whose clock it has"),
     latency=assumed(392, "cycle", f"{_V3}, whose clock it has"),
     rate_window=assumed(8192 / 2.4, "ns", f"{_V3}, whose clock it has"),
-    warm_above=assumed(0.8, "ratio", _V3),
-    cool_below=assumed(0.38, "ratio", _V3),
+    warm_above=assumed(0.875, "ratio", _V3),
+    cool_below=assumed(0.21, "ratio", _V3),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH3}:68 fp32 at a quarter of the rate"),
         documented(1, "pass", f"{ARCH1}:266-268, not restated for this generation"),
@@ -105,12 +105,12 @@ DMA = replace(
 SYNC = replace(
     trn2.SYNC,
     semaphore=assumed(34, "ns", _V3),
-    program_start=assumed(6_800, "ns", _V3),
+    program_start=assumed(6_600, "ns", _V3),
     gpsimd_start=assumed(1_290, "ns", _V3),
     program_end=assumed(1_780, "ns", _V3),
     register=assumed(20, "ns", _V3),
     register_memory=assumed(650, "ns", _V3),
-    profiler=assumed(6_700, "ns", _V3),
+    profiler=assumed(6_900, "ns", _V3),
 )
 
 LINKS = replace(
