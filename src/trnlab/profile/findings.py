@@ -86,9 +86,7 @@ def _lost(s: Summary) -> str:
     total, rows = s["step_ps"], s["lost"]
     shown = [row for row in rows if row["cause"] or row["waiting_for"] == ENDS][:CAUSES]
     most = max((row["ps"] for row in shown), default=1)
-    lines = [
-        (_first_up(waited(row)), track(row["ps"] / most, _colour(row)), _share(row["ps"], total)) for row in shown
-    ]
+    lines = [(waited(row), track(row["ps"] / most, _colour(row)), _share(row["ps"], total)) for row in shown]
     by_whom: Counter[str] = Counter()
     for row in rows:
         by_whom[_group(row)] += row["ps"]
@@ -113,14 +111,14 @@ def _engines(s: Summary) -> str:
             (f"waits for {name}: {_time(ps)}", f"color-mix(in srgb, {_of_group(name)} 38%, var(--panel))", ps / total)
             for name, ps in groups.most_common()
         ]
-        first = use["waiting"][0] if use["waiting"] else None
-        value = f"{use['busy_ps'] / total:.0%} busy" + (f"; mostly waits for {first['waiting_for']}" if first else "")
+        most = groups.most_common(1)
+        value = f"{use['busy_ps'] / total:.0%} busy" + (f"; mostly waits for {most[0][0]}" if most else "")
         rows.append((engine, stack(parts), value))
     say = (
         "Full colour: the engine works. Faint: it waits, in the colour of whom it waits for. Blank: before its first "
         "instruction and after its last."
     )
-    return section("What each engine did", say, bars(rows, "slim"))
+    return section("What each engine did", say, bars(rows, "engines"))
 
 
 def _lines(s: Summary) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
+from trnlab.profile.band import band
 from trnlab.profile.words import advice_text, waited
 from trnlab.units import PS_PER_S, format_bytes, format_count, format_time
 
@@ -135,6 +136,12 @@ def _kernels(s: Summary) -> Iterable[tuple[str, str]]:
         yield "" if i else "kernels", kernel_line(kernel)
 
 
+def _between(s: Summary) -> str:
+    """The band of the step's time, where assumed figures move it by more than nothing."""
+    low, high = (format_time(t * PS_PER_S) for t in band(s["step_time_s"], s["assumptions"]))
+    return f" ({low} to {high})" if low != high else ""
+
+
 def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     if "step_time_s" not in s:
         return
@@ -142,7 +149,7 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     here = s["step_wall_s"]
     wall = f"; simulated here in {format_time(median(here) * PS_PER_S)}" if here else ""
     whole = "all, once" if only_kernels(s) else "one step"
-    yield whole, f"{format_time(s['step_time_s'] * PS_PER_S)} on the chip{tokens}{wall}"
+    yield whole, f"{format_time(s['step_time_s'] * PS_PER_S)}{_between(s)} on the chip{tokens}{wall}"
     speed = f"{format_count(s['tokens_per_s'])} tokens/s, " if s["tokens_per_step"] else ""
     yield "throughput", f"{speed}MFU {s['mfu']:.1%} of {format_count(s['peak_flops'])}FLOP/s"
     yield "bound by", bound(s)

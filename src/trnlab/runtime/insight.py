@@ -21,11 +21,9 @@ from trnlab.units import PS_PER_S
 if TYPE_CHECKING:
     from trnlab.runtime.device import Executable
 
-CAUSES = 40  # entries of the list of causes; the rest is one entry
-WAITS = 24  # of each engine
+CAUSES, WAITS = 40, 16  # entries that are told in full: of the list of causes, and of each engine
 LINES = 10
 ROUTINES = 8
-REST = "other causes"
 
 
 @dataclass(frozen=True)
@@ -87,10 +85,19 @@ def _lost(parts: Sequence[Part]) -> list[dict[str, Any]]:
         for loss in lost(p.step, p.chain):
             spent[loss.waiting_for, loss.part, loss.cause, loss.buffer] += loss.time * p.times
     names = ("waiting_for", "part", "cause", "buffer")
-    rows: list[dict[str, Any]] = [{**dict(zip(names, key)), "ps": time} for key, time in spent.most_common()]
-    rest = sum(row["ps"] for row in rows[CAUSES:])
-    more = [{"waiting_for": REST, "part": "", "cause": "", "buffer": "", "ps": rest}] if rest else []
-    return rows[:CAUSES] + more
+    return [dict(zip(names, key)) | {"ps": time} for key, time in _shortened(spent, CAUSES)]
+
+
+def _shortened(spent: Counter[Any], most: int) -> list[tuple[Any, int]]:
+    """The largest entries, and what is left of each engine and queue (the first part of the key) as one, the largest
+    first; together as much as all of them.
+    """
+    ranked = spent.most_common()
+    rest: Counter[str] = Counter()
+    for key, time in ranked[most:]:
+        rest[key[0]] += time
+    blank = ("",) * (len(ranked[0][0]) - 1) if ranked else ()
+    return ranked[:most] + [((name, *blank), time) for name, time in rest.most_common()]
 
 
 def _engine_time(parts: Sequence[Part], total: int) -> dict[str, Any]:
@@ -105,11 +112,8 @@ def _engine_time(parts: Sequence[Part], total: int) -> dict[str, Any]:
                 mine[wait.waiting_for, wait.cause, wait.buffer] += wait.time * p.times
     found = {}
     for engine, mine in waits.items():
-        most = mine.most_common()
-        rows = [dict(zip(("waiting_for", "cause", "buffer"), key)) | {"ps": time} for key, time in most[:WAITS]]
-        rest = sum(time for _, time in most[WAITS:])
-        if rest:
-            rows.append({"waiting_for": REST, "cause": "", "buffer": "", "ps": rest})
+        names = ("waiting_for", "cause", "buffer")
+        rows = [dict(zip(names, key)) | {"ps": time} for key, time in _shortened(mine, WAITS)]
         found[engine] = {
             "busy_ps": busy[engine], "waiting": rows, "ends_ps": total - busy[engine] - sum(mine.values()),
         }  # fmt: skip
