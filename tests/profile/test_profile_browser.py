@@ -63,10 +63,18 @@ class Opened:
         """An expression over the timeline `t`."""
         return self.page.evaluate(f"(() => {{ const t = {TIMELINE}; return {expression}; }})()")
 
+    def until(self, condition: str) -> None:
+        """Wait for a condition over the timeline `t`: events and searches take their time on a busy machine."""
+        self.page.wait_for_function(f"(() => {{ const t = {TIMELINE}; return {condition}; }})()", timeout=30_000)
+
+    def drawn(self) -> None:
+        """Wait for the next picture."""
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def press(self, *keys: str) -> None:
         for key in keys:
             self.page.keyboard.press(key)
-        self.page.wait_for_timeout(50)
+        self.drawn()
 
     def point_at(self, instruction: int) -> None:
         """Move the mouse onto the bar of an instruction."""
@@ -77,7 +85,7 @@ class Opened:
             f"(t.data.where({instruction}))"
         )
         self.page.mouse.move(box["x"] + x, box["y"] + y)
-        self.page.wait_for_timeout(50)
+        self.until(f"t.hover && t.hover.row.ref[t.hover.i] === {instruction}")
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +142,14 @@ def _zooms(opened: Opened) -> None:
     opened.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60)
     under = opened.get(f"t.painter.time({box['width'] * 0.6})")
     opened.page.mouse.wheel(0, -60)
-    opened.page.wait_for_timeout(80)
+    opened.until(f"t.to - t.from < {total}")
     assert opened.get("t.to - t.from") == pytest.approx(total * np.exp(-0.24), rel=1e-6)
     assert opened.get(f"t.painter.time({box['width'] * 0.6})") == pytest.approx(under, rel=1e-3)
     opened.page.locator(".timeline .view").focus()
     opened.press("w", "w", "d")
     assert opened.get("t.to - t.from") == pytest.approx(total * np.exp(-0.24) * 0.49, rel=1e-6)
     opened.page.mouse.dblclick(box["x"] + box["width"] * 0.6, box["y"] + 8)
-    opened.page.wait_for_timeout(80)
+    opened.until(f"t.to - t.from === {total}")
     assert (opened.get("t.from"), opened.get("t.to")) == (0, total)
 
 
@@ -150,38 +158,40 @@ def _searches(opened: Opened) -> None:
     field, out = opened.page.locator(".timeline input"), opened.page.locator(".timeline output")
     expected = opened.get("t.data.instructions.op.filter((op) => t.data.header.ops[op][0] === 'activation').length")
     field.fill("op:activation")
-    opened.page.wait_for_timeout(400)
+    opened.until("t.found && t.mode === 'search'")
     assert out.text_content().startswith(f"{expected:,} of ")
     field.press("Enter")
     field.press("Enter")
     assert opened.get("t.data.opcode(t.instruction)") == "activation"
     assert opened.get("t.instruction") == opened.get("t.found[1]")
     assert out.text_content() == f"2 of {expected:,}"
+    every = opened.get(
+        "t.data.instructions.source.filter((s) => t.data.header.sources[s][0].includes('train.py:12')).length"
+    )
     field.fill("line:train.py:12")
-    opened.page.wait_for_timeout(400)
+    opened.until(f"t.found.length === {every}")
     assert opened.get("t.found.every((i) => t.data.source(i)[0].includes('train.py:12'))")
     field.fill("graph:dot activation")
-    opened.page.wait_for_timeout(400)
-    assert opened.get("t.found.length") == expected
+    opened.until(f"t.found.length === {expected}")
     field.fill("nothing has this name")
-    opened.page.wait_for_timeout(400)
+    opened.until("t.found.length === 0")
     assert out.text_content().startswith("0 of ")
     field.press("Escape")
-    assert opened.get("t.layer") is None
+    opened.until("t.layer === null")
 
 
 def _follows(opened: Opened) -> None:
     """Point at an instruction, click it, and go back to what it waited for and forth again."""
     one = opened.get("t.data.instructions.blocker.findLastIndex((back, i) => back && t.data.barRow[i] >= 0)")
     opened.page.evaluate(f"{TIMELINE}.reveal({TIMELINE}.data.where({one}), true)")
-    opened.page.wait_for_timeout(80)
+    opened.drawn()
     opened.point_at(one)
     tip = opened.page.locator(".timeline .tip")
     assert opened.get(f"t.data.text({one})") in tip.text_content()
     assert "waited for" in tip.text_content()
     opened.page.mouse.down()
     opened.page.mouse.up()
-    assert opened.get("t.instruction") == one
+    opened.until(f"t.instruction === {one}")
     chain = opened.get("t.chain.length")
     assert chain > 1
     assert opened.get("t.marks.reduce((a, b) => a + b)") == chain

@@ -123,16 +123,16 @@ def _engines(s: Summary) -> str:
 
 def _lines(s: Summary) -> str:
     total = s["step_ps"]
-    head = ("line", "", "instructions", "critical path", "busy")
+    head = ("critical path", "line", "", "instructions", "busy")
     rows = [
         (
-            short_place(line["line"], s["script"]) or "unknown", line["text"], f"{line['instructions']:,}",
-            _share(line["critical_ps"], total), _time(line["busy_ps"]),
+            _share(line["critical_ps"], total), short_place(line["line"], s["script"]) or "unknown", line["text"],
+            f"{line['instructions']:,}", _time(line["busy_ps"]),
         )
         for line in s["costliest_lines"]
     ]  # fmt: skip
     say = "By their time on the critical path; busy is that of all engines and queues, which overlap."
-    return section("The costliest source lines", say, table(head, rows, (2, 3, 4)))
+    return section("The costliest source lines", say, table(head, rows, (3, 4)))
 
 
 def _group(row: Row) -> str:
