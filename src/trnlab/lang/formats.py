@@ -121,6 +121,9 @@ def format_of(kind: Any) -> Format:
 
 def chip_format(kind: Any) -> DType:
     """The chip's format of that name. Raises ConstraintError for one that the simulated chip does not have."""
+    known = _ON_CHIP.get(kind) if kind.__class__ is Format else None
+    if known is not None:
+        return known
     try:
         return dtypes.dtype(str(format_of(kind)))
     except (KeyError, TypeError):
@@ -129,3 +132,6 @@ def chip_format(kind: Any) -> DType:
             f"number format {kind!s} is not simulated", code="TRN408", limit=known, got=str(kind),
             remedy="use one of these formats",
         ) from None  # fmt: skip
+
+
+_ON_CHIP = {fmt: chip_format(str(fmt)) for fmt in FORMATS.values() if str(fmt) in {d.name for d in dtypes.ALL}}

@@ -29,7 +29,6 @@ from trnlab.program.routine import Routine
 from trnlab.sim.functional import Machine, RunOptions
 from trnlab.sim.functional.machine import POISON, Frame, address_of
 from trnlab.sim.functional.meaning import array_at
-from trnlab.sim.functional.plan import Plan
 
 Array = np.ndarray[Any, Any]
 _LINE = 64
@@ -153,7 +152,7 @@ class _Machine(Machine):
     def _check(self, routine: Routine, args: Any, sbuf_base: int) -> None:
         """Nothing to check: tensors are those of the recorder, and tiles have room."""
 
-    def _bind(self, plan: Plan, *_: Any) -> tuple[Array, Array]:
+    def _bind(self, *_: Any) -> tuple[Array, Array]:
         return self._base, self._pitch
 
 

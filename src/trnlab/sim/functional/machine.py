@@ -42,7 +42,7 @@ from trnlab.sim.functional.pairing import (
     Partner,
     pace_of,
 )
-from trnlab.sim.functional.plan import PSUM, SBUF, SCRATCH, Plan, plan_of
+from trnlab.sim.functional.plan import PSUM, SBUF, SCRATCH, Plan, homes_of, plan_of
 from trnlab.sim.functional.views import VIEW
 
 Array = np.ndarray[Any, Any]
@@ -175,7 +175,7 @@ class Machine:
         if routine.scratch_bytes and scratch is None:
             scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
         plan = plan_of(routine)
-        base, pitch = self._bind(plan, routine, args, sbuf_base, scratch)
+        base, pitch = self._bind(routine, args, sbuf_base, scratch)
         if self.options.by_definition:
             plan = replace(plan, kind=np.full_like(plan.kind, k.MEANING))
         frame = Frame(routine, plan, base, pitch, pace, np.full(24, -1, np.int64), (*args, scratch))
@@ -283,15 +283,16 @@ class Machine:
             )
 
     def _bind(
-        self, plan: Plan, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None
+        self, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None
     ) -> tuple[Array, Array]:
         """Per buffer: its absolute address, and the bytes from one partition to the next."""
         origin, step = np.zeros(4, np.int64), np.zeros(4, np.int64)
         origin[SBUF], step[SBUF] = address_of(self.sbuf) + sbuf_base, self.sbuf.strides[0]
         origin[PSUM], step[PSUM] = address_of(self.psum), self.psum.strides[0]
         origin[SCRATCH] = address_of(scratch) if scratch is not None else 0
-        pitch = step[plan.home]
-        base = origin[plan.home] + plan.lane * pitch + plan.offset
+        homes = homes_of(routine)
+        pitch = step[homes.home]
+        base = origin[homes.home] + homes.lane * pitch + homes.offset
         base[list(routine.params)] = [address_of(array) for array in args]
         return base, pitch
 

@@ -18,7 +18,7 @@ from trnlab.sim.functional.forms import SLOTS, Form, Usage, form_of
 
 Array = np.ndarray[Any, Any]
 NOWHERE, SBUF, PSUM, SCRATCH = range(4)  # where a buffer is
-_MEMO = "sim.functional"
+_MEMO, _HOMES = "sim.functional", "sim.functional.homes"
 _COUNTS = [COL[f"count{d}"] for d in range(MAX_FREE_DIMS)]
 
 
@@ -33,7 +33,13 @@ class Plan:
     floats: Array
     order: Array  # program order
     longest: int  # elements per partition of the longest operand
-    home: Array  # per buffer: NOWHERE (a parameter), SBUF, PSUM or SCRATCH
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Where the buffers of a routine are. home: NOWHERE (a parameter), SBUF, PSUM or SCRATCH."""
+
+    home: Array
     lane: Array  # its first partition
     offset: Array  # its address there
 
@@ -65,10 +71,20 @@ def _make(routine: Routine) -> Plan:
         floats=floats,
         order=np.arange(len(routine), dtype=np.int64),
         longest=int(lengths.max(initial=1)),
-        home=np.array([_home(b) for b in routine.buffers], np.int64),
-        lane=np.array([b.first_partition for b in routine.buffers], np.int64),
-        offset=np.array([b.address for b in routine.buffers], np.int64),
     )
+
+
+def homes_of(routine: Routine) -> Homes:
+    """Where the routine's buffers are, looked up at its first call."""
+    homes = routine._memo.get(_HOMES)
+    if homes is None:
+        homes = routine._memo[_HOMES] = Homes(
+            home=np.array([_home(b) for b in routine.buffers], np.int64),
+            lane=np.array([b.first_partition for b in routine.buffers], np.int64),
+            offset=np.array([b.address for b in routine.buffers], np.int64),
+        )
+    assert isinstance(homes, Homes)
+    return homes
 
 
 def _home(buffer: Buffer) -> int:
