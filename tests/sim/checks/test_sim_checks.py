@@ -123,6 +123,28 @@ def test_rows_spread_by_reductions_columns_by_scalars() -> None:
     assert codes(b, results=(result(wide),)) == ["TRN430"]
 
 
+def test_columns_of_matmuls_and_transposes() -> None:
+    """A column with gaps spoils a column of the product, or a row of the transpose; nothing else."""
+    b = Builder("columns", TRN2)
+    x, w = b.tile((128, 512), F32), b.tile((128, 64), F32)
+    product, turned = b.param("product", (64, 512), F32), b.param("turned", (96, 128), F32)
+    b.memset(dst=x[:, 0:500], value=1.0)
+    b.memset(dst=w[:, 0:32], value=1.0)
+    acc, tile = b.psum((64, 512)), b.tile((64, 512), F32)
+    b.nc_matmul(dst=acc, stationary=w, moving=x)
+    b.tensor_copy(dst=tile, src=acc)
+    b.dma_copy(dst=product[0:32, 0:500], src=tile[0:32, 0:500])
+    flipped, spare = b.psum((64, 128)), b.tile((64, 128), F32)
+    b.nc_transpose(dst=flipped, data=w)
+    b.tensor_copy(dst=spare, src=flipped)
+    b.dma_copy(dst=turned[0:32], src=spare[0:32])
+    seen = frozenset({product.buffer.id, turned.buffer.id})
+    assert codes(b, filled=seen) == []
+    b.dma_copy(dst=turned[32:33], src=spare[32:33])
+    b.dma_copy(dst=product[0:1, 500:512], src=tile[0:1, 500:512])
+    assert codes(b, filled=seen) == ["TRN430", "TRN430"]
+
+
 def test_gathers_scatters_and_what_a_skip_leaves() -> None:
     """Rows chosen at run time may be written or not: neither is a finding, an empty table is."""
     b = Builder("rows", TRN2)

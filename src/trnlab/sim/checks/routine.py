@@ -90,6 +90,12 @@ def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding
         return ()
     watched = _Pass(routine, scene, walked, regions)
     rows, writer = watched.run(len(routine))
+    if (rows[:, 0] == w.MISSING).any():  # cells held together what has to be told apart now
+        smaller = walks(routine, scene.explicit, fine=True)
+        if smaller[1].cells <= _LARGEST // 2:
+            walked, regions = smaller
+            watched = _Pass(routine, scene, walked, regions)
+            rows, writer = watched.run(len(routine))
     out: dict[Any, f.Finding] = {}
     about = f.About(routine, chip, scene.spans, scene.lines)
     for row in rows.tolist():

@@ -19,6 +19,10 @@ from trnlab.program.routine import COL
 Array = np.ndarray[Any, Any]
 
 NEVER = 0
+
+# How what is written depends on what is read: all of it on everything; each partition on its own; element on element;
+# as the transpose; column of one operand by column of the other.
+ALL, BY_ROW, BY_ELEMENT, TURNED, PRODUCT = range(5)
 _DTYPE, _BUFFER, _START, _PARTS, _PSTEP, _OFFSET, _HBM, _STEP = (
     COL[name]
     for name in ("dtype", "buffer", "start_partition", "partitions", "partition_step", "offset", "is_hbm", "step0")
@@ -74,17 +78,39 @@ def gather(
     full = free * record[_PARTS] == marks.shape[0]
     for p in range(record[_PARTS]):
         for e in range(free):
-            at = cell_of(record, item, table, p, e)
-            for cell in range(at, at + span):
-                mark = k + 1 if writer[cell] == NEVER else stain[cell]
-                if mark:
-                    some = mark
-                    rows[p] = mark
-                    if full:
-                        marks[p * free + e] = mark
-                    else:
-                        columns[p] = mark
+            mark = stain_of(k, cell_of(record, item, table, p, e), span, writer, stain)
+            if mark:
+                some = mark
+                rows[p] = mark
+                if full:
+                    marks[p * free + e] = mark
+                else:
+                    columns[p] = mark
     return some
+
+
+@njit(cache=True)
+def gather_columns(
+    k: int, record: Array, item: int, table: Array, writer: Array, stain: Array, columns: Array
+) -> None:
+    """Note the stains of the columns of a matmul's operand: element e of each row belongs to column e % columns."""
+    span = max(item // table[record[_BUFFER], CELL_BYTES], 1)
+    for p in range(record[_PARTS]):
+        for e in range(elements(record)):
+            mark = stain_of(k, cell_of(record, item, table, p, e), span, writer, stain)
+            if mark:
+                columns[e % columns.shape[0]] = mark
+
+
+@njit(cache=True)
+def stain_of(k: int, first: int, span: int, writer: Array, stain: Array) -> int:
+    """The stain of the cells of one element that operand k reads, or 0."""
+    for cell in range(first, first + span):
+        if writer[cell] == NEVER:
+            return k + 1
+        if stain[cell]:
+            return int(stain[cell])
+    return 0
 
 
 @njit(cache=True)
@@ -99,7 +125,7 @@ def spread(
     rows: Array,
     columns: Array,
 ) -> tuple[int, int]:
-    """Stain what an operand writes: how = 2 by element, 1 by partition, 0 all of it with `whole`.
+    """Stain what an operand writes, with `whole` or as `how` says, see ALL and the others.
 
     Returns a stain and the number of elements, if the operand lies where the caller sees it.
     """
@@ -109,10 +135,14 @@ def spread(
     for p in range(record[_PARTS]):
         for e in range(free):
             mark = whole
-            if how == 1:
+            if how == BY_ROW:
                 mark = rows[p]
-            elif how == 2:
+            elif how == BY_ELEMENT:
                 mark = max(marks[p * free + e], columns[p])
+            elif how == TURNED:
+                mark = marks[e * record[_PARTS] + p]
+            elif how == PRODUCT:
+                mark = max(rows[p], columns[e])
             if not mark:
                 continue
             if row[OBSERVED]:

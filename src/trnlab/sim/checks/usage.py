@@ -12,7 +12,19 @@ from trnlab import isa
 from trnlab.isa.base import Engine, Instruction, OperandSpec
 from trnlab.isa.meeting import Meeting
 from trnlab.program.routine import COL, Routine
-from trnlab.sim.checks.watch import ADDS, MATMUL, MUST, POINTWISE, READ, ROWWISE, SOME, WRITE
+from trnlab.sim.checks.watch import (
+    ADDS,
+    MATMUL,
+    MULTIPLIES,
+    MUST,
+    OCTETS,
+    POINTWISE,
+    READ,
+    ROWWISE,
+    SOME,
+    TURNS,
+    WRITE,
+)  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -63,10 +75,14 @@ def usage(routine: Routine) -> tuple[Array, Array]:
             kinds[number] |= POINTWISE
         if not on_pe and not instr.is_dma and instr.name not in _ACROSS:
             kinds[number] |= ROWWISE
+        kinds[number] |= _OTHERS.get(instr.name, 0)
         names = {spec.name for role, spec in enumerate(instr.operands) if mask >> role & 1}
         for role, spec in enumerate(instr.operands[:width]):
             table[number, role] = _bits(instr, spec, attrs, names)
     return table[which[owner], roles], kinds[which]
+
+
+_OTHERS = {"nc_transpose": TURNS, "quantize_mx": OCTETS, "nc_matmul": MULTIPLIES, "nc_matmul_mx": MULTIPLIES}
 
 
 def _has(instr: Instruction, mask: int, name: str) -> bool:

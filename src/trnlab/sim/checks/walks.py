@@ -73,12 +73,17 @@ class Regions:
         return rows
 
 
-def walks(routine: Routine, explicit: frozenset[int]) -> tuple[Array, Regions]:
-    """One walk per operand record, and the regions they walk over."""
+def walks(routine: Routine, explicit: frozenset[int], *, fine: bool = False) -> tuple[Array, Regions]:
+    """One walk per operand record, and the regions they walk over. fine: no cell on chip is larger than an element."""
     of_buffer, byte, partition, sizes = _place(routine.buffers, explicit)
     operands = routine.operands
     out = np.zeros((len(operands), WALK), np.int64)
     units = np.zeros((len(sizes), 2), np.int64)
+    if fine:
+        on_chip = operands[operands[:, _HBM] == 0]
+        region = of_buffer[on_chip[:, _BUFFER]]
+        units[region, 1] = 1
+        np.gcd.at(units[:, 0], region, ITEM_BYTES[on_chip[:, _DTYPE]])
     _runs(operands, ITEM_BYTES, of_buffer, byte, partition, out, units)
     units = np.where(units == 0, np.maximum(sizes, 1), units)  # what nobody uses is one cell
     row = -(-sizes[:, 0] // units[:, 0])

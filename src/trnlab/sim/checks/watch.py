@@ -12,7 +12,18 @@ import numpy as np
 from numba import njit
 
 from trnlab.program.routine import COL
-from trnlab.sim.checks.stain import elements, gather, spread
+from trnlab.sim.checks.stain import (
+    ALL,
+    BY_ELEMENT,
+    BY_ROW,
+    OBSERVED,
+    PRODUCT,
+    TURNED,
+    elements,
+    gather,
+    gather_columns,
+    spread,
+)
 from trnlab.sim.checks.walks import BASE, DIMS, RUN
 
 Array = np.ndarray[Any, Any]
@@ -24,8 +35,9 @@ NEVER, INITIAL, WRITTEN = 0, 1, 2
 READ, WRITE, ADDS, SOME, MUST = 1, 2, 4, 8, 16
 
 # What an instruction is, bits. TOLD: the kernel itself said that it accumulates. FREE: it may carry values over
-# iterations. POINTWISE: element for element; ROWWISE: each partition by itself.
-MATMUL, TOLD, FREE, POINTWISE, ROWWISE = 1, 2, 4, 8, 16
+# iterations. POINTWISE: element for element; ROWWISE: each partition by itself; OCTETS: each eight of them; TURNS: a
+# transpose; MULTIPLIES: a matmul, whose second and third operands are stationary and moving.
+MATMUL, TOLD, FREE, POINTWISE, ROWWISE, OCTETS, TURNS, MULTIPLIES = 1, 2, 4, 8, 16, 32, 64, 128
 
 # Kinds of finding, and what a row of findings holds: kind, operand, cells, the other instruction, loop.
 MISSING, CLOBBERED, CARRIED, REWRITTEN, OVERTAKEN, FOREIGN, MIXED = range(7)
@@ -33,7 +45,7 @@ FINDING = 5
 MOST = 256  # findings that are kept
 SLOW = 4096  # instructions that undefined values are followed through; what comes later is not reported
 
-_PARTS, _DTYPE = COL["partitions"], COL["dtype"]
+_PARTS, _DTYPE, _ROLE = COL["partitions"], COL["dtype"], COL["role"]
 
 # Columns of `Spans.columns`.
 _LOOP, _ITERATION, _PARENT, _DEPTH, _BUFFERS, _GRID = range(6)
@@ -118,6 +130,18 @@ def watch(
                         item = itemsize[records[k, _DTYPE]]
                         some = gather(k, records[k], item, table, writer, stain, marks, rows, columns)
                         whole = max(whole, some)
+                if kind & OCTETS:
+                    for p in range(0, tallest, 8):
+                        rows[p : p + 8] = rows[p : p + 8].max()
+                if kind & MULTIPLIES:
+                    first = records[first_operand[i]]
+                    rows, columns = np.zeros(first[_PARTS], np.int64), np.zeros(elements(first), np.int64)
+                    for k in range(first_operand[i], first_operand[i + 1]):
+                        item = itemsize[records[k, _DTYPE]]
+                        if records[k, _ROLE] == 1:
+                            gather_columns(k, records[k], item, table, writer, stain, rows)
+                        elif records[k, _ROLE] == 2:
+                            gather_columns(k, records[k], item, table, writer, stain, columns)
             for k in range(first_operand[i], first_operand[i + 1]):
                 flag = flags[k]
                 if step == 0 and not flag & READ:
@@ -205,10 +229,17 @@ def watch(
                 elif step == 0 and (missing or stained) and slow < SLOW:
                     undefined = True
                     whole = max(whole, k + 1 if missing else stained)
-                if step == 1 and undefined:
+                if step == 1 and undefined and (not flag & SOME or table[buffer, OBSERVED]):
                     size, tall = elements(records[k]) * records[k, _PARTS], records[k, _PARTS]
-                    how = 2 if kind & POINTWISE and size == marks.shape[0] and tall <= columns.shape[0] else 0
-                    how = 1 if not how and kind & ROWWISE and tall == rows.shape[0] else how
+                    how = ALL
+                    if kind & MULTIPLIES:
+                        how = PRODUCT if records[k, _ROLE] == 0 else ALL
+                    elif kind & TURNS and size == marks.shape[0]:
+                        how = TURNED
+                    elif kind & POINTWISE and size == marks.shape[0] and tall <= columns.shape[0]:
+                        how = BY_ELEMENT
+                    elif kind & (ROWWISE | OCTETS) and tall == rows.shape[0]:
+                        how = BY_ROW
                     item = itemsize[records[k, _DTYPE]]
                     origin, amount = spread(records[k], item, table, stain, how, whole, marks, rows, columns)
                     if amount:
