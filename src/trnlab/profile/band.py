@@ -11,8 +11,8 @@ from typing import Any
 def band(seconds: float, assumptions: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
     """The time with all assumptions off to the fast side, and to the slow side, in seconds.
 
-    assumptions: entries of "assumptions" in a run's summary, the change relative to `seconds` with half and with twice
-    of each figure. They count as independent: the square root of the sum of the squares, on each side.
+    assumptions: entries of "assumptions" in a run's summary, the change relative to `seconds` with half and with
+    twice of each figure. They count as independent: the square root of the sum of the squares, on each side.
     """
     changes = [(a["halved"], a["doubled"]) for a in assumptions]
     faster = math.hypot(*(min(*change, 0.0) for change in changes))

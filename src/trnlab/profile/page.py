@@ -11,6 +11,7 @@ from typing import Any
 
 from trnlab.profile import findings, pictures
 from trnlab.profile import summary as words
+from trnlab.profile.band import band
 from trnlab.profile.charts import table
 from trnlab.profile.critical import pieces
 from trnlab.profile.data import Profile, Step
@@ -67,7 +68,7 @@ def _top(s: Summary) -> Iterator[str]:
             what = "The kernel takes" if count == 1 else f"The {count} kernels, each called once, take"
         yield (
             f'<p class="lede">{what} '
-            f"<b>{_time(s['step_time_s'])}</b>. What decides that: {escape(words.bound(s))}.</p>"
+            f"<b>{_time(s['step_time_s'])}</b>{_between(s)}. What decides that: {escape(words.bound(s))}.</p>"
         )
     if not s["complete"]:
         yield f'<p class="notice">This run is <b>{escape(s["status"])}</b>; what follows is partial.</p>'
@@ -153,6 +154,12 @@ def _numbers(s: Summary) -> Iterator[tuple[str, str]]:
 def _utilisation(s: Summary) -> str:
     model = f"{format_count(s['model_flops_per_step'])}FLOP a step in the model's matrix products"
     return f"MFU {s['mfu']:.2%}, HFU {s['hfu']:.2%} of {format_count(s['peak_flops'])}FLOP/s; {model}"
+
+
+def _between(s: Summary) -> str:
+    """The band of the step's time."""
+    low, high = (_time(t) for t in band(s["step_time_s"], s["assumptions"]))
+    return f" ({low} to {high}, by what is assumed)" if low != high else ""
 
 
 def _assumed(s: Summary) -> str:

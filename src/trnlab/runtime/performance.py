@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trnlab import chips
 from trnlab.graph.ir import Graph, Op
+from trnlab.profile.band import band
 from trnlab.runtime.insight import insight, parts_of
 from trnlab.runtime.session import PRECISIONS
 from trnlab.sim import timing
@@ -37,10 +38,12 @@ def summarise(run: Run) -> dict[str, Any]:
     read, written = (sum(getattr(part, side) * n for part, n in parts) for side in ("hbm_read", "hbm_write"))
     critical = _critical(parts, step_s)
     tokens_per_s = run.tokens_per_step / step_s
+    assumed = _assumptions(calls, step_s)
     return {
         "step": [{"executable": e.key, "times": count} for e, count in calls],
         "kernels": _kernels(run),
         "step_time_s": step_s,
+        "step_time_band_s": list(band(step_s, assumed)),
         "tokens_per_step": run.tokens_per_step,
         "tokens_per_s": tokens_per_s,
         "mfu": flops / (step_s * peak),
@@ -61,7 +64,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "cost": _cost(run.session.target, tokens_per_s),
         "step_kinds": _step_kinds(run),
         **insight(parts_of(calls, run.details), chip),
-        "assumptions": _assumptions(calls, step_s),
+        "assumptions": assumed,
     }
 
 

@@ -9,7 +9,6 @@ well the model as a whole meets real chips.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -18,6 +17,7 @@ from typing import Any
 
 from trnlab import profile
 from trnlab.errors import RunError
+from trnlab.profile.band import band
 from trnlab.units import PS_PER_S, format_time
 
 PICTURE = "sensitivity.svg"
@@ -37,9 +37,7 @@ class Sensitivity:
     @property
     def band(self) -> tuple[float, float]:
         """The step's time in seconds with the assumptions off to the fast side and to the slow side."""
-        faster = math.hypot(*(min(a["halved"], a["doubled"], 0.0) for a in self.assumptions))
-        slower = math.hypot(*(max(a["halved"], a["doubled"], 0.0) for a in self.assumptions))
-        return self.step_s * max(1 - faster, 0.0), self.step_s * (1 + slower)
+        return band(self.step_s, self.assumptions)
 
 
 def sensitivity(folder: Path) -> Sensitivity:
