@@ -267,15 +267,17 @@ def test_iterations() -> None:
     assert codes(b, spans=spans, free=free) == []
 
 
-@pytest.mark.parametrize(("programs", "expected"), [("rr", 0), ("ww", 1), ("wr", 1), ("rw", 1)])
+@pytest.mark.parametrize(("programs", "expected"), [("rr", 0), ("ww", 0), ("wv", 1), ("wr", 1), ("rw", 1)])
 def test_programs_of_a_grid(programs: str, expected: int) -> None:
-    """Written twice, written and read, read and written; what all read and nobody writes is no finding."""
+    """Written twice, written and read, read and written; no finding is what all read, or all write alike."""
     b, spans = Builder("grid", TRN2), Spans()
     shared, tile = b.param("shared", (128, 8), F32), b.tile((128, 8), F32)
     b.memset(dst=tile, value=0.0)
 
     def body(i: int) -> None:
-        if programs[i] == "w":
+        if programs[i] == "v":
+            b.memset(dst=tile, value=1.0)
+        if programs[i] in "vw":
             b.dma_copy(dst=shared, src=tile)
         else:
             b.dma_copy(dst=b.tile((128, 8), F32), src=shared)

@@ -74,7 +74,7 @@ class Regions:
 
 
 def walks(routine: Routine, explicit: frozenset[int], *, fine: bool = False) -> tuple[Array, Regions]:
-    """One walk per operand record, and the regions they walk over. fine: no cell on chip is larger than an element."""
+    """One walk per operand record, and the regions they walk over. fine: no cell on chip exceeds an element."""
     of_buffer, byte, partition, sizes = _place(routine.buffers, explicit)
     operands = routine.operands
     out = np.zeros((len(operands), WALK), np.int64)
