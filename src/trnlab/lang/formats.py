@@ -121,9 +121,9 @@ def format_of(kind: Any) -> Format:
 
 def chip_format(kind: Any) -> DType:
     """The chip's format of that name. Raises ConstraintError for one that the simulated chip does not have."""
-    known = _ON_CHIP.get(kind) if kind.__class__ is Format else None
-    if known is not None:
-        return known
+    found = _ON_CHIP.get(kind) if kind.__class__ is Format else None
+    if found is not None:
+        return found
     try:
         return dtypes.dtype(str(format_of(kind)))
     except (KeyError, TypeError):

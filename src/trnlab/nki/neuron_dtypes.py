@@ -39,9 +39,11 @@ def static_cast(array: Any, dtype: Any) -> Array:
     if target is None:
         kind = format_of(dtype).dtype if isinstance(dtype, (str, Format)) else np.dtype(dtype)
         with np.errstate(all="ignore"):
-            return array.astype(kind)
-    words = mx.pack(array.astype(np.float32).reshape(*array.shape[:-1], -1, mx.LANES), chip_format(target))
-    return words.view(host_dtype(str(target)))
+            plain: Array = array.astype(kind)
+        return plain
+    words: Array = mx.pack(array.astype(np.float32).reshape(*array.shape[:-1], -1, mx.LANES), chip_format(target))
+    packed: Array = words.view(host_dtype(str(target)))
+    return packed
 
 
 def _packed(dtype: Any) -> Format | None:
@@ -57,7 +59,7 @@ def is_float_type(dtype: Any) -> bool:
     """Whether a dtype holds floating point values."""
     kind = np.dtype(dtype if not isinstance(dtype, Format) else dtype.dtype)
     try:
-        ml_dtypes.finfo(kind)
+        ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
     except ValueError:
         return False
     return True
@@ -70,4 +72,4 @@ def sizeinbytes(dtype: Any) -> int:
 
 def finfo(dtype: Any) -> Any:
     """Limits of a floating point format, as numpy.finfo."""
-    return ml_dtypes.finfo(format_of(dtype).dtype)
+    return ml_dtypes.finfo(format_of(dtype).dtype)  # type: ignore[no-untyped-call]
