@@ -25,6 +25,7 @@ import numpy as np
 from trnlab import chips
 from trnlab.errors import RunError, UsageError
 from trnlab.profile.data import Ints, Occupancy, Profile, Step
+from trnlab.profile.lanes import engine_codes
 from trnlab.timeline import CAUSES, ENGINES, CallInfo, OpInfo, Timeline
 from trnlab.units import PS_PER_NS, PS_PER_S
 
@@ -72,21 +73,18 @@ def _ns(ps: Any) -> float:
 
 def _instructions(step: Step) -> Iterator[dict[str, Any]]:
     t, names = step.timeline, list(SUBGROUPS)
-    free: dict[tuple[int, int], int] = {}
-    cores = t.core_of().tolist()
+    cores, waited_for = t.core_of().tolist(), _idle_before(t).tolist()
     columns = zip(
         *(getattr(t, n).tolist() for n in ("start", "end", "done", "engine", "op", "call", "blocker", "held"))
     )
     for i, (start, end, done, engine, op, call, blocker, held) in enumerate(columns):
-        before = free.get((cores[i], engine), 0)
-        free[cores[i], engine] = max(end, before)
         place, _ = step.sources[step.source[i]]
         info = t.ops[op]
         row = {
             "id": i,
             "timestamp": _ns(start),
             "duration": _ns((end if info.lanes else done) - start),
-            "evt_wait_time": _ns(max(start - before, 0)),
+            "evt_wait_time": _ns(waited_for[i]),
             "subgroup": names[engine],
             "label": names[engine],
             "opcode": opcode(info.name),
@@ -99,6 +97,16 @@ def _instructions(step: Step) -> Iterator[dict[str, Any]]:
         }
         waited = [{"id": w, "cause": c} for w, c in ((blocker, CAUSES[t.cause[i]]), (held, "queue")) if w >= 0]
         yield {**row, "waited_for": waited} if waited else row
+
+
+def _idle_before(t: Timeline) -> Ints:
+    """How long the engine of each instruction had been idle when it started it."""
+    code, idle = engine_codes(t), np.zeros(len(t), np.int64)
+    for engine in np.unique(code).tolist():
+        mine = np.flatnonzero(code == engine)
+        mine = mine[np.argsort(t.start[mine], kind="stable")]
+        idle[mine] = np.maximum(t.start[mine] - np.append(0, t.end[mine[:-1]]), 0)
+    return idle
 
 
 def _transfers(step: Step) -> Iterator[dict[str, Any]]:

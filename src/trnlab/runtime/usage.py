@@ -14,7 +14,7 @@ from numba import njit
 from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
-from trnlab.program.routine import COL, Program, Routine
+from trnlab.program.routine import COL, OPEN_PLACE, Program, Routine
 from trnlab.timeline import CAUSES, Timeline
 
 Ints = np.ndarray[Any, np.dtype[Any]]
@@ -47,7 +47,8 @@ def usage(program: Program, timeline: Timeline, chip: Chip) -> Usage:
     occupancy = {}
     for name, kind in (("sbuf", Memory.SBUF), ("psum", Memory.PSUM)):
         mine = memory == kind
-        occupancy[name] = (capacity[name], *_steps(start[mine], end[mine], size[mine], timeline.total))
+        times, used = _steps(start[mine], end[mine], size[mine], timeline.total)
+        occupancy[name] = (capacity[name], times, np.minimum(used, capacity[name]))
     return Usage(tables.names, _waited(tables, timeline), occupancy, _spilled(program, timeline))
 
 
@@ -142,8 +143,17 @@ def _lifetimes(tables: _Tables, program: Program, t: Timeline) -> tuple[Ints, In
     used = np.flatnonzero((end > start) & (rows[:, _MEMORY] != Memory.HBM))
     used = used[np.argsort(start[used], kind="stable")]
     rows, start, end = rows[used], start[used], end[used]
-    _make_way(rows, start, end)
+    fixed = ~np.repeat(np.array([_places_open(program.routines[c.routine]) for c in program.calls], np.bool_), counts)
+    held = np.flatnonzero(fixed[used] | (rows[:, _MEMORY] != Memory.PSUM))
+    mine = end[held]
+    _make_way(rows[held], start[held], mine)
+    end[held] = mine
     return rows[:, _NBYTES] * rows[:, _PARTITIONS], start, end, rows[:, _MEMORY]
+
+
+def _places_open(routine: Routine) -> bool:
+    """Whether the hardware's compiler decides in which banks of PSUM the tiles lie, so that nobody here knows."""
+    return bool(len(routine.left_open) and (routine.left_open & OPEN_PLACE).all())
 
 
 @njit(cache=True)
