@@ -7,6 +7,7 @@ import pytest
 
 from trnlab import chips
 from trnlab.chips import Confidence
+from trnlab.cli.main import main
 from trnlab.errors import UsageError
 
 TRN2 = chips.get("trn2")
@@ -56,3 +57,12 @@ def test_several_settings_go_together_and_none_change_nothing():
     changed = chips.apply_settings(TRN2, ["chip.vector.issue=1", "chip.scalar.issue=2"])
     assert (changed.vector.issue.value, changed.scalar.issue.value) == (1, 2)
     assert chips.apply_settings(TRN2, []) == TRN2
+
+
+def test_assumed_rules_of_cost_are_told_beside_assumed_figures(capsys):
+    """What is assumed of a chip is its assumed figures, and the rules that nobody published."""
+    assert main(["chips", "trn2", "--assumed"]) == 0
+    told = capsys.readouterr().out
+    assert all(path in told for path, _ in chips.assumed(chips.get("trn2")))
+    assert "gpsimd.tensor_partition_reduce" in told
+    assert "measured" not in told.partition("figures:")[2].partition("\n")[2]

@@ -7,11 +7,23 @@ import argparse
 
 from trnlab import chips
 from trnlab.chips.render import describe, overview
+from trnlab.isa.costs import assumed_rules
 
 
 def main(args: argparse.Namespace) -> int:
     """Show all chips, or one, or what is assumed of one or all."""
     names = [args.name] if args.name else chips.NAMES if args.assumed else []
     texts = [describe(chips.get(name), only_assumed=args.assumed) for name in names]
+    if args.assumed and texts:
+        texts.append(_rules())
     print("\n\n".join(texts) if texts else overview())
     return 0
+
+
+def _rules() -> str:
+    """What is assumed of every chip beyond its figures."""
+    rules = assumed_rules()
+    width = max(len(kind) for kind, _ in rules)
+    lines = [f"{kind:<{width}}  {rule}" for kind, rule in rules]
+    order = "kernels are scheduled as docs/adr/0017-the-compiler-is-a-policy.md says: in which order is not published"
+    return "\n".join(["rules of cost, on every chip", *lines, "", order])

@@ -81,3 +81,8 @@ COST_CLASSES: Mapping[str, str] = {
     "collective.collective_permute": "launch and one step; nbytes",
     "collective.collective_permute_reduce": "as collective.collective_permute, and the sum at half the rate",
 }
+
+
+def assumed_rules() -> list[tuple[str, str]]:
+    """The cost classes whose rule nobody published, with the rule."""
+    return [(kind, rule) for kind, rule in COST_CLASSES.items() if "(assumed)" in rule]
