@@ -44,7 +44,7 @@ def page(profile: Profile) -> str:
     rows = [(opcode, f"{count:,}", nice_time(time)) for opcode, count, time in _opcodes(profile)]
     body = [
         head,
-        pictures.timeline({"script": ""}, step),
+        pictures.timeline({"script": ""}, step, title="Instruction by instruction"),
         pictures.where(step, pieces(step)),
         section("Engines", "Share of the time in which some instruction is under way, or bytes flow.",
                 bars(shares, "slim")),

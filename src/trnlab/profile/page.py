@@ -101,7 +101,8 @@ def _figure(name: str, value: str, more: str) -> str:
 def _pictures(profile: Profile, step: Step) -> Iterator[str]:
     s, chain = profile.summary, pieces(step)
     yield from findings.steps(s)
-    yield pictures.timeline(s, step, list(zip(findings.step_names(s), profile.kinds)))
+    title = "Instruction by instruction" if words.only_kernels(s) else pictures.STEP
+    yield pictures.timeline(s, step, list(zip(findings.step_names(s), profile.kinds)), title)
     yield from findings.findings(s)
     yield pictures.where(step, chain)
     yield from pictures.roofs(step)

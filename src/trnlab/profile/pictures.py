@@ -80,9 +80,9 @@ def timeline(s: Summary, step: Step, kinds: Sequence[tuple[str, Step]] = (), tit
     header, first, second = packed(step, pieces(step), s["script"], parts)
     count = len(step.timeline)
     shown = f"All {count:,} instructions" if count <= MOST else f"The first {MOST:,} of {count:,} instructions"
-    whose = f"{len(kinds)} kinds of steps" if kinds else "a step"
+    whose = f" of {len(kinds)} kinds of steps" if kinds else " of a step" if title == STEP else ""
     say = (
-        f"{shown} of {whose}, by engine and DMA queue, with what SBUF and PSUM hold beneath. Wheel or pinch zooms, "
+        f"{shown}{whose}, by engine and DMA queue, with what SBUF and PSUM hold beneath. Wheel or pinch zooms, "
         "drag moves. Point at a bar to see what it is and what it waited for; click it to follow the chain that held "
         "it up."
     )
