@@ -27,15 +27,15 @@ float8_e4m3fn_x4, float8_e5m2_x4 = host_dtype("float8_e4m3fn_x4"), host_dtype("f
 float4_e2m1fn_x4 = host_dtype("float4_e2m1fn_x4")
 
 
-def static_cast(array: Any, dtype: Any) -> Array:
-    """The values of `array` in another format; `[..., n]` and a packed `[..., n / 4]` turn into each other."""
-    array = np.asarray(array)
+def static_cast(values: Any, dtype: Any) -> Array:
+    """The values of an array in another format; `[..., n]` and a packed `[..., n / 4]` turn into each other."""
+    array: Array = np.asarray(values)
     source, target = _packed(array.dtype), _packed(dtype)
     if source is not None and source == target:
         return array
     if source is not None:
-        values = mx.unpack(array.view(chip_format(source).numpy), chip_format(source))
-        array = values.reshape(*array.shape[:-1], -1)
+        spread = mx.unpack(array.view(chip_format(source).numpy), chip_format(source))
+        array = spread.reshape(*array.shape[:-1], -1)
     if target is None:
         kind = format_of(dtype).dtype if isinstance(dtype, (str, Format)) else np.dtype(dtype)
         with np.errstate(all="ignore"):
