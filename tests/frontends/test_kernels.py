@@ -362,5 +362,21 @@ def transposed(x):
     return out.permute((1, 0))
 
 
+def test_a_kernel_for_another_chip_is_refused_in_a_model():
+    elsewhere = nki.Kernel(scale.function, chip=chips.get("trn3"))
+    assert "TRN206" in refusal(lambda x: elsewhere(x) + 1, torch.randn(6, 10))
+
+
+def test_what_changed_is_told_by_the_kernels_digest(capfd):
+    x = torch.randn(6, 10).to("neuron")
+    step = [lambda net, x, by=by: scale(net(x).detach(), by).sum() + net(x).sum() for by in (2.0, 3.0)]
+    for loss in step:
+        net = nn.Linear(10, 10).to("neuron")
+        neuron.compile_step(net, torch.optim.SGD(net.parameters(), lr=0.1), loss)(x)
+    (said,) = [line for line in capfd.readouterr().err.splitlines() if "again" in line]
+    assert "custom_call" in said
+    assert len(said) < 500
+
+
 def test_a_strided_result_is_refused_in_a_model():
     assert "TRN205" in refusal(lambda x: transposed(x) + 1, torch.randn(6, 10))

@@ -24,7 +24,7 @@ from trnlab.compiler.precision import cast_matmuls
 from trnlab.compiler.signature import Signature, ports_of, signature
 from trnlab.compiler.strided import is_filled, resolve_views
 from trnlab.compiler.supported import refuse_unsupported
-from trnlab.errors import CapacityError
+from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes import simplify
 from trnlab.program import Buffer, Builder, Call, Program, Routine, Tensor
@@ -113,7 +113,11 @@ class _Assembly:
     def _call_of_callee(self, op: Op) -> Call:
         """A call of a routine as it is, its parameters bound to the op's operands and results."""
         callee: RoutineCallee = op.attrs["callee"]
-        assert callee.routine.target == self.chip.name, f"{callee.name!r} was recorded for another chip"
+        if callee.routine.target != self.chip.name:
+            raise UnsupportedOpError(
+                f"kernel {callee.name!r} was recorded for another chip", code="TRN206", where=op.loc,
+                chip=self.chip.name, got=callee.routine.target, remedy="record it without a chip of its own",
+            )  # fmt: skip
         index = self.routines.setdefault(callee.digest, len(self.code))
         if index == len(self.code):
             self.code.append(callee.routine)

@@ -21,7 +21,7 @@ from trnlab.program.routine import Routine
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RoutineCallee:
     """A routine, and what each of its parameters is of the op.
 
@@ -34,9 +34,12 @@ class RoutineCallee:
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
     params: tuple[tuple[str, int], ...]
-    run: Callable[[Sequence[Array]], list[Array]] = field(repr=False)
+    run: Callable[[Sequence[Array]], list[Array]]
     constants: tuple[Array, ...] = ()
     updates: Mapping[int, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.digest[:12]}"
 
     @cached_property
     def digest(self) -> str:

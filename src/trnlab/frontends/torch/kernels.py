@@ -207,7 +207,9 @@ def launch(called: Kernel | KernelOp, args: Any, kwargs: Any) -> Any:
 def _number(site: CallSite) -> int:
     """Equal calls have one number, so that a function that is traced again gives the same graph. Arrays that are
     constants count by identity; the site keeps them."""
-    key = (type(site.kernel), site.kernel.function, site.kernel.grid, site.backward, key_of((site.args, site.kwargs)))
+    kernel = site.kernel
+    who = (type(kernel), kernel.function, kernel.grid, kernel.chip and kernel.chip.name, kernel.options)
+    key = (who, site.backward, key_of((site.args, site.kwargs)))
     number = _NUMBERS.setdefault(key, len(_SITES))
     if number == len(_SITES):
         _SITES.append(site)
