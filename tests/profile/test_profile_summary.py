@@ -14,7 +14,7 @@ gpt-1 on trn1.2xlarge (trn1, bf16)
 
 loss            4.0000 -> 2.5000 in 3 steps, at most 0.0100 from the CPU in fp32
 one step        2 ms (1.89 ms to 2.17 ms) on the chip for 1,024 tokens; simulated here in 200 ms
-throughput      512 k tokens/s, MFU 25.0% of 92 TFLOP/s
+throughput      512 k tokens/s, MFU 25.0%, HFU 30.0% of 92 TFLOP/s
 bound by        dma 60%, tensor 30%, latency 10% of the critical path
 engines active  dma      75%  ██████████████████
                 tensor   50%  ████████████
@@ -55,7 +55,7 @@ def test_an_interrupted_run_that_ran_nothing_says_that_it_is_partial() -> None:
         ({"host_fallback_ops": 1}, "30,000 instructions executed, 1 operator on the host"),
         ({"host_fallback_ops": 7}, "7 operators on the host"),
         ({"assumptions": []}, "leans on        no assumed figure"),
-        ({"tokens_per_step": 0}, "throughput      MFU 25.0% of 92 TFLOP/s"),
+        ({"tokens_per_step": 0}, "throughput      MFU 25.0%, HFU 30.0% of 92 TFLOP/s"),
         ({"compile": {"seconds": 0.1, "cache": "hit"}}, "0.10 s, from the cache;"),
     ],
 )

@@ -142,6 +142,8 @@ def _numbers(s: Summary) -> Iterator[tuple[str, str]]:
             yield "throughput", f"{s['tokens_per_s']:,.0f} tokens/s, {s['tokens_per_step']:,} tokens a step"
         yield "utilisation", _utilisation(s)
         yield "HBM", words.memory(s)
+        if "dma" in s:
+            yield "DMA", words.transfers(s)
         yield "cost", words.price(s)
         yield "price from", s["cost"]["price_source"] or "unknown"
     yield "compiling", words.compiling(s)
@@ -154,7 +156,8 @@ def _numbers(s: Summary) -> Iterator[tuple[str, str]]:
 
 def _utilisation(s: Summary) -> str:
     model = f"{format_count(s['model_flops_per_step'])}FLOP a step in the model's matrix products"
-    return f"MFU {s['mfu']:.2%}, HFU {s['hfu']:.2%} of {format_count(s['peak_flops'])}FLOP/s; {model}"
+    flops = f"MFU {s['mfu']:.2%}, HFU {s['hfu']:.2%} of {format_count(s['peak_flops'])}FLOP/s"
+    return f"{flops}, MBU {s['hbm']['bandwidth_used']:.2%}; {model}"
 
 
 def _between(s: Summary) -> str:

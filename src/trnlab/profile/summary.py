@@ -125,10 +125,15 @@ def _why(s: Summary) -> Iterable[tuple[str, str]]:
     costs = [entry for entry in s["advice"] if entry["way"]][:ADVICE]
     for i, entry in enumerate(costs):
         yield "" if i else "could gain", f"{entry['gain']:>4.0%}  {advice_text(entry, s['script'])}: {entry['way']}"
+    yield "DMA", transfers(s)
+
+
+def transfers(s: Summary) -> str:
+    """What the DMA engines moved, how fast they were at it, and what was spilled."""
     dma, spill = s["dma"], s["spill"]
     moved = f"{format_bytes(dma['bytes'])} at {dma['efficiency']:.0%} of the DMA engines' rate while they move"
     spilled = spill["save_bytes"] + spill["reload_bytes"]
-    yield "DMA", f"{moved}; {format_bytes(spilled)} spilled and reloaded" if spilled else f"{moved}; nothing spilled"
+    return f"{moved}; {format_bytes(spilled)} spilled and reloaded" if spilled else f"{moved}; nothing spilled"
 
 
 def _kernels(s: Summary) -> Iterable[tuple[str, str]]:
@@ -151,7 +156,7 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     whole = "all, once" if only_kernels(s) else "one step"
     yield whole, f"{format_time(s['step_time_s'] * PS_PER_S)}{_between(s)} on the chip{tokens}{wall}"
     speed = f"{format_count(s['tokens_per_s'])} tokens/s, " if s["tokens_per_step"] else ""
-    yield "throughput", f"{speed}MFU {s['mfu']:.1%} of {format_count(s['peak_flops'])}FLOP/s"
+    yield "throughput", f"{speed}MFU {s['mfu']:.1%}, HFU {s['hfu']:.1%} of {format_count(s['peak_flops'])}FLOP/s"
     yield "bound by", bound(s)
     engines = sorted(s["engines"].items(), key=lambda item: -item[1]["active"])
     for i, (name, use) in enumerate(engines):
