@@ -158,3 +158,26 @@ def measured_twin() -> Profile:
     program = Program("kernel", chip.name, (routine,), tensors, (Call(0, (0,), label="kernel"),), (0,), ())
     timeline = time_program(program, chip)
     return Profile(Path(), {"name": "predicted"}, step_of(timeline, details(program, timeline, chip)))
+
+
+def two_cores(folder: Path) -> Path:
+    """A run of a kernel on a pair of cores, each with half of the rows."""
+    from trnlab import nki
+    from trnlab.nki import isa as nisa
+    from trnlab.nki import language as nl
+
+    def double(x):  # type: ignore[no-untyped-def]
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        first = nl.program_id(0) * 128
+        tile = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[first : first + 128, :])
+        nisa.tensor_tensor(dst=tile, data1=tile, data2=tile, op=nl.add)
+        nisa.dma_copy(dst=out[first : first + 128, :], src=tile)
+        return out
+
+    session = Session(chips.target("trn2.3xlarge"))
+    with activate(session):
+        run = session.run = Run(folder, session, Path("/home/me/kernel.py"), [])
+        nki.jit(double)[2](np.ones((256, 512), np.float32))
+        run.finish("complete")
+    return folder

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
-from profile_samples import big_step
+from profile_samples import big_step, two_cores
 
-from trnlab.profile import Profile
+from trnlab import chips
+from trnlab.profile import Profile, load, vendor
 from trnlab.profile.critical import pieces
 from trnlab.profile.data import Step
+from trnlab.profile.lanes import rows
 from trnlab.profile.lost import ENDS, FIRST_BYTE, SEMAPHORE, WORK, by_engine, lines, lost, workers
 from trnlab.timeline import CAUSES
 
@@ -78,3 +83,24 @@ def test_a_loop_over_two_tiles_and_a_bank_holds_just_these() -> None:
     used = big_step(1000).occupancy
     assert used["sbuf"].bytes.max() == 128 * (2 * 512 * 2 + 128 * 2)
     assert used["psum"].bytes.max() == 128 * 512 * 4
+
+
+def test_two_cores_have_engines_and_memories_of_their_own(tmp_path: Path) -> None:
+    """A kernel on a pair of cores: both add up, and together they hold twice what one does."""
+    folder = two_cores(tmp_path / "pair-1")
+    found = load(folder)
+    assert found.step is not None
+    t = found.step.timeline
+    assert t.cores == 2
+    times = by_engine(found.step)
+    assert {"vector 0", "vector 1", "sync 0", "sync 1"} <= set(times)
+    for engine in times.values():
+        assert engine.busy + sum(wait.time for wait in engine.waits) + engine.ends == t.total
+    assert sum(row["ps"] for row in found.summary["lost"]) == found.summary["step_ps"]
+    names = {row.name for row in rows(t, pieces(found.step)) if len(row.start)}
+    assert {"vector 0", "vector 1"} <= names
+    used = found.step.occupancy["sbuf"]
+    assert used.capacity == 2 * 128 * chips.get("trn2").sbuf.bytes_per_partition.value
+    assert used.bytes.max() == 2 * 128 * 512 * 4
+    export = json.loads(vendor.export(found))
+    assert {row["nc_idx"] for row in export["instruction"]} == {0, 1}

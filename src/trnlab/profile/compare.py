@@ -115,9 +115,15 @@ def compare(first: Profile, second: Profile) -> Comparison:
     changes = {kind: _changes(*(side.groups(kind) for side in sides)) for kind in KINDS}
     pairs, unpaired = _pairs(*sides)
     return Comparison(
-        (str(first.summary["name"]), str(second.summary["name"])),
+        _names(first, second),
         (first.step.timeline.total, second.step.timeline.total), changes, pairs, unpaired, measured,
     )  # fmt: skip
+
+
+def _names(first: Profile, second: Profile) -> tuple[str, str]:
+    """What the runs are called; numbered where both are called the same."""
+    names = (str(first.summary["name"]), str(second.summary["name"]))
+    return names if names[0] != names[1] else (f"{names[0]} (1)", f"{names[1]} (2)")
 
 
 class _Side:
