@@ -117,7 +117,9 @@ def _accesses(member: Member) -> Accesses:
     low = start + np.minimum(spans, 0).sum(1)
     high = start + np.maximum(spans, 0).sum(1) + item - 1
     high += chosen[:, COL["partition_step"]] * (chosen[:, COL["partitions"]] - 1)
-    return Accesses(owner[row], row, tensors[chosen[:, COL["buffer"]]], bits[row], low, high)
+    sizes = np.array([b.nbytes for b in routine.buffers])[chosen[:, COL["buffer"]]]
+    found = Accesses(owner[row], row, tensors[chosen[:, COL["buffer"]]], bits[row], low, high)
+    return found.of((low >= 0) & (high < sizes))
 
 
 def _touch(gang: Gang, pair: tuple[int, int], sides: Sequence[Accesses], tensor: int) -> bool:
@@ -126,7 +128,8 @@ def _touch(gang: Gang, pair: tuple[int, int], sides: Sequence[Accesses], tensor:
     near = [_near(mine[0], mine[1]), _near(mine[1], mine[0])]
     if not (near[0].any() and near[1].any()):
         return False
-    size = max(int(side.high.max()) for side in mine) + 1
+    member = gang.members[pair[0]]
+    size = member.routine.buffers[member.routine.params[member.tensors.index(tensor)]].nbytes
     found, bytes_ = False, np.zeros(size, np.uint8)
     for core, (side, chosen) in enumerate(zip(mine, near)):
         routine, some = gang.members[pair[core]].routine, side.of(chosen)
