@@ -63,6 +63,7 @@ def _run(command: argparse.ArgumentParser) -> None:
     add("--stochastic-rounding", action="store_true", help="round to bf16 stochastically, reproducibly")
     add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
     add("--set", metavar="FIGURE=VALUE", action="append", help="what if, e.g. chip.dma.engine_bandwidth=30GBps")
+    add("--schedule", metavar="NAME", help="order of kernels that leave it open: scheduled (default) or as-written")
     add("--check", metavar="NAME=LEVEL", action="append", help="a check as error, warn or off, e.g. race=warn")
     add("--check-nan", action="store_true", help="stop at the first instruction that makes a NaN or infinity")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")

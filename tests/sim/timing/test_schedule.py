@@ -10,10 +10,11 @@ import pytest
 from streams import random_routine
 
 from trnlab import chips, isa
+from trnlab.errors import UsageError
 from trnlab.isa.base import Engine
 from trnlab.program import Builder
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE
-from trnlab.sim.timing import AS_WRITTEN, SCHEDULED, time_routine
+from trnlab.sim.timing import AS_WRITTEN, SCHEDULED, schedule, time_routine
 from trnlab.sim.timing.schedule import planned
 from trnlab.timeline import ENGINES
 
@@ -137,6 +138,23 @@ def test_compiled_programs_are_timed_as_they_are_written():
     routine = random_routine(TRN2, 5)
     assert not len(routine.left_open)
     assert time_routine(routine, TRN2).same_times(time_routine(routine, TRN2, policy=AS_WRITTEN))
+
+
+def test_a_schedule_is_chosen_by_name_and_options():
+    """For one call, or for the process; a name or option that does not exist is refused."""
+    assert schedule.parse("as-written") == AS_WRITTEN
+    chosen = schedule.parse("scheduled,rotate=off,window=64")
+    assert (chosen.reorder, chosen.balance, chosen.rotate, chosen.window) == (True, True, False, 64)
+    for text in ("fast", "scheduled,window", "scheduled,window=x", "scheduled,speed=2", "scheduled,rotate=maybe"):
+        with pytest.raises(UsageError, match="TRN106"):
+            schedule.parse(text)
+    routine = iterations()
+    try:
+        schedule.configure(AS_WRITTEN)
+        assert time_routine(routine, TRN2).same_times(time_routine(routine, TRN2, policy=AS_WRITTEN))
+    finally:
+        schedule.configure(SCHEDULED)
+    assert time_routine(routine, TRN2).same_times(time_routine(routine, TRN2, policy=SCHEDULED))
 
 
 def test_the_same_kernel_has_the_same_schedule():

@@ -18,7 +18,7 @@ from trnlab.program.routine import Call, Program, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import Plan
-from trnlab.sim.timing.schedule import SCHEDULED, planned
+from trnlab.sim.timing.schedule import chosen, planned
 from trnlab.sim.timing.timer import Columns, Core, about, to_ps
 from trnlab.timeline import CAUSES, CallInfo, Timeline
 
@@ -49,7 +49,7 @@ class _Stream:
 
     def __init__(self, member: Member, first: int, chip: Chip, profiled: bool, out: Columns) -> None:
         self.member, self.first, self.chip, self.out = member, first, chip, out
-        self.plan = planned(member.routine, chip, SCHEDULED)
+        self.plan = planned(member.routine, chip, chosen())
         self.core = Core(chip, profiled=profiled)
         self.slots = _at_rest(member, self.plan, chip)
         self.at = 0

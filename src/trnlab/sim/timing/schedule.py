@@ -18,6 +18,7 @@ from numba import njit
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
+from trnlab.errors import UsageError
 from trnlab.isa.base import Memory
 from trnlab.isa.meeting import Meeting
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine
@@ -53,6 +54,43 @@ class Policy:
 AS_WRITTEN = Policy("as written", reorder=False, balance=False, rotate=False)
 SCHEDULED = Policy("scheduled", reorder=True, balance=True, rotate=True)
 POLICIES = {policy.name: policy for policy in (AS_WRITTEN, SCHEDULED)}
+_chosen = [SCHEDULED]  # of this process
+
+
+def parse(text: str) -> Policy:
+    """The policy that a text names, with options that differ: "scheduled,rotate=off,window=64".
+
+    Raises UsageError for a name or an option that does not exist.
+    """
+    name, *options = text.split(",")
+    try:
+        policy = POLICIES[name.strip().replace("-", " ")]
+        for option in options:
+            key, _, value = option.partition("=")
+            if key.strip() == "window":
+                policy = replace(policy, window=max(int(value), 1))
+            elif key.strip() in ("reorder", "balance", "rotate"):
+                switch: Any = {key.strip(): {"on": True, "off": False}[value.strip()]}
+                policy = replace(policy, **switch)
+            else:
+                raise KeyError(option)
+    except (KeyError, ValueError):
+        raise UsageError(
+            f"no such schedule of kernels: {text!r}", code="TRN106", got=text,
+            limit=f"{' or '.join(POLICIES)}, then reorder, balance or rotate = on or off, window = a number",
+            remedy="write it as in --schedule scheduled,window=64",
+        ) from None  # fmt: skip
+    return policy if not options else replace(policy, name=text)
+
+
+def configure(policy: Policy) -> None:
+    """Let kernels of this process be timed so, where nothing else is asked for."""
+    _chosen[0] = policy
+
+
+def chosen() -> Policy:
+    """What `configure` said last."""
+    return _chosen[0]
 
 
 def planned(routine: Routine, chip: Chip, policy: Policy) -> Plan:

@@ -17,7 +17,7 @@ from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import Plan
 from trnlab.sim.timing.replay import Replay
-from trnlab.sim.timing.schedule import SCHEDULED, Policy, planned
+from trnlab.sim.timing.schedule import Policy, chosen, planned
 from trnlab.timeline import CallInfo, Timeline
 from trnlab.units import PS_PER_NS
 
@@ -29,7 +29,7 @@ def time_program(
     profiled: bool = False,
     window_phase: int | None = None,
     arbitration: int = order.READY_FIRST,
-    policy: Policy = SCHEDULED,
+    policy: Policy | None = None,
     edit: Callable[[Routine, Plan], Plan] | None = None,
 ) -> Timeline:
     """When each instruction of one run of `program` starts and ends on one core of `chip`.
@@ -39,9 +39,9 @@ def time_program(
     begins, in picoseconds from the start of the program; without it the array always runs at full rate. arbitration:
     whether DMA engines and shared ports serve whoever is ready first, or in the order of the program, or everybody at
     once (`order.READY_FIRST` and so on). policy: what the hardware's compiler makes of kernels that leave it the
-    choice. edit: changes the plan of each routine first, see `whatif`.
+    choice, if not what `schedule.configure` said. edit: changes the plan of each routine first, see `whatif`.
     """
-    plans = [planned(routine, chip, policy) for routine in program.routines]
+    plans = [planned(routine, chip, policy or chosen()) for routine in program.routines]
     if edit is not None:
         plans = [edit(routine, p) for routine, p in zip(program.routines, plans)]
     out = Columns(program.num_instructions)
@@ -57,11 +57,11 @@ def time_program(
     return _timeline(program, chip, plans, out, core.startup)
 
 
-def estimate(program: Program, chip: Chip, *, policy: Policy = SCHEDULED) -> int:
+def estimate(program: Program, chip: Chip, *, policy: Policy | None = None) -> int:
     """Picoseconds that `program` takes at least: its longest chain of dependencies, if engines, DMA engines and ports
     served everybody at once; or the work of its busiest engine. Never above the total of `time_program`.
     """
-    plans = [planned(routine, chip, policy) for routine in program.routines]
+    plans = [planned(routine, chip, policy or chosen()) for routine in program.routines]
     work = np.zeros(order.ENGINES, np.int64)
     for call in program.calls:
         p = plans[call.routine]
@@ -77,7 +77,7 @@ def time_routine(
     profiled: bool = False,
     window_phase: int | None = None,
     arbitration: int = order.READY_FIRST,
-    policy: Policy = SCHEDULED,
+    policy: Policy | None = None,
 ) -> Timeline:
     """The timeline of one call of a routine whose parameters are at rest in HBM; see `time_program`."""
     tensors = []
