@@ -23,6 +23,7 @@ def clean(monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_prints_what_it_shows(page, tmp_path):
     text = page.read_text()

@@ -69,11 +69,10 @@ def take_jax(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def meet_torch(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The first call with tensors loads PyTorch's adapter, which lies above this package and so is known by name; it
-    puts its taker before this one."""
+    puts its own taker in the place of this one."""
     torch = sys.modules.get("torch")
     if torch is None or not any(isinstance(x, torch.Tensor) for x in leaves((args, kwargs))):
         return LEFT
-    TAKERS.remove(meet_torch)
     return importlib.import_module("trnlab.frontends.torch.kernels").take(kernel, args, kwargs)
 
 

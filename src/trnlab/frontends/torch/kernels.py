@@ -441,5 +441,5 @@ def put_on_grid(kernel: Kernel, grid: Any) -> Any:
     return _Launched(kernel, grid) if torch.compiler.is_dynamo_compiling() else frameworks.LEFT
 
 
-frameworks.TAKERS.insert(0, take)
+frameworks.TAKERS[:] = [take, *(other for other in frameworks.TAKERS if other is not frameworks.meet_torch)]
 frameworks.LAUNCHERS.append(put_on_grid)
