@@ -45,6 +45,7 @@ def findings(
     scene = Scene(
         filled=filled, results=results, explicit=explicit(recorder), told=tuple(recorder.told),
         free=tuple(recorder.free), spans=recorder.spans, lines=recorder.lines_of_tiles,
+        masks=recorder.tensor_type is not Tensor,  # tiles of the old dialect
     )  # fmt: skip
     return check_routine(routine, recorder.chip, scene)
 

@@ -103,6 +103,18 @@ def test_what_does_not_reach_a_result_is_no_finding() -> None:
     assert codes(b, filled=frozenset({0}), results=(result(out),)) == ["TRN430"]
 
 
+def test_with_masks_a_stored_gap_is_a_gap_of_the_result() -> None:
+    """A mask left out a part of a tile that is then stored whole; never written at all stays an error."""
+    for columns, expected in ((32, "unwritten-output"), (0, "uninitialised-read")):
+        b = Builder("masked", TRN2)
+        tile, out = b.tile((128, 64), F32), b.param("out", (128, 64), F32)
+        if columns:
+            b.memset(dst=tile[:, 0:columns], value=1.0)
+        b.dma_copy(dst=out, src=tile)
+        assert [f.check for f in found(b, results=(result(out),), masks=True)] == [expected]
+        assert [f.check for f in found(b, results=(result(out),))] == ["uninitialised-read"]
+
+
 def test_rows_spread_by_reductions_columns_by_scalars() -> None:
     """A reduction of a row with gaps spoils that row only; a [P, 1] operand spoils its rows."""
     b = Builder("rows", TRN2)

@@ -83,8 +83,11 @@ class About:
         return f"{kind} {variable[1]!r} {list(buffer.shape)} of line {line.line}"
 
     # -- findings -----------------------------------------------------------------------------------------------
-    def missing(self, operand: int, gaps: Gaps, reached: int) -> Finding:
-        """A read of what nothing wrote; instruction `reached` is where it matters."""
+    def missing(self, operand: int, gaps: Gaps, reached: int, *, masks: bool = False) -> Finding:
+        """A read of what nothing wrote; instruction `reached` is where it matters.
+
+        Where masks leave parts of tiles undefined, storing such a tile leaves the same part of the result undefined.
+        """
         i, buffer = self.instruction(operand), self.buffer(operand)
         item = max(BY_CODE[int(self.routine.operands[operand, COL["dtype"]])].itemsize, 1)
         name, instr = self._name(buffer), self.instr(i).name
@@ -103,7 +106,9 @@ class About:
             what = f"{instr} reads {name}, {part}"
             limit = "memory that an earlier instruction wrote"
             remedy = _fill(buffer, whole=whole)
-        return self._finding("uninitialised-read", what, "TRN430", i, limit=limit, got=got, remedy=remedy)
+        stored = masks and reached == i and self.instr(i).is_dma and not whole
+        check = "unwritten-output" if stored else "uninitialised-read"
+        return self._finding(check, what, "TRN430", i, limit=limit, got=got, remedy=remedy)
 
     def unwritten(self, buffer: int, missing: int, total: int) -> Finding:
         """A result that is not complete."""

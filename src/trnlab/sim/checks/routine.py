@@ -39,7 +39,8 @@ class Scene:
 
     filled: buffers with contents at the start. explicit: tiles whose address the kernel chose. told: instructions of
     which the kernel itself said that they accumulate. free: instructions that may carry values from one iteration to
-    the next. spans: iterations that are declared independent. lines: asked for the line that made each tile.
+    the next. spans: iterations that are declared independent. lines: asked for the line that made each tile. masks:
+    the kernel's dialect has masks, which leave parts of tiles undefined on purpose.
     """
 
     filled: frozenset[int] = frozenset()
@@ -49,6 +50,7 @@ class Scene:
     free: tuple[int, ...] = ()
     spans: Spans = field(default_factory=Spans)
     lines: Callable[[], Mapping[int, Location]] = dict
+    masks: bool = False
 
 
 class _Pass:
@@ -86,7 +88,7 @@ class _Pass:
 def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding, ...]:
     """What is wrong, in the order of the instructions; one finding per kind, line and buffer."""
     walked, regions = walks(routine, scene.explicit)
-    if regions.cells > _LARGEST:
+    if max(regions.cells, regions.own) > _LARGEST:
         return ()
     watched = _Pass(routine, scene, walked, regions)
     rows, writer = watched.run(len(routine))
@@ -109,7 +111,7 @@ def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding
         if kind == w.MISSING:
             _, before = watched.run(about.instruction(operand))
             gaps = _gaps(walked[operand], regions, about.buffer(operand).id, before)
-            out[key] = about.missing(operand, gaps, other)
+            out[key] = about.missing(operand, gaps, other, masks=scene.masks)
         else:
             out[key] = about.finding(kind, operand, cells, other, loop)
     for result in scene.results:
