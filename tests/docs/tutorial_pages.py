@@ -93,14 +93,18 @@ def _numbers(text: str) -> list[float]:
 
 
 def rewrite(page: Path, folder: Path) -> None:
-    """Put what the blocks print now into the page, and the pictures that they draw beside it."""
-    text, done = page.read_text(), list(run(page, folder))
-    for block, printed in reversed(done):
-        if block.shown is not None:
-            text = text[: block.shown[0]] + printed + text[block.shown[1] :]
-    page.write_text(text)
+    """Put what the blocks print now into the page, and the pictures that it shows beside it."""
+    for _ in range(3):  # what is put in moves the lines that messages name
+        text = before = page.read_text()
+        for block, printed in reversed(list(run(page, folder))):
+            if block.shown is not None:
+                text = text[: block.shown[0]] + printed + text[block.shown[1] :]
+        page.write_text(text)
+        if text == before:
+            break
     for picture in folder.glob("*.svg"):
-        shutil.copy(picture, FOLDER / picture.name)
+        if f"({picture.name})" in text:
+            shutil.copy(picture, FOLDER / picture.name)
 
 
 if __name__ == "__main__":
