@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from profile_samples import measured_dump, measured_twin
+from profile_samples import big_step, measured_dump, measured_twin
 
 from trnlab import profile
 from trnlab.errors import RunError
@@ -36,14 +36,28 @@ def test_a_run_is_the_same_as_itself(ran: Profile) -> None:
     assert "as long" in profile.comparison.text(found)
 
 
-def test_what_got_slower_and_faster_is_found_where_it_is(ran: Profile) -> None:
-    slower = profile.compare(ran, changed(ran, 2.0))
-    assert {c.name: c.verdict for c in slower.changes["engine"]}["vector"] == SLOWER
-    assert {c.verdict for c in slower.changes["engine"] if c.name != "vector"} == {EQUAL}
-    (vector,) = [c for c in slower.changes["engine"] if c.name == "vector"]
-    assert vector.time[1] == pytest.approx(2 * vector.time[0], rel=1e-6)
-    back = profile.compare(changed(ran, 2.0), ran)
-    assert {c.name: c.verdict for c in back.changes["engine"]}["vector"] == FASTER
+def test_work_that_takes_longer_is_found_where_it_is(ran: Profile) -> None:
+    found = {c.name: c for c in profile.compare(ran, changed(ran, 2.0)).changes["engine"]}
+    assert found["vector"].time[1] == pytest.approx(2 * found["vector"].time[0], rel=1e-6)
+    assert all(c.time[0] == c.time[1] for name, c in found.items() if name != "vector")
+
+
+def test_what_is_faster_one_way_is_slower_the_other(ran: Profile) -> None:
+    other = Profile(Path(), {"name": "big"}, big_step(1000))
+    there, back = profile.compare(ran, other), profile.compare(other, ran)
+    opposite = {FASTER: SLOWER, SLOWER: FASTER, APPEARED: VANISHED, VANISHED: APPEARED, EQUAL: EQUAL}
+    for kind, rows in there.changes.items():
+        verdicts = {c.name: (c.verdict, c.difference) for c in back.changes[kind]}
+        assert {c.name: (opposite[c.verdict], -c.difference) for c in rows} == verdicts
+
+
+def test_the_differences_add_up_to_that_of_the_steps(ran: Profile) -> None:
+    other = Profile(Path(), {"name": "big"}, big_step(1000))
+    found = profile.compare(ran, other)
+    assert sum(c.difference for c in found.changes["engine"]) == found.totals[1] - found.totals[0]
+    ends = next(c for c in found.changes["engine"] if c.name == "start and end")
+    for kind in ("opcode", "line", "graph op"):
+        assert sum(c.difference for c in found.changes[kind]) + ends.difference == found.totals[1] - found.totals[0]
 
 
 def test_what_appeared_and_vanished_is_told(ran: Profile) -> None:

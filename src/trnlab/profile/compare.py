@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two runs side by side: what got faster, slower, appeared, vanished.
 
-Time is taken as the vendor's profiler takes it, so that a measured run can be one of the two: of an instruction from
-its start to its result, of a transfer while its bytes flow. Such times overlap; only the total is time on a clock.
+Of two predictions the time on the critical path is compared: it adds up to the step, so the differences do, too.
+Where one of the two was measured nobody knows that path. Then it is the time of the work, as the vendor's profiler
+takes it: of an instruction from its start to its result, of a transfer while its bytes flow; such times overlap.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import numpy as np
 
 from trnlab.errors import RunError
 from trnlab.profile import vendor
+from trnlab.profile.critical import DMA, pieces
 from trnlab.profile.data import Ints, Profile, Step, load
 from trnlab.profile.lanes import engine_codes, engine_name
+from trnlab.profile.lost import ENDS
 from trnlab.profile.names import short_label, short_place
 from trnlab.profile.vendor import CONTROL, opcode
 from trnlab.timeline import ENGINES
@@ -27,13 +30,16 @@ from trnlab.timeline import ENGINES
 SAME = 0.005  # relative change of the time that counts as none
 APPEARED, VANISHED, FASTER, SLOWER, EQUAL = "appeared", "vanished", "faster", "slower", "same"
 _FP32 = re.compile(r"fp32_mode=.*")  # of a matmul: its format and operands
+LATENT = "latency"  # signals, and the way of transfers to their first byte and after their last
+Groups = dict[str, tuple[int, int, int]]  # instructions, time of the work, time on the critical path
 KINDS = ("engine", "opcode", "line", "graph op")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Instructions of one engine, opcode, source line or op of the graph in both runs: how many, and their time in
-    picoseconds. critical: of it on the critical path.
+    """Instructions of one engine, opcode, source line or op of the graph in both runs: how many, the time of their
+    work and their time on the critical path, in picoseconds. difference: by how much the second takes longer, on the
+    critical path of two predictions, else of the work.
     """
 
     name: str
@@ -41,11 +47,7 @@ class Change:
     count: tuple[int, int]
     time: tuple[int, int]
     critical: tuple[int, int]
-
-    @property
-    def difference(self) -> int:
-        """Picoseconds that the second takes longer."""
-        return self.time[1] - self.time[0]
+    difference: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def compare(first: Profile, second: Profile) -> Comparison:
     measured = any(side.measured for side in sides)
     for side in sides if measured else ():
         side.as_measured()
-    changes = {kind: _changes(*(side.groups(kind) for side in sides)) for kind in KINDS}
+    changes = {kind: _changes(sides[0].groups(kind), sides[1].groups(kind), measured) for kind in KINDS}
     pairs, unpaired = _pairs(*sides)
     return Comparison(
         _names(first, second),
@@ -139,9 +141,9 @@ class _Side:
         self.on_engine = t.done - t.start if self.measured else np.where(self.lanes, t.end, t.done) - t.start
         self.flowing = np.where(self.lanes, t.done - t.completion - t.begin, 0)
         self.packet = self.lanes if self.measured else np.zeros(len(t), np.bool_)
-        critical = np.zeros(len(t), np.bool_)
-        critical[self.step.critical] = True
-        self.critical = critical
+        self.chain = pieces(self.step)
+        spent = self.chain.until - self.chain.since
+        self.on_path = np.bincount(self.chain.instruction, spent, len(t)).astype(np.int64)
         self.works = np.ones(len(t), np.bool_)
         self.also = self.flowing  # what counts of an instruction beside its time on the engine
         self.opcodes = [op.name for op in t.ops]
@@ -158,23 +160,31 @@ class _Side:
             self.flowing = np.array([op.lanes * op.lane_time for op in t.ops], np.int64)[t.op]
             self.opcodes = [opcode(op.name) for op in t.ops]
 
-    def groups(self, kind: str) -> dict[str, tuple[int, int, int]]:
-        """Instructions, time and critical time by name."""
+    def groups(self, kind: str) -> Groups:
+        """Instructions, the time of their work and their time on the critical path, by name."""
         if kind == "engine":
             return self._engines()
         names, index = self._names(kind)
-        return _totals(names, index, self.on_engine + self.also, self.critical, self.works & ~self.packet)
+        return _totals(names, index, self.on_engine + self.also, self.on_path, self.works & ~self.packet)
 
-    def _engines(self) -> dict[str, tuple[int, int, int]]:
-        t = self.step.timeline
-        codes = engine_codes(t)
-        names = [engine_name(code, t.cores) for code in range(t.cores * len(ENGINES))]
-        on_engine = self.works & ~self.packet
-        found = _totals(names, codes, np.where(self.packet, 0, self.on_engine), self.critical, on_engine)
-        return {
-            **found,
-            **_totals(["dma"], np.zeros(len(t), np.int64), self.flowing, self.critical, self.lanes & self.works),
-        }
+    def _engines(self) -> Groups:
+        """By engine, the DMA engines as one; with what of the critical path is nobody's work."""
+        t, codes = self.step.timeline, engine_codes(self.step.timeline)
+        engines = t.cores * len(ENGINES)
+        names = [*(engine_name(code, t.cores) for code in range(engines)), "dma"]
+        nothing = np.zeros(len(t), np.int64)
+        found = _totals(names, codes, self.on_engine, nothing, self.works & ~self.packet)
+        found |= _totals(names, nothing + engines, self.flowing, nothing, self.lanes & self.works)
+        whose = np.where(
+            self.chain.kind < len(ENGINES), codes[self.chain.instruction], engines + self.chain.kind - DMA
+        )
+        spent = np.bincount(whose, self.chain.until - self.chain.since, engines + 2).astype(np.int64).tolist()
+        ends = t.total - sum(spent)
+        for name, time in zip([*names, LATENT, ENDS], [*spent, ends]):
+            if time or name in found:
+                count, work, _ = found.get(name, (0, 0, 0))
+                found[name] = (count, work, time)
+        return found
 
     def _names(self, kind: str) -> tuple[list[str], Ints]:
         t, step = self.step.timeline, self.step
@@ -192,16 +202,13 @@ def _line(place: str, text: str, script: str) -> str:
     return f"{re.sub(r':[0-9]+', '', short_place(place, script))}: {text}"
 
 
-def _totals(
-    names: Sequence[str], index: Ints, time: Ints, critical: Ints, chosen: Ints | None = None
-) -> dict[str, tuple[int, int, int]]:
+def _totals(names: Sequence[str], index: Ints, time: Ints, on_path: Ints, chosen: Ints) -> Groups:
     """Count, time and critical time by name, without what does not occur."""
-    keep = slice(None) if chosen is None else chosen
     size = len(names)
-    count = np.bincount(index[keep], minlength=size)
-    spent = np.bincount(index[keep], time[keep], size).astype(np.int64)
-    late = np.bincount(index[keep], np.where(critical, time, 0)[keep], size).astype(np.int64)
-    found: dict[str, tuple[int, int, int]] = {}
+    count = np.bincount(index[chosen], minlength=size)
+    spent = np.bincount(index[chosen], time[chosen], size).astype(np.int64)
+    late = np.bincount(index[chosen], on_path[chosen], size).astype(np.int64)
+    found: Groups = {}
     for name, *row in zip(names, count.tolist(), spent.tolist(), late.tolist()):
         if row[0]:
             before = found.get(name, (0, 0, 0))
@@ -209,24 +216,22 @@ def _totals(
     return found
 
 
-def _changes(a: dict[str, tuple[int, int, int]], b: dict[str, tuple[int, int, int]]) -> list[Change]:
+def _changes(a: Groups, b: Groups, measured: bool) -> list[Change]:
     """Every name of either run, what changed most first."""
     none = (0, 0, 0)
     rows = []
     for name in dict.fromkeys((*a, *b)):
         x, y = a.get(name, none), b.get(name, none)
-        rows.append(Change(name, _verdict(x, y), (x[0], y[0]), (x[1], y[1]), (x[2], y[2])))
-    return sorted(rows, key=lambda change: (-abs(change.difference), change.name))
+        pair = (x[1], y[1]) if measured else (x[2], y[2])
+        verdict = APPEARED if x == none else VANISHED if y == none else _verdict(*pair)
+        rows.append(Change(name, verdict, (x[0], y[0]), (x[1], y[1]), (x[2], y[2]), pair[1] - pair[0]))
+    return sorted(rows, key=lambda c: (-abs(c.difference), -abs(c.time[1] - c.time[0]), c.name))
 
 
-def _verdict(x: tuple[int, int, int], y: tuple[int, int, int]) -> str:
-    if not x[0]:
-        return APPEARED
-    if not y[0]:
-        return VANISHED
-    if abs(y[1] - x[1]) <= SAME * x[1]:
+def _verdict(before: int, after: int) -> str:
+    if abs(after - before) <= SAME * before:
         return EQUAL
-    return FASTER if y[1] < x[1] else SLOWER
+    return FASTER if after < before else SLOWER
 
 
 def _pairs(a: _Side, b: _Side) -> tuple[list[Pair], tuple[dict[str, int], dict[str, int]]]:

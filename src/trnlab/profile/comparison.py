@@ -17,9 +17,13 @@ ROWS = 8  # of each list in the terminal
 MOST = 40  # of each list in the page
 WIDEST = 76  # columns of a name in the terminal
 TITLES = {"engine": "By engine", "opcode": "By opcode", "line": "By source line", "graph op": "By op of the graph"}
-_TIMES = (
+_WORK = (
     "Times are of instructions from start to result, and of transfers while their bytes flow; they overlap, so only "
     "the total is time on a clock."
+)
+_CRITICAL = (
+    "Times are those on the critical path, which add up to the step, and so do the differences. Work is the time of "
+    "all instructions from start to result and of all transfers, which overlap."
 )
 
 
@@ -42,7 +46,7 @@ def text(c: Comparison) -> str:
         rows = [change for change in c.changes[kind] if change.verdict != EQUAL]
         if rows and not (c.measured and kind in ("line", "graph op")):
             more = [f"  and {len(rows) - ROWS} more"] if len(rows) > ROWS else []
-            parts.append("\n".join([title, *(_line(row) for row in rows[:ROWS]), *more]))
+            parts.append("\n".join([title, *(_line(row, c.measured) for row in rows[:ROWS]), *more]))
     if len(parts) == 1:
         parts.append("nothing changed")
     return "\n\n".join(parts)
@@ -79,10 +83,12 @@ def _tables(c: Comparison) -> Iterator[str]:
         changes = c.changes[kind]
         if c.measured and kind in ("line", "graph op"):
             continue
-        head = ("", "", *c.names, "difference", "instructions")
-        shown = [_row(change) for change in changes[:MOST]]
+        head = ("", "", *c.names, "difference", "instructions", *(() if c.measured else ("work",)))
+        shown = [_row(change, c.measured) for change in changes[:MOST]]
         more = f'<p class="over">and {len(changes) - MOST} more</p>' if len(changes) > MOST else ""
-        yield pictures.section(title, _TIMES, table(head, shown, (1, 2, 3, 4, 5)) + more)
+        yield pictures.section(
+            title, _WORK if c.measured else _CRITICAL, table(head, shown, (1, 2, 3, 4, 5, 6)) + more
+        )
 
 
 def _alone(c: Comparison) -> str:
@@ -95,15 +101,22 @@ def _alone(c: Comparison) -> str:
     return "".join(parts)
 
 
-def _row(change: Change) -> tuple[str, ...]:
+def _row(change: Change, measured: bool) -> tuple[str, ...]:
     n, m = change.count
-    times = [nice_time(time) if count else "–" for time, count in zip(change.time, change.count)]
+    known = (change.verdict != APPEARED, change.verdict != VANISHED)
+    times = [nice_time(time) if there else "–" for time, there in zip(_times(change, measured), known)]
+    work = [nice_time(time) if there else "–" for time, there in zip(change.time, known)]
     count = f"{n:,}" if n == m else f"{n:,} → {m:,}"
-    return change.name, change.verdict, *times, _signed(change.difference), count
+    more = () if measured else (work[0] if work[0] == work[1] else " → ".join(work),)
+    return change.name, change.verdict, *times, _signed(change.difference), count, *more
 
 
-def _line(change: Change) -> str:
-    a, b = (nice_time(time) for time in change.time)
+def _times(change: Change, measured: bool) -> tuple[int, int]:
+    return change.time if measured else change.critical
+
+
+def _line(change: Change, measured: bool) -> str:
+    a, b = (nice_time(time) for time in _times(change, measured))
     times = {APPEARED: f"{b} new", VANISHED: f"{a} gone"}.get(change.verdict, f"{a} to {b}")
     name = change.name if len(change.name) <= WIDEST else change.name[: WIDEST - 1] + "…"
     n, m = change.count
