@@ -135,3 +135,28 @@ def test_wrong_indices_are_refused(monkeypatch):
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
     with pytest.raises(ConstraintError, match="picked by an index"):
         gathered(x, index, 4, nisa.engine.vector)
+
+
+def test_an_mx_operand_and_its_scales_are_picked_together():
+    @nki.jit
+    def kernel(a, b, index, pick):
+        out = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.shared_hbm)
+        left, right = (
+            nl.ndarray((128, 64), dtype=nl.float8_e4m3fn_x4),
+            nl.ndarray((128, 32), dtype=nl.float8_e4m3fn_x4),
+        )
+        scales, others = nl.ndarray((128, 64), dtype=nl.uint8), nl.ndarray((128, 32), dtype=nl.uint8)
+        nisa.quantize_mx(dst=left, src=nl.load(a), dst_scale=scales)
+        nisa.quantize_mx(dst=right, src=nl.load(b), dst_scale=others)
+        if pick:
+            chosen = nl.load(index)
+            right, others = right.indirect(chosen, 32), others.indirect(chosen, 32)
+        acc = nl.ndarray((64, 32), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul_mx(acc, left, right, scales, others)
+        nl.store(out, nl.copy(acc))
+        return out
+
+    a, b = (RNG.standard_normal((128, n)).astype(ml_dtypes.bfloat16) for n in (256, 128))
+    order = RNG.permutation(32)
+    index = np.tile(order[:, None], (4, 1)).astype(np.int32)
+    np.testing.assert_array_equal(kernel(a, b, index, True), kernel(a, b, index, False)[:, order])
