@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+import logging
+
 from trnlab.nki import neuronxcc as nki
 
 __all__ = ["nki"]
+
+if not hasattr(logging, "OFF"):  # scripts say logging.disable(logging.OFF): the vendor's package adds the level
+    logging.OFF = logging.CRITICAL + 10  # type: ignore[attr-defined]
