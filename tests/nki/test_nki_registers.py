@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -274,3 +276,28 @@ def test_a_core_that_waits_for_nobody_while_it_is_recorded_is_an_error():
     with pytest.raises(ConstraintError) as caught:
         between[2](np.array([[2, 3], [3, 5]], np.int32), silent=True)
     assert caught.value.code == "TRN440"
+
+
+def test_what_a_core_raises_reaches_the_caller_and_no_thread_stays():
+    @nki.jit
+    def kernel(x, who):
+        me = nl.program_id(0)
+        mine, got = nl.load(x[me : me + 1]), nl.load(x[me : me + 1])
+        other = {"send_to_rank": 1 - me, "recv_from_rank": 1 - me}
+        nisa.sendrecv(src=mine, dst=got, pipe_id=0, **other)
+        register = nisa.register_alloc(got[:, 0:1])
+        if me == who:
+            raise ValueError(f"core {me}")
+        for _ in nl.dynamic_range(register):
+            nisa.sendrecv(src=mine, dst=got, pipe_id=1, **other)
+        int(nisa.register_alloc(got[:, 0:1]))
+
+    before = threading.active_count()
+    for who in (0, 1):
+        with pytest.raises(ValueError, match=f"core {who}"):
+            kernel[2](np.array([[2, 3], [3, 5]], np.int32), who)
+    assert threading.active_count() == before
+    with pytest.raises(ConstraintError) as caught:  # two rounds on one core, three on the other
+        kernel[2](np.array([[2, 3], [3, 5]], np.int32), 2)
+    assert caught.value.code == "TRN440"
+    assert threading.active_count() == before
