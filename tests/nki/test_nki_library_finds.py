@@ -147,3 +147,23 @@ def test_memset_of_integers_takes_a_whole_number_in_a_float() -> None:
     assert (kernel(3.0) == 3).all()
     with pytest.raises(ConstraintError, match="TRN411"):
         kernel(0.5)
+
+
+def test_what_cores_exchange_may_have_gaps_that_nobody_uses() -> None:
+    """Kernels send whole tiles whose last partitions hold nothing; the sum of the rest is defined."""
+
+    @nki.jit
+    def kernel(x: Any) -> Any:
+        core, rows = nl.program_id(0), x.shape[0]
+        out = nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+        mine = nl.ndarray((128, x.shape[1]), nl.float32, buffer=nl.sbuf)
+        other = nl.ndarray((128, x.shape[1]), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=mine[0:rows], src=x)
+        nisa.sendrecv(dst=other, src=mine, send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0)
+        nisa.tensor_tensor(dst=mine, data1=mine, data2=other, op=nl.add)
+        if core == 0:
+            nisa.dma_copy(dst=out, src=mine[0:rows])
+        return out
+
+    x = _normal(32, 64)
+    np.testing.assert_array_equal(kernel[2](x), x + x)

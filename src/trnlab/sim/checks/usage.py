@@ -43,7 +43,7 @@ _NEITHER = ("core_barrier",)
 _POINTWISE = frozenset({
     "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "tensor_copy", "tensor_copy_predicated", "activation",
     "activation_reduce", "activate2", "reciprocal", "select_reduce", "range_select", "affine_select", "dropout",
-    "exponential", "tensor_scalar_reduce", "dma_copy", "dma_compute", "sendrecv",
+    "exponential", "tensor_scalar_reduce", "dma_copy", "dma_compute",
     "sendrecv",  # what arrives is taken to be undefined where what is sent is: both cores run one program
 })  # fmt: skip
 _ACROSS = frozenset(
