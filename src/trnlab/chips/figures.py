@@ -8,7 +8,6 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, get_type_hints
 
 from trnlab.chips.spec import FEATURES, Chip, Confidence, Figure
@@ -103,11 +102,11 @@ def _plain(chip: Chip) -> dict[str, Any]:
     return {k: v for k, v in values.items() if not isinstance(v, Figure) and not dataclasses.is_dataclass(v)}
 
 
-_hints = cache(get_type_hints)  # the same few classes for every chip that is derived
+_HINTS: dict[type[Any], dict[str, Any]] = {}  # the same few classes for every chip that is derived
 
 
 def _build(cls: type[Any], table: Mapping[str, Figure], plain: Mapping[str, Any], prefix: str) -> Any:
-    hints = _hints(cls)
+    hints = _HINTS.get(cls) or _HINTS.setdefault(cls, get_type_hints(cls))
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
         kind, path = hints[field.name], prefix + field.name
