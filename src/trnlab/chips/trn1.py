@@ -108,7 +108,7 @@ DMA = Dma(
     engines=documented(16, "engine", f"{ARCH1}:613"),
     queues=documented(16, "queue", f"{DMA_INTRO}:29"),
     engine_bandwidth=documented(17e9, "byte/s", f"{BANDWIDTH}:61-63 achievable; the links could do 27.2e9"),
-    read_rate=assumed(1.0, "ratio", "the achievable bandwidth is taken to be that of loads"),
+    read_rate=derived(1.0, "ratio", f"the achievable bandwidth of {BANDWIDTH}:61-63 is that of loads"),
     read_stall=derived(0, "ns", f"the achievable bandwidth of {BANDWIDTH}:61-63 contains it"),
     descriptor=assumed(5, "ns", "as measured on Trainium2"),
     descriptor_bytes=documented(
@@ -126,7 +126,7 @@ DMA = Dma(
         f"{BANDWIDTH}:77-85 and its curve: a transfer of 128 short rows takes as long as one of 2.4 KiB a row",
     ),
     stagger=assumed(10, "ns", "as on Trainium2"),
-    stagger_read=assumed(28, "ns", "as on Trainium2"),
+    stagger_read=assumed(31, "ns", "as on Trainium2"),
     read_latency=assumed(130, "ns", "as on Trainium2"),
     cast_rate=assumed(1.0, "ratio", "as measured on NeuronCore-v3"),
     start=derived(1084, "ns", f"{BANDWIDTH}:39-43 about 1300 ns from semaphore to data, less trigger and reading"),
