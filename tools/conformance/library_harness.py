@@ -88,8 +88,17 @@ def install() -> None:
 
 # -- the border to the simulator, as the harness calls it ---------------------------------------------------------
 def setup_simulation_mode() -> None:
-    """Nothing has been compiled, which the harness asks in every mode."""
-    sys.modules["test.utils.test_orchestrator"].Orchestrator._compiled_kernel = None  # type: ignore[attr-defined]
+    """Nothing has been compiled, which the harness asks in every mode; outputs of ranks have a folder each."""
+    orchestrator = sys.modules["test.utils.test_orchestrator"].Orchestrator  # type: ignore[attr-defined]
+    orchestrator._compiled_kernel = None
+    write = orchestrator.__dump_tensors__
+
+    def with_folders(self: Any, folder: str, tensors: dict[str, Any], *rest: Any, **more: Any) -> Any:
+        for name in tensors:
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+        return write(self, folder, tensors, *rest, **more)
+
+    orchestrator.__dump_tensors__ = with_folders
 
 
 def skip_slow_simulation_tests(items: list[Any], marker: Any) -> None:
@@ -115,15 +124,36 @@ def _inputs(case: Any) -> dict[str, Any]:
 def run_simulator_inference(case: Any) -> dict[str, Any]:
     """Outputs of a case (a `KernelArgs` of the harness) by name, in the formats of its goldens."""
     REACHED.append(case)
-    if case.inference_args.collective_ranks > 1:
-        raise NotImplementedError(f"a case on {case.inference_args.collective_ranks} ranks")
-    result = _kernel(case)(**_inputs(case))
-    results = [] if result is None else list(result) if isinstance(result, (list, tuple)) else [result]
     golden = case.validation_args.golden_output
-    wanted = getattr(golden, "output_ndarray", golden)
+    if case.inference_args.collective_ranks > 1:
+        return _on_ranks(case, golden, case.inference_args.collective_ranks)
+    return _named(_kernel(case)(**_inputs(case)), getattr(golden, "output_ndarray", golden))
+
+
+def _named(result: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    results = [] if result is None else list(result) if isinstance(result, (list, tuple)) else [result]
     if len(results) != len(wanted):
         raise RuntimeError(f"{len(results)} results, but goldens for {list(wanted)}")
     return {name: np.asarray(found, dtype=wanted[name].dtype) for name, found in zip(wanted, results)}
+
+
+def _on_ranks(case: Any, golden: Any, ranks: int) -> dict[str, Any]:
+    """Outputs of every rank, in the folders where the harness looks for them."""
+    given = case.kernel_input
+    inputs = [given.for_rank(rank) if hasattr(given, "for_rank") else given for rank in range(ranks)]
+    differing = {
+        name.removesuffix(".must_alias_input"): trnlab.nki.per_rank([np.ascontiguousarray(i[name]) for i in inputs])
+        if isinstance(value, np.ndarray) else value
+        for name, value in inputs[0].items()
+    }  # fmt: skip
+    os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] = case.compiler_input.platform_target.get_nc_gen()
+    simulated = trnlab.nki.simulate(case.kernel_func, ranks=ranks)[case.compiler_input.logical_nc_config]
+    results = simulated(**differing)
+    found = {}
+    for rank, result in enumerate(results):
+        mine = golden.for_rank(rank) if hasattr(golden, "for_rank") else getattr(golden, "output_ndarray", golden)
+        found |= {f"output_worker_{rank}/{name}": value for name, value in _named(result, mine).items()}
+    return found
 
 
 if OPTIONS:
