@@ -124,7 +124,8 @@ def _why(s: Summary) -> Iterable[tuple[str, str]]:
         yield "" if i else "held up by", f"{row['ps'] / s['step_ps']:>4.0%}  {waited(row)}"
     costs = [entry for entry in s["advice"] if entry["way"]][:ADVICE]
     for i, entry in enumerate(costs):
-        yield "" if i else "could gain", f"{entry['gain']:>4.0%}  {advice_text(entry, s['script'])}: {entry['way']}"
+        yield "" if i else "could gain", f"{entry['gain']:>4.0%}  {advice_text(entry, s['script'])}:"
+        yield "", f"      {entry['way']}"
     yield "DMA", transfers(s)
 
 
