@@ -22,7 +22,7 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing import order
-from trnlab.sim.timing.plan import Plan, forget, plan
+from trnlab.sim.timing.plan import Plan, forget
 from trnlab.sim.timing.timer import time_program
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -93,28 +93,28 @@ def more_copies(program: Program, chip: Chip, copies: int) -> tuple[Program, Edi
     while what waits for data still does.
     """
     routines = []
-    renamed: dict[int, Any] = {}
+    sizes: dict[int, tuple[int, int]] = {}
     for routine in program.routines:
         on_chip = min((s for s in routine.hbm_slot if s >= 0), default=routine.num_slots)
         if not any(b.memory != Memory.HBM for b in routine.buffers):
             on_chip = 0
         larger = replace(routine, num_slots=routine.num_slots + (copies - 1) * on_chip)
-        p = plan(routine, chip)
-        renamed[id(larger)] = _rename(p.first_operand, p.uses, on_chip, routine.num_slots, copies)
+        sizes[id(larger)] = on_chip, routine.num_slots
         routines.append(larger)
 
     def edit(routine: Routine, p: Plan) -> Plan:
-        return replace(p, uses=renamed[id(routine)])
+        visit = p.visit if len(p.visit) else np.arange(len(p.row_of), dtype=np.int32)
+        return replace(p, uses=_rename(visit, p.first_operand, p.uses, *sizes[id(routine)], copies))
 
     return replace(program, routines=tuple(routines)), edit
 
 
 @njit(cache=True)
-def _rename(first_operand: Any, uses: Any, on_chip: int, num_slots: int, copies: int) -> Any:
+def _rename(visit: Any, first_operand: Any, uses: Any, on_chip: int, num_slots: int, copies: int) -> Any:
     """The uses with slots of the copy whose turn it is."""
     turn, was_read = np.zeros(on_chip, np.int64), np.zeros(on_chip, np.bool_)
     renamed = uses.copy()
-    for i in range(len(first_operand) - 1):
+    for i in visit:
         for writing in (False, True):
             for k in range(first_operand[i], first_operand[i + 1]):
                 flags = uses[k] >> order.READ_SHIFT & 3
