@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Addresses that a kernel chooses itself: (first partition, byte within each partition).
 
-Source: nki.language.ndarray (address) in aws-neuron/aws-neuron-sdk.
+Source: nki.language.ndarray (address), and for PSUM nki/migration/index.rst, "Improved allocation API", in
+aws-neuron/aws-neuron-sdk.
 """
 
 from __future__ import annotations
@@ -38,4 +39,9 @@ def checked(
             where=user_line(), limit=f"{limit} bytes per partition", got=f"{size} bytes from byte {byte} on",
             chip=chip.name, remedy="choose a lower address, or make the tile smaller",
         )  # fmt: skip
+    bank = chip.psum.bank_bytes_per_partition
+    if region is Region.psum and byte % bank:
+        refuse("a PSUM tile starts at the beginning of a bank", limit=f"multiples of {bank} bytes",
+               got=f"byte {byte}, {byte % bank} into bank {byte // bank}", code="TRN411",
+               remedy=f"use byte {byte // bank * bank}, or slice a tile of the whole bank")  # fmt: skip
     return partition, byte
