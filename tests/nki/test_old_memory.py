@@ -241,3 +241,26 @@ def test_a_profile_is_a_folder(tmp_path):
     assert report["summary"][0]["total_time"] * 1e6 == kernel.benchmark_result.nc_latency.get_latency_percentile(99)
     with pytest.raises(RunError, match="already there"):
         kernel(normal(4, 4))
+
+
+@nki.jit
+def odd_bytes(x):
+    tile, one = nl.load(x), nl.ndarray((128, 1), dtype=nl.float32)
+    one[...] = nl.sum(tile, axis=1)
+    last = nl.ndarray((nl.par_dim(128), 3), dtype=nl.float16)
+    last[:, 0] = nl.copy(one)
+    last[:, 1:3] = nl.copy(tile[:, 0:2])
+    return last
+
+
+def test_partitions_of_an_odd_number_of_bytes_do_not_touch_each_other():
+    x = normal(128, 4)
+    wanted = np.concatenate([x.sum(1, keepdims=True), x[:, :2]], 1)
+    np.testing.assert_allclose(odd_bytes(x).astype(np.float32), wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_a_machine_has_partitions_that_start_aligned():
+    from trnlab import chips
+    from trnlab.sim.functional import Machine
+
+    assert Machine(chips.get("trn2"), sbuf_bytes=1346).sbuf.strides[0] % 64 == 0

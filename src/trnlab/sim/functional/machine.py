@@ -103,6 +103,9 @@ class Frame:
     memory: tuple[Array | None, ...]  # what `base` points to lives as long as this
 
 
+_ALIGNED = 64  # bytes
+
+
 class Machine:
     """The memories of one core. `executed` counts instructions, `by_meaning` those that had no compiled kernel.
 
@@ -113,7 +116,8 @@ class Machine:
         link()
         self.chip, self.options = chip, options or RunOptions()
         whole = int(chip.sbuf.bytes_per_partition.value)
-        self.sbuf = _poisoned(chip.num_partitions, whole if sbuf_bytes is None else min(sbuf_bytes, whole))
+        wanted = whole if sbuf_bytes is None else -(-sbuf_bytes // _ALIGNED) * _ALIGNED  # partitions start aligned
+        self.sbuf = _poisoned(chip.num_partitions, min(wanted, whole))
         self.psum = _poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
         self.executed = self.by_meaning = 0
         self._lanes = (Lane(), Lane())
