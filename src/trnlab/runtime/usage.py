@@ -14,6 +14,7 @@ from numba import njit
 from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
+from trnlab.profile.names import short_label
 from trnlab.program.routine import COL, OPEN_PLACE, Program, Routine
 from trnlab.timeline import CAUSES, Timeline
 
@@ -63,7 +64,7 @@ class _Tables:
         codes = [r.first_operand.astype(np.int64) + base for r, base in zip(routines, rows)]
         self.first_operand = np.concatenate(codes or [np.zeros(0, np.int64)])
         numbers: dict[str, int] = {}
-        placed = [_placed(r, numbers) for r in routines]
+        placed = [_placed(r, numbers, where) for r, where in zip(routines, _places(program))]
         self.buffers = np.concatenate(placed or [np.empty((0, 7), np.int64)])
         tensors = [numbers.setdefault(t.name, len(numbers)) for t in program.tensors]
         self.tensor_name = np.array([*tensors, -1], np.int64)
@@ -94,13 +95,22 @@ _APART = 1 << 20  # bytes between the on-chip memories of two cores, where they 
 _MEMORY, _ADDRESS, _NBYTES, _PARTITION, _PARTITIONS, _PARAMETER, _NAME = range(7)
 
 
-def _placed(routine: Routine, numbers: dict[str, int]) -> Ints:
+def _places(program: Program) -> list[str]:
+    """What follows the name of a tile of each routine: " in " and its first call's label, where there are several."""
+    labels = {call.routine: call.label for call in reversed(program.calls)}
+    several = len(program.routines) > 1
+    return [
+        f" in {short_label(labels[i])}" if several and labels.get(i) else "" for i in range(len(program.routines))
+    ]
+
+
+def _placed(routine: Routine, numbers: dict[str, int], where: str) -> Ints:
     """A row per buffer; `numbers` gets the names."""
     place = {index: n for n, index in enumerate(routine.params)}
     rows = [
         (
             b.memory, b.address, b.nbytes, b.first_partition, b.partitions, place.get(i, -1),
-            numbers.setdefault(b.name, len(numbers)),
+            numbers.setdefault(b.name if b.kind == "param" else b.name + where, len(numbers)),
         )
         for i, b in enumerate(routine.buffers)
     ]  # fmt: skip
