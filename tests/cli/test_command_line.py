@@ -133,7 +133,7 @@ def test_the_script_sees_its_own_arguments_folder_and_name(folder: Path) -> None
     assert summary(folder, "here")["status"] == "failed"
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("chips",), ("chips", "trn2", "--assumed")])
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("chips",), ("chips", "trn2")])
 def test_a_question_does_not_load_what_it_does_not_need(arguments: tuple[str, ...]) -> None:
     code = (
         "import sys\nfrom trnlab.cli.main import main\n"

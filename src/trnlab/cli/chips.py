@@ -7,7 +7,6 @@ import argparse
 
 from trnlab import chips
 from trnlab.chips.render import describe, overview
-from trnlab.isa.costs import assumed_rules
 
 
 def main(args: argparse.Namespace) -> int:
@@ -22,6 +21,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _rules() -> str:
     """What is assumed of every chip beyond its figures."""
+    from trnlab.isa.costs import assumed_rules  # with all instructions, which take a while
+
     rules = assumed_rules()
     width = max(len(kind) for kind, _ in rules)
     lines = [f"{kind:<{width}}  {rule}" for kind, rule in rules]
