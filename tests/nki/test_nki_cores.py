@@ -93,6 +93,27 @@ def test_arguments_are_shared_and_written_in_place():
     np.testing.assert_array_equal(x, X + 1)
 
 
+def test_a_value_that_the_other_core_sends_decides_a_loop():
+    """Cores are recorded together where one needs what the other sends, and recorded anew for other data."""
+
+    @nki.jit
+    def kernel(x, rounds):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        me = nl.program_id(0)
+        mine, theirs = (nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf) for _ in range(2))
+        nisa.dma_copy(mine, rounds[me : me + 1])
+        nisa.sendrecv(mine, theirs, send_to_rank=1 - me, recv_from_rank=1 - me, pipe_id=0)
+        t = tile(x.shape[1:], x[me])
+        for _ in nl.dynamic_range(0, nisa.register_alloc(theirs)):
+            nisa.tensor_scalar(dst=t, data=t, op0=nl.add, operand0=1.0)
+        nisa.dma_copy(out[me], t)
+        return out
+
+    for rounds in ([[3], [5]], [[7], [0]]):
+        got = kernel[2](np.zeros((2, 4, 4), np.float32), np.array(rounds, np.int32))
+        assert got[:, 0, 0].tolist() == [rounds[1][0], rounds[0][0]]
+
+
 # -- meetings that cannot happen -----------------------------------------------------------------------------------
 def refusal(kernel, *args):
     with pytest.raises(ConstraintError) as caught:
