@@ -97,7 +97,7 @@ def _lost(s: Summary) -> str:
         "What the longest chain of instructions waited for, one after the other: an engine or a queue, why, and for "
         f"which tensor. All causes together are the step to the picosecond: {total:,} ps."
     )
-    return section("Time lost by cause", say, f"{whole}{names}<h3>The largest</h3>{bars(lines)}")
+    return section("Time lost by cause", say, f"{whole}{names}<h3>The largest</h3>{bars(lines, 'causes')}")
 
 
 def _engines(s: Summary) -> str:
@@ -132,7 +132,7 @@ def _lines(s: Summary) -> str:
         for line in s["costliest_lines"]
     ]  # fmt: skip
     say = "By their time on the critical path; busy is that of all engines and queues, which overlap."
-    return section("The costliest source lines", say, table(head, rows, (3, 4)))
+    return section("The costliest source lines", say, table(head, rows, (0, 3, 4)))
 
 
 def _group(row: Row) -> str:
