@@ -188,7 +188,7 @@ class About:
         return self._finding(
             "race",
             f"an iteration of affine_range {verb} elements of {self._name(buffer)} that another iteration {earlier}",
-            "TRN434", i, limit=f"independent iterations (loop at {_short(found)}); only matmuls may add up, in PSUM",
+            "TRN434", i, limit=f"independent iterations (loop at {_short(found)}), but for sums with +=",
             got=f"{self.instr(i).name} here, written in an earlier iteration at {_short(self.line(other))}",
             remedy="use nl.sequential_range, make the tile inside the loop, or index it with the loop's variable",
         )  # fmt: skip
