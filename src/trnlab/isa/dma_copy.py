@@ -113,8 +113,8 @@ class DmaCopy(Instruction):
             )  # fmt: skip
         if attrs["per_row"] and table.memory is not Memory.HBM:
             self.refuse(
-                f"operand {side!r} of a gather lies in the wrong memory", limit="HBM", got=table.memory.name, chip=chip,
-                remedy="use a tensor in HBM", code="TRN403",
+                f"operand {side!r} of a gather lies in the wrong memory", limit="HBM", got=table.memory.name,
+                chip=chip, remedy="use a tensor in HBM", code="TRN403",
             )  # fmt: skip
         rows = tile.partitions if attrs["per_row"] else 1
         if (index.partitions, tile.free) != (rows, table.free) or tile.partitions > max(table.partitions, rows):

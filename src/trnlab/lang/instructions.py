@@ -13,9 +13,10 @@ from trnlab import isa
 from trnlab.errors import ConstraintError
 from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine
+from trnlab.lang.chosen import Lookup
 from trnlab.lang.recorder import current
 from trnlab.lang.strides import merged
-from trnlab.lang.tensor import Lookup, Region, Tensor, refuse
+from trnlab.lang.tensor import Region, Tensor, refuse
 from trnlab.lang.transfers import too_deep
 from trnlab.program.access import MAX_FREE_DIMS
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trnlab.isa.base import Engine, Instruction
 from trnlab.isa.indirection import index_name
+from trnlab.lang.chosen import Dynamic, Lookup
 from trnlab.lang.formats import Format
-from trnlab.lang.tensor import Dynamic, Lookup, Region, Tensor, refuse
+from trnlab.lang.tensor import Region, Tensor, refuse
 
 if TYPE_CHECKING:
     from trnlab.lang.recorder import Recorder

@@ -12,10 +12,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
+from trnlab.lang.chosen import Dynamic, Indirect, Lookup
 from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.source import user_line
 from trnlab.lang.strides import free_dims, inferred, restride, row_major
@@ -66,46 +67,6 @@ class Window:
 
     start: int
     size: int
-
-
-@dataclass(frozen=True, eq=False)
-class Indirect:
-    """Rows chosen at run time: result row p is row index[p] of a table of `rows` rows, `step` elements apart."""
-
-    index: Tensor
-    rows: int
-    step: int
-
-
-class Register(Protocol):
-    """A register of a sequencer, see `lang.registers`."""
-
-    @property
-    def operand(self) -> Tensor:
-        """What instructions on registers read."""
-        ...
-
-    def __index__(self) -> int: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Dynamic:
-    """A start chosen at run time: `index` times `step` elements further on.
-
-    count: how many values the index may have, where the tensor's shape says that.
-    """
-
-    index: Tensor | Register
-    step: int
-    count: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Lookup:
-    """Columns chosen at run time by an index on chip, of `reach` elements per partition."""
-
-    index: Tensor
-    reach: int
 
 
 def refuse(what: str, *, limit: object, got: object, remedy: str, code: str = "TRN409") -> NoReturn:

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from trnlab.isa.base import Engine
+from trnlab.lang.chosen import Dynamic, Indirect
 from trnlab.lang.offsets import located
 from trnlab.lang.recorder import current
 from trnlab.lang.strides import free_dims
-from trnlab.lang.tensor import Dynamic, Indirect, Tensor, refuse
+from trnlab.lang.tensor import Tensor, refuse
 from trnlab.program.access import MAX_FREE_DIMS
 
 MAX_SOURCES = 16

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trnlab.lang.tensor import Indirect, Tensor, Window, refuse
+from trnlab.lang.chosen import Indirect
+from trnlab.lang.tensor import Tensor, Window, refuse
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime
 
 if TYPE_CHECKING:

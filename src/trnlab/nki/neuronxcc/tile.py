@@ -13,7 +13,8 @@ from sys import getrefcount
 from typing import Any, Self
 
 from trnlab.lang import compose
-from trnlab.lang.tensor import Indirect, Tensor, Window, refuse
+from trnlab.lang.chosen import Indirect
+from trnlab.lang.tensor import Tensor, Window, refuse
 from trnlab.nki.neuronxcc import elementwise as each
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime, Mask
 from trnlab.nki.neuronxcc.indexing import Limit, View
