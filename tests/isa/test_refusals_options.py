@@ -290,9 +290,7 @@ REFUSED = {
     "sendrecv: 257 elements inside GpSimd": case(
         "sendrecv", _ops(dst=((8, 257),), src=((8, 257),)), "TRN406", TRN2, dma_engine="gpsimd_dma"
     ),
-    "core_barrier: core 1 alone": case(
-        "core_barrier", _ops(data=((8, 8), "float32", H)), "TRN411", TRN2, cores=(1,)
-    ),
+    "core_barrier: core 1 alone": case("core_barrier", _ops(data=((8, 8), "float32", H)), "TRN411", TRN2, cores=(1,)),
     # registers
     "register_alloc: 33 bits": case("register_alloc", _ops(dst=((1, 1), "int32")), "TRN411", TRN1, x=1 << 31),
     "register_move: a half": case("register_move", _ops(dst=((1, 1), "int32")), "TRN411", TRN1, src=0.5),
