@@ -8,6 +8,7 @@ Source: "Math operations" of nki.language in the 2.2x documentation of aws-neuro
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
 from math import prod as product
@@ -151,7 +152,7 @@ def _count(x: Tensor, axis: Any, mask: Any) -> int:
 def mean(x: Tensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False, **_: Any) -> Any:
     """Mean along free dimensions, summed in float32."""
     total = isa.reduce("add", x, axis, FLOAT32, mask, keepdims)
-    return each.binary("multiply", total, 1.0 / builtin_max(_count(x, axis, mask), 1), dtype or x.format)
+    return each.binary("multiply", total, 1.0 / builtins.max(_count(x, axis, mask), 1), dtype or x.format)
 
 
 def var(x: Tensor, axis: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Any:
@@ -179,9 +180,6 @@ def rms_norm(
     shifted = isa.tensor_scalar(total, "multiply", 1.0 / n, op1="add", operand1=epsilon)
     scaled = each.binary("multiply", x, each.function("rsqrt", shifted), FLOAT32, mask)
     return each.binary("multiply", scaled, w, dtype or x.format, mask)
-
-
-builtin_max = __builtins__["max"] if isinstance(__builtins__, dict) else __builtins__.max
 
 
 # -- random numbers -------------------------------------------------------------------------------------------------
