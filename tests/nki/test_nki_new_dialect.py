@@ -191,3 +191,23 @@ def test_formats_are_strings_that_numpy_takes():
     assert nl.float32 == np.float32
     assert nl.float32 != nl.float16
     assert nl.int8.itemsize == 1
+
+
+def test_a_matmul_into_a_part_of_a_sum_adds_to_it():
+    """Whether a matmul overwrites is decided by what was written to its elements, not by equal views."""
+
+    @nki.jit
+    def kernel(a, b):
+        out = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+        total = nl.ndarray((64, 64), dtype=nl.float32, buffer=nl.psum)
+        left, right = nl.load(a), nl.load(b)
+        nisa.nc_matmul(dst=total, stationary=left, moving=right)
+        nisa.nc_matmul(dst=total[:, 16:48], stationary=left, moving=right[:, 16:48])
+        nisa.dma_copy(dst=out, src=nl.copy(total))
+        return out
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((32, 64), np.float32) for _ in range(2))
+    want = a.T @ b
+    want[:, 16:48] *= 2
+    np.testing.assert_allclose(kernel(a, b), want, rtol=1e-5, atol=1e-5)

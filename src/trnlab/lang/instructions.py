@@ -15,7 +15,7 @@ from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine
 from trnlab.lang.chosen import Lookup
 from trnlab.lang.recorder import current
-from trnlab.lang.strides import merged
+from trnlab.lang.strides import merged, row_major
 from trnlab.lang.tensor import Region, Tensor, refuse
 from trnlab.lang.transfers import too_deep
 from trnlab.program.access import MAX_FREE_DIMS
@@ -35,13 +35,25 @@ def matmul(name: str, dst: Tensor, accumulate: bool | None, **arguments: Any) ->
     sums = dst.storage.sums
     region = (dst.offset, dst.shape, dst.strides)
     if accumulate is None:
-        accumulate = region in sums
+        accumulate = region in sums or any(_covers(known, dst) for known in sums)
     elif accumulate:
         current().told.append(len(current().builder))
     if not accumulate:
         _forget(dst)
         sums.add(region)
     current().emit(name, dst=dst, accumulate=bool(accumulate), **arguments)
+
+
+def _covers(known: tuple[int, tuple[int, ...], tuple[int, ...]], dst: Tensor) -> bool:
+    """Whether a region without gaps holds every element of dst."""
+    offset, shape, strides = known
+    row = dst.storage.row
+    if strides[1:] != row_major(shape[1:]):
+        return False
+    first, last = _span(offset % row, shape[1:], strides[1:])
+    low, high = _span(dst.offset % row, dst.shape[1:], dst.strides[1:])
+    above = dst.offset // row - offset // row
+    return first <= low and high <= last and 0 <= above <= shape[0] - dst.shape[0]
 
 
 def _forget(dst: Tensor) -> None:
