@@ -65,7 +65,7 @@ class Allocation:
 def _modulo(base: int, tiles: Index, index: Index, scale: int) -> int:
     """Where tile `index` goes when `tiles` of them exist side by side and are taken in turns."""
     tiles = tuple(tiles) or (1,) * len(index)
-    if len(tiles) != len(index):
+    if index and len(tiles) != len(index):
         refuse("a number of tiles for each dimension that numbers tiles", limit=f"{len(index)} numbers", got=tiles,
                remedy="give one per block dimension, or none", code="TRN411")  # fmt: skip
     turn = (i % n for i, n in zip(index, tiles))
