@@ -119,10 +119,11 @@ _SKIP, _OPEN, _SOFTWARE = oob_mode.skip, dge_mode.unknown, dge_mode.swdge
 def tensor_copy(
     dst: Tensor, src: Tensor, engine: engine = engine.unknown, name: str | None = None, dtype: Any = None
 ) -> NkiInstruction:
-    """dst = src, cast to dst's format. `dtype` is the older way to say dst.dtype, and can say nothing else."""
-    if dtype is not None and dst.format != dtype:
-        refuse("tensor_copy casts to the format of dst", limit=dst.format, got=dtype,
-               remedy="make dst of that format, and leave dtype out", code="TRN411")  # fmt: skip
+    """dst = src, cast to dst's format.
+
+    `dtype` is what an older release named besides; kernels of nki-samples still pass it, also where dst has another
+    format, and dst decides.
+    """
     return issue("tensor_copy", name, on=engine, dst=dst, src=src)
 
 
