@@ -128,12 +128,17 @@ def tensor_reduce(dst: Tensor, op: str, data: Tensor, axes: int, negate: bool = 
 
 def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
     """Any instruction; one that works element by element is cut where its patterns have too many dimensions."""
+    record(name, engine, arguments)
+
+
+def record(name: str, engine: Engine | None, arguments: dict[str, Any]) -> None:
+    """`emit` for callers that have a dict: every copy of it shows in the time that small instructions take."""
     dst = arguments.get("dst")
     if not isinstance(dst, Tensor):
-        current().emit(name, engine=engine, **arguments)
+        current().record(name, engine, arguments)
         return
     try:
-        current().emit(name, engine=engine, **arguments)
+        current().record(name, engine, arguments)
     except ConstraintError:
         deep = any(too_deep(a) for a in arguments.values() if isinstance(a, Tensor))
         if name not in _ELEMENTWISE or not deep:

@@ -273,6 +273,10 @@ class Recorder:
 
         Raises what `Builder.emit` raises, at the user's line.
         """
+        self.record(name, engine, arguments)
+
+    def record(self, name: str, engine: Engine | None, arguments: dict[str, Any]) -> None:
+        """`emit` for callers that have a dict."""
         instr = isa.REGISTRY.get(name)
         where = user_line()
         if instr is None:

@@ -15,11 +15,11 @@ class NkiInstruction:
     """A recorded instruction: the last that a call made, with its label."""
 
     def __init__(self, name: str | None) -> None:
-        self.name, self._recorder = name, current()
-        self._at = len(self._recorder.builder) - 1
-        self._loops = tuple(self._recorder.loops)
+        recorder = current()
+        self.name, self._recorder, self._at = name, recorder, len(recorder.builder) - 1
+        self._loops = tuple(recorder.loops)
         if name is not None:
-            self._recorder.labels[name] = self._at
+            recorder.labels[name] = self._at
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
         """Start after all of `producers` are done, which were issued before; returns itself.
@@ -43,7 +43,7 @@ class NkiInstruction:
 
 def issue(instruction: str, label: str | None, *, on: engine | None = None, **arguments: Any) -> NkiInstruction:
     """Record one instruction, on an engine if the kernel says which."""
-    ins.emit(instruction, engine=chip_engine(on), **arguments)
+    ins.record(instruction, chip_engine(on), arguments)
     return NkiInstruction(label)
 
 

@@ -35,6 +35,10 @@ from trnlab.program.slots import assign_slots
 
 HBM_ROWS_PER_SLOT = 128
 _ALIGN = 64  # bytes; tiles start on multiples
+# Ints per instruction while recording: opcode, engine, queue, work, attributes, line, what is left open, and how many
+# operands there are up to its end.
+COLUMNS = 8
+_END = COLUMNS - 1
 
 
 class Pool:
@@ -62,18 +66,15 @@ class Builder:
         self._buffers: list[Buffer] = []
         self._params: list[int] = []
         self._sbuf_top = self._sbuf_peak = self._scratch = self._psum_turn = 0
-        self._opcode, self._engine, self._queue = array("h"), array("b"), array("b")
-        self._work, self._attr, self._loc = array("i"), array("i"), array("i")
-        self._first, self._operands = array("i", [0]), array("q")
+        self._rows, self._operands = array("i"), array("q")  # COLUMNS per instruction, REFERENCE per operand
         self._works: dict[Work, int] = {}
-        self._open = array("b")
         self.leaves_order = self.leaves_places = False  # to the hardware's compiler, as kernels do
         self._prints: list[Print] = []
         self._after: list[tuple[int, int]] = []
         self._attrs: list[Attrs] = []
         self._attr_memo: dict[tuple[Any, ...], int] = {}
         self._locs: dict[Location | None, int] = {}
-        self._line_of: tuple[object, int] = (self, 0)  # the last location and its index
+        self._line_of: dict[int, tuple[Location | None, int]] = {}  # by identity
         self._legal: dict[tuple[object, ...], int] = {}
 
     # -- memory -------------------------------------------------------------------------------------------------
@@ -154,10 +155,10 @@ class Builder:
     def uses(self) -> tuple[dict[int, tuple[int, int]], int]:
         """First and last instruction that names each buffer (by id), and the number of instructions so far."""
         ids = np.array(self._operands, np.int64).reshape(-1, REFERENCE)[:, 2]
-        owner = np.repeat(np.arange(len(self._opcode)), np.diff(self._first))
+        owner = np.repeat(np.arange(len(self)), np.diff(np.array(self._rows[_END::COLUMNS]), prepend=0))
         last = dict(zip(ids.tolist(), owner.tolist()))
         first = dict(zip(ids[::-1].tolist(), owner[::-1].tolist()))
-        return {buffer: (first[buffer], last[buffer]) for buffer in first}, len(self._opcode)
+        return {buffer: (first[buffer], last[buffer]) for buffer in first}, len(self)
 
     def settle(self, addresses: Mapping[int, int]) -> None:
         """Give unplaced tiles (by buffer id) their byte address within a partition, before `build`."""
@@ -252,8 +253,8 @@ class Builder:
         operands: dict[str, AP] = {}
         rows: list[int] = []
         key = [instr.opcode, int(engine)]
-        for role, name in _slots(instr):
-            value = arguments.get(name)
+        for role, name in _slots(instr, tuple(arguments)):
+            value = arguments[name]
             if value.__class__ is AP:
                 operands[name] = value
                 reference, rules = value.recorded()
@@ -270,14 +271,10 @@ class Builder:
             checked = isa.validate(instr, operands, dict(self._attrs[attrs]), engine, self.chip, self.location)
             work = self._legal[tuple(key)] = self._works.setdefault(checked, len(self._works))
         self._operands.extend(rows)
-        self._opcode.append(instr.opcode)
-        self._engine.append(engine)
-        self._open.append(left_open)
-        self._queue.append(-1 if queue is None else queue)
-        self._work.append(work)
-        self._attr.append(attrs)
-        self._loc.append(self._line())
-        self._first.append(len(self._operands) // REFERENCE)
+        self._rows.extend((
+            instr.opcode, engine, -1 if queue is None else queue, work, attrs, self._line(), left_open,
+            len(self._operands) // REFERENCE,
+        ))  # fmt: skip
 
     def _attributes(self, instr: Instruction, given: dict[str, Any]) -> int:
         """Index of the attributes in the routine's table."""
@@ -293,30 +290,32 @@ class Builder:
 
     def _line(self) -> int:
         """Index of the current location."""
-        if self.location is not self._line_of[0]:
-            self._line_of = (self.location, self._locs.setdefault(self.location, len(self._locs)))
-        return self._line_of[1]
+        known = self._line_of.get(id(self.location))  # many instructions share an object, and hashing one is slow
+        if known is None or known[0] is not self.location:
+            known = (self.location, self._locs.setdefault(self.location, len(self._locs)))
+            self._line_of[id(self.location)] = known
+        return known[1]
 
     def retract(self) -> None:
         """Take back the last instruction; kernels that assign a result to a tile redirect it there."""
-        self._first.pop()
-        del self._operands[self._first[-1] * REFERENCE :]
-        for column in (
-            self._opcode, self._engine, self._queue, self._work, self._attr, self._loc, self._open,
-        ):  # fmt: skip
-            column.pop()
+        del self._rows[-COLUMNS:]
+        del self._operands[self._first(len(self)) * REFERENCE :]
+
+    def _first(self, instruction: int) -> int:
+        """Number of the instruction's first operand."""
+        return self._rows[(instruction - 1) * COLUMNS + _END] if instruction else 0
 
     def show(self, prefix: str, ap: AP, shape: tuple[int, ...]) -> None:
         """Print what lies there when the routine comes to this point. Takes no time."""
         record = operand_records(np.array([[0, *ap.recorded()[0]]], np.int64))[0]
-        self._prints.append(Print(len(self._opcode), prefix, tuple(record.tolist()), shape))
+        self._prints.append(Print(len(self), prefix, tuple(record.tolist()), shape))
 
     def after(self, producer: int, consumer: int) -> None:
         """Let an instruction start when another, issued before, is done, though they share no memory."""
         self._after.append((producer, consumer))
 
     def __len__(self) -> int:
-        return len(self._opcode)
+        return len(self._rows) // COLUMNS
 
     def build(self) -> Routine:
         """The finished routine."""
@@ -336,21 +335,22 @@ class Builder:
 
     def _columns(self, start: int) -> dict[str, Any]:
         """Everything of a routine from instruction `start` on, except the slots."""
-        first = self._first[start]
-        left_open = np.array(self._open[start:], np.int8) | np.int8(OPEN_PLACE if self.leaves_places else 0)
+        first = self._first(start)
+        rows = np.array(self._rows[start * COLUMNS :], np.int32).reshape(-1, COLUMNS).T
+        left_open = rows[6].astype(np.int8) | np.int8(OPEN_PLACE if self.leaves_places else 0)
         references = np.array(self._operands[first * REFERENCE :], np.int64).reshape(-1, REFERENCE)
         return {
             "name": self.name,
             "target": self.chip.name,
             "buffers": tuple(self._buffers),
             "params": tuple(self._params),
-            "opcode": np.array(self._opcode[start:], np.int16),
-            "engine": np.array(self._engine[start:], np.int8),
-            "queue": np.array(self._queue[start:], np.int8),
-            "work": np.array(self._work[start:], np.int32),
-            "attr": np.array(self._attr[start:], np.int32),
-            "loc": np.array(self._loc[start:], np.int32),
-            "first_operand": np.array(self._first[start:], np.int32) - np.int32(first),
+            "opcode": rows[0].astype(np.int16),
+            "engine": rows[1].astype(np.int8),
+            "queue": rows[2].astype(np.int8),
+            "work": rows[3].copy(),
+            "attr": rows[4].copy(),
+            "loc": rows[5].copy(),
+            "first_operand": np.concatenate([np.zeros(1, np.int32), rows[_END] - np.int32(first)]),
             "operands": operand_records(references),
             "works": tuple(self._works),
             "attr_table": tuple(self._attrs),
@@ -363,9 +363,9 @@ class Builder:
 
 
 @cache
-def _slots(instr: Instruction) -> tuple[tuple[int, str], ...]:
-    """Number and name of each operand."""
-    return tuple((role, spec.name) for role, spec in enumerate(instr.operands))
+def _slots(instr: Instruction, given: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
+    """Number and name of each operand that has one of these names."""
+    return tuple((role, spec.name) for role, spec in enumerate(instr.operands) if spec.name in given)
 
 
 @cache
