@@ -22,6 +22,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -117,7 +118,7 @@ def run_case(root: Path, file: Path, name: str, case: str, timeout: float) -> Li
 def run_tests(root: Path, file: Path, name: str, timeout: float) -> Iterator[Line]:
     """Every test of a file."""
     started = time.monotonic()
-    report = Path(f"/tmp/conformance-{file.stem}-{time.time_ns()}.xml")
+    report = Path(tempfile.gettempdir(), f"conformance-{file.stem}-{time.time_ns()}.xml")
     code, output = execute([str(RUNNER), "tests", str(file), str(root), str(report)], file.parent, timeout)
     if not report.exists():
         yield Line(name, *judge(code or 1, output), time.monotonic() - started)
