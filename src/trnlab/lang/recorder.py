@@ -152,8 +152,8 @@ class Recorder:
 
     # -- memory -------------------------------------------------------------------------------------------------
     def argument(self, name: str, shape: tuple[int, ...], kind: Any) -> Tensor:
-        """An HBM tensor that the caller passes in."""
-        return self._hbm(name, tuple(shape), format_of(kind), Region.shared_hbm, ("argument", name))
+        """An HBM tensor that the caller passes in; kernels of the vendor expect its buffer to be nl.hbm."""
+        return self._hbm(name, tuple(shape), format_of(kind), Region.private_hbm, ("argument", name))
 
     def tensor(
         self, shape: Any, kind: Any, region: Region, *, name: str = "", address: tuple[int, int] | None = None
@@ -220,7 +220,8 @@ class Recorder:
         self._same_as_others(self.memory.places[number].shape, self.memory.places[number].format, shape, fmt)
         self.numbers.append(number)
         whole = self.builder.param(name, shape, chip_format(fmt))
-        tensor = self.tensor_type(Storage(self, whole, region, shape, fmt), shape, row_major(shape), name=name)
+        storage = Storage(self, whole, region, shape, fmt, common=key is not None)
+        tensor = self.tensor_type(storage, shape, row_major(shape), name=name)
         self.hbm.append(tensor)
         return tensor
 

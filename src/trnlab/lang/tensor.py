@@ -45,7 +45,8 @@ class Region(enum.Enum):
 class Storage:
     """The memory that views share. row: elements of `format` per partition (on chip; 0 in HBM).
 
-    sums: regions of a PSUM tile that a matmul has written, see `lang.instructions.nc_matmul`.
+    sums: regions of a PSUM tile that a matmul has written, see `lang.instructions.nc_matmul`. common: HBM that all
+    cores of a rank see: arguments, whatever their region says, and what is made in shared_hbm.
     """
 
     recorder: Recorder
@@ -54,6 +55,7 @@ class Storage:
     shape: tuple[int, ...]
     format: Format
     sums: set[tuple[Any, ...]] = field(default_factory=set)
+    common: bool = False
 
     @property
     def row(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from trnlab import checks
 from trnlab.chips.spec import Chip
 from trnlab.lang.recorder import Recorder
-from trnlab.lang.tensor import Region, Tensor
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.lint import ERROR, lint_function
 from trnlab.program.routine import Routine
 from trnlab.sim.checks import Finding, Returned, Scene, check_routine
@@ -32,7 +32,7 @@ def findings(
     """
     given = {*range(arguments), *recorder.arrays}
     if not alone:
-        given |= {p for p, tensor in enumerate(recorder.hbm) if tensor.storage.region is Region.shared_hbm}
+        given |= {p for p, tensor in enumerate(recorder.hbm) if tensor.storage.common}
     filled = frozenset(number for position, number in enumerate(routine.params) if position in given)
     results = tuple(
         Returned(t.storage.whole.buffer.id, t.shape, t.strides, t.offset, t.format.itemsize)

@@ -17,7 +17,7 @@ from typing import Any
 from trnlab.lang import registers
 from trnlab.lang.recorder import current
 from trnlab.lang.registers import VirtualRegister
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.tensor import Tensor, refuse
 from trnlab.nki.objects import NKIObject
 from trnlab.nki.operators import alu_name
 
@@ -198,7 +198,7 @@ def _variable(
 
 def _joint(*tensors: Tensor) -> bool:
     """Whether both cores of the logical core take part: it has two, and the tensors are those of both."""
-    return current().cores > 1 and all(t.storage.region is Region.shared_hbm for t in tensors)
+    return current().cores > 1 and all(t.storage.common for t in tensors)
 
 
 def _one(srcs: Tensors, dsts: Tensors) -> tuple[Tensors, Tensors]:
