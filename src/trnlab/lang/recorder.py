@@ -290,7 +290,11 @@ class Recorder:
             arguments = found
         self.builder.location = where
         queue = self._queue(engine or instr.engines[0]) if instr.is_dma else None
-        given = {k: v.access() if isinstance(v, Tensor) else v for k, v in arguments.items() if v is not None}
+        given = {
+            k: (v._access or v.access()) if isinstance(v, Tensor) else v
+            for k, v in arguments.items()
+            if v is not None
+        }
         try:
             self.builder.append(instr, engine, queue, given)
         except TrnlabError as error:

@@ -257,7 +257,7 @@ class Builder:
             value = arguments[name]
             if value.__class__ is AP:
                 operands[name] = value
-                reference, rules = value.recorded()
+                reference, rules = value._recorded or value.recorded()
                 rows.append(role)
                 rows += reference
                 key += rules
