@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -223,7 +223,7 @@ class Kernel:
         bound.apply_defaults()
         structure = {name: _map_arrays(value) for name, value in bound.arguments.items()}
         typing.check(self.function, {n: a.data.shape for n, a in structure.items() if isinstance(a, HostArray)})
-        return structure, [a for value in structure.values() for a in _found(value, HostArray)]
+        return structure, [a for value in structure.values() for a in _objects(value, HostArray)]
 
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
         chip = self.chip or default_chip()
@@ -381,17 +381,6 @@ def _map_arrays(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _map_arrays(v) for k, v in value.items()}
     return value
-
-
-def _found(value: Any, kind: type) -> Iterator[Any]:
-    if isinstance(value, kind):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for v in value:
-            yield from _found(v, kind)
-    elif isinstance(value, dict):
-        for v in value.values():
-            yield from _found(v, kind)
 
 
 def key_of(value: Any) -> Any:

@@ -19,7 +19,7 @@ from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import Plan
 from trnlab.sim.timing.schedule import chosen, planned
-from trnlab.sim.timing.timer import Columns, Core, about, to_ps
+from trnlab.sim.timing.timer import Columns, Core, timeline_of, to_ps
 from trnlab.timeline import CAUSES, CallInfo, Timeline
 
 _PEER = CAUSES.index("peer")
@@ -131,29 +131,8 @@ def _at_rest(member: Member, p: Plan, chip: Chip) -> order.Ints:
 
 
 def _timeline(gang: Gang, chip: Chip, streams: Sequence[_Stream], out: Columns, startup: int) -> Timeline:
-    base = np.cumsum([0, *(len(s.plan.ops) for s in streams)])
-    counts = [len(s.member.routine) for s in streams]
-    ops = [s.plan.row_of + np.int32(first) for s, first in zip(streams, base)]
-    return Timeline(
-        name=gang.name,
-        target=chip.name,
-        total=(int(out.done.max()) if len(out.done) else startup) + to_ps(chip.sync.program_end.value),
-        startup=startup,
-        completion=to_ps(chip.dma.completion.value),
-        ops=tuple(op for s in streams for op in s.plan.ops),
-        calls=tuple(
-            CallInfo(str(s.member.place), s.member.routine.name, s.first, n, core=core)
-            for core, (s, n) in enumerate(zip(streams, counts))
-        ),
-        start=out.start,
-        end=out.end,
-        begin=out.begin,
-        done=out.done,
-        blocker=out.blocker,
-        cause=out.cause,
-        held=out.held,
-        engine=np.concatenate([s.plan.engine for s in streams]),
-        op=np.concatenate(ops),
-        call=np.repeat(np.arange(len(streams), dtype=np.int32), counts),
-        meta=about(chip),
-    )
+    calls = [
+        CallInfo(str(s.member.place), s.member.routine.name, s.first, len(s.member.routine), core=core)
+        for core, s in enumerate(streams)
+    ]
+    return timeline_of(gang.name, chip, [s.plan for s in streams], calls, range(len(streams)), out, startup)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -191,17 +191,24 @@ def _parameters(chip: Chip, window_phase: int | None, arbitration: int) -> order
 
 
 def _timeline(program: Program, chip: Chip, plans: list[Plan], out: Columns, startup: int) -> Timeline:
+    calls, first = [], 0
+    for call, routine in program:
+        calls.append(CallInfo(call.label or routine.name, routine.name, first, len(routine), _place(call.loc)))
+        first += len(routine)
+    return timeline_of(program.name, chip, plans, calls, [call.routine for call in program.calls], out, startup)
+
+
+def timeline_of(
+    name: str, chip: Chip, plans: Sequence[Plan], calls: Sequence[CallInfo], plan_of: Sequence[int], out: Columns,
+    startup: int,
+) -> Timeline:  # fmt: skip
+    """The timeline of calls whose instructions follow each other in `out`; `plan_of`: for each call, its plan."""
     last = int(out.done.max()) if len(out.done) else startup
     base = np.cumsum([0, *(len(p.ops) for p in plans)])
     numbered = [p.row_of + np.int32(first) for p, first in zip(plans, base)]
-    calls, engines, ops, first = [], [], [], 0
-    for call, routine in program:
-        calls.append(CallInfo(call.label or routine.name, routine.name, first, len(routine), _place(call.loc)))
-        engines.append(plans[call.routine].engine)
-        ops.append(numbered[call.routine])
-        first += len(routine)
+    engines, ops = [plans[i].engine for i in plan_of], [numbered[i] for i in plan_of]
     return Timeline(
-        name=program.name,
+        name=name,
         target=chip.name,
         total=last + to_ps(chip.sync.program_end.value),
         startup=startup,
@@ -217,12 +224,12 @@ def _timeline(program: Program, chip: Chip, plans: list[Plan], out: Columns, sta
         held=out.held,
         engine=np.concatenate(engines) if engines else np.empty(0, np.int8),
         op=np.concatenate(ops) if ops else np.empty(0, np.int32),
-        meta=about(chip),
+        meta=_about(chip),
         call=np.repeat(np.arange(len(calls), dtype=np.int32), [c.count for c in calls]),
     )
 
 
-def about(chip: Chip) -> dict[str, Any]:
+def _about(chip: Chip) -> dict[str, Any]:
     """What a timeline says of its chip: the name, and figures for rooflines."""
     return {
         "chip": chip.title,
