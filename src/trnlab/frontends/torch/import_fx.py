@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, UnsupportedOpError
 from trnlab.frontends.torch.dlpack import to_numpy_alias
@@ -110,11 +112,14 @@ class _Importer:
         self.values[node] = self.inputs[node.name] = self.b.input(str(node.target), expected.shape, expected.dtype)
 
     def _get_attr(self, node: fx.Node) -> None:
-        held = self.module
+        held: Any = self.module
         for part in str(node.target).split("."):
             held = getattr(held, part)
-        array = to_numpy_alias(held)  # type: ignore[arg-type]
-        expected = type_of(held)  # type: ignore[arg-type]
+        if not isinstance(held, torch.Tensor):
+            return  # a graph of a higher order operator, which has no lowering
+        with unset_fake_temporarily():  # PyTorch traces with tensors that have no data; a constant has
+            array = np.array(to_numpy_alias(held))
+        expected = type_of(held)
         self.values[node] = self.b.constant(array, expected.dtype, expected.shape)
 
     def _call_function(self, node: fx.Node) -> None:
