@@ -17,8 +17,8 @@ from trnlab.sim.functional import Machine, RunOptions
 BF16 = ml_dtypes.bfloat16
 
 
-def run(b: Builder, *args: np.ndarray, by_definition: bool = False) -> Machine:
-    machine = Machine(CHIP, RunOptions(by_definition=by_definition))
+def run(b: Builder, *args: np.ndarray, **options: bool) -> Machine:
+    machine = Machine(CHIP, RunOptions(**options))
     machine.call(b.build(), args)
     return machine
 
@@ -71,7 +71,7 @@ def test_a_row_read_again_and_again_fills_every_partition():
     np.testing.assert_array_equal(y, np.tile(x, (128, 1)))
 
 
-def gather(index: np.ndarray, dtype: str, *, by_definition: bool = False) -> np.ndarray:
+def gather(index: np.ndarray, dtype: str, **options: bool) -> np.ndarray:
     table = np.arange(50 * 24, dtype=np.float32).reshape(50, 24)
     out = np.zeros((len(index), 24), np.float32)
     b = Builder("gather", CHIP)
@@ -84,8 +84,15 @@ def gather(index: np.ndarray, dtype: str, *, by_definition: bool = False) -> np.
     b.dma_copy(dst=i, src=pi)
     b.dma_copy(dst=t, src=pt, index=i, engine=Engine.GPSIMD)
     b.dma_copy(dst=po, src=t)
-    run(b, table, index, out, by_definition=by_definition)
+    run(b, table, index, out, **options)
     return out
+
+
+@pytest.mark.parametrize("rows", [5, 128])
+def test_a_gather_of_finite_rows_passes_the_check_for_nan(rows):
+    """Behind its last row there is memory that was never written, which is NaN."""
+    index = np.arange(rows, dtype=np.int32)[:, None] % 50
+    assert np.isfinite(gather(index, "float32", check_nan=True)).all()
 
 
 @pytest.mark.parametrize("by_definition", [False, True])

@@ -143,6 +143,32 @@ def test_a_memset_may_write_infinity():
     Machine(CHIP, RunOptions(check_nan=True)).call(b.build(), [])
 
 
+def masked_scores(mask: float) -> Builder:
+    """Scores of 1 that a mask is added to, then their exponential."""
+    b = Builder("masked", CHIP)
+    scores, added = b.tile((4, 8), "float32"), b.tile((4, 8), "float32")
+    b.memset(dst=scores, value=1.0)
+    b.memset(dst=added, value=mask)
+    b.tensor_tensor(dst=scores, data1=scores, data2=added, op="add")
+    b.activation(dst=scores, data=scores, op="exp")
+    return b
+
+
+@pytest.mark.parametrize("by_definition", [False, True])
+def test_an_infinity_of_a_mask_is_no_fault_and_one_that_is_made_is(by_definition):
+    """Both sums are written in place: what was read is looked at before it is overwritten."""
+    options = RunOptions(check_nan=True, by_definition=by_definition)
+    Machine(CHIP, options).call(masked_scores(float("-inf")).build(), [])
+    with pytest.raises(NumericsError, match="made an infinity"):
+        Machine(CHIP, options).call(masked_scores(1000.0).build(), [])
+    b = masked_scores(float("-inf"))
+    t = b.tile((4, 8), "float32")
+    b.memset(dst=t, value=float("inf"))
+    b.tensor_tensor(dst=t, data1=t, data2=t, op="subtract")
+    with pytest.raises(NumericsError, match="wrote a NaN"):
+        Machine(CHIP, options).call(b.build(), [])
+
+
 def test_finite_programs_pass_the_check():
     y = np.zeros((256, 64), np.float32)
     Machine(CHIP, RunOptions(check_nan=True)).call(scale_routine(), [sample(), y])

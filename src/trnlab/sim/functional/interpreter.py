@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from trnlab.sim.functional.copying import convert_view, copy_view, transpose_view
+from trnlab.sim.functional.finite import EVERYTHING, WRITTEN_AFTER_INFINITY, makes_not_finite, reads_infinity
 from trnlab.sim.functional.formats import stream_key
 from trnlab.sim.functional.kernels import (
     AFFINE_SELECT,
@@ -24,7 +25,6 @@ from trnlab.sim.functional.kernels import (
     MEANING,
     OP0,
     REDUCE,
-    RES,
     SLOTS,
     TRANSPOSE,
     A,
@@ -40,30 +40,31 @@ from trnlab.sim.functional.kernels import (
 )
 from trnlab.sim.functional.linking import entry, jit
 from trnlab.sim.functional.matmul import can_multiply, forget_overlap, matmul
-from trnlab.sim.functional.native import give_way, load_acquire, load_u32, store_release
-from trnlab.sim.functional.views import ADDR, CODE, NEAREST, ONE_ROW, PITCH, F, P, load_block, make_view
+from trnlab.sim.functional.native import give_way, load_acquire, store_release
+from trnlab.sim.functional.views import ADDR, CODE, NEAREST, PITCH, P, make_view
 
 # What `run` reports: DONE, an instruction for Python, or an error (with numbers in report[1:]).
 DONE, TO_PYTHON, BAD_ROW, NOT_FINITE = range(4)
-_EXPONENT = np.uint32(0x7F800000)
 _PATIENCE = 500  # looks at the other thread's progress before the core is offered to somebody else
 
 
 @jit
 def gather(views, walks, scratch, block, key, report):
-    """dst[p] = src[index[p]]; False when a row does not exist."""
+    """dst[p] = src[index[p]]; False when a row does not exist. The views are left as they were."""
     dst, src, index = views[DST], views[A], views[B]
-    rows, table, start = dst[P], src[P], src[ADDR]
-    for p in range(rows):
-        row = row_index(index, p)
+    rows, table, start, target = dst[P], src[P], src[ADDR], dst[ADDR]
+    done = 0
+    dst[P] = src[P] = 1
+    while done < rows:
+        row = row_index(index, done)
         if not 0 <= row < table:
-            report[1], report[2], report[3] = p, row, table
-            return False
-        src[ADDR], src[P] = start + row * src[PITCH], 1
-        dst[P] = 1
+            report[1], report[2], report[3] = done, row, table
+            break
+        src[ADDR], dst[ADDR] = start + row * src[PITCH], target + done * dst[PITCH]
         move(dst, src, walks, scratch, block, key)
-        dst[ADDR] += dst[PITCH]
-    return True
+        done += 1
+    dst[P], src[P], src[ADDR], dst[ADDR] = rows, table, start, target
+    return done == rows
 
 
 @jit
@@ -73,18 +74,6 @@ def move(dst, src, walks, scratch, block, key):
         copy_view(dst, src, walks)
     else:
         convert_view(dst, src, walks, scratch, block, key)
-
-
-@jit
-def find_not_finite(view, scratch, report):
-    """Whether the tile holds a NaN or an infinity; report[1:3] tells the first place."""
-    for p in range(view[P]):
-        load_block(view, p, ONE_ROW, scratch)
-        for i in range(view[F]):
-            if load_u32(scratch, i) & _EXPONENT == _EXPONENT:
-                report[1], report[2] = p, i
-                return True
-    return False
 
 
 @jit
@@ -149,8 +138,8 @@ def run(
 ):  # fmt: skip
     """Execute instructions order[begin:end]; returns where it stopped, report[0] says why.
 
-    seed: -1 rounds to nearest even, else instruction i rounds with stream `seed + i`. check: stop after the first
-    instruction that wrote a NaN or an infinity (1), or only check the instruction at `begin` (2).
+    seed: -1 rounds to nearest even, else instruction i rounds with stream `seed + i`. check: see `finite`; when it
+    is left to Python to execute an instruction, report[1] says whether it reads an infinity.
     need, writer: of a `Pace`, when two threads share the work; mine, other, abort: addresses of the threads' progress
     and of the flag that one of them has given up.
     """
@@ -166,17 +155,19 @@ def run(
             if present[slot] >= 0:
                 make_view(views[slot], operands[present[slot]], base, pitch)
         key = np.int64(stream_key(np.uint64(seed + i))) if seed >= 0 else NEAREST
-        if check < 2:
+        infinity_read = check == WRITTEN_AFTER_INFINITY
+        if check == EVERYTHING:
+            infinity_read = reads_infinity(kind[i], views, present, ints[f], floats[f], scratch, report)
+            report[1] = infinity_read
+        if check <= EVERYTHING:
             report[0] = execute(
                 kind[i], views, present, ints[f], floats[f], packed, walks, scratch, block, panels, key, report
             )
         if kind[i] != MATMUL and present[DST] >= 0:
             forget_overlap(packed[0], views[DST])
             forget_overlap(packed[1], views[DST])
-        if check and report[0] == DONE and kind[i] != FILL:  # a memset writes what it was told to
-            for slot in (DST, RES):
-                if present[slot] >= 0 and find_not_finite(views[slot], scratch, report):
-                    report[0] = NOT_FINITE
+        if check and report[0] == DONE and makes_not_finite(kind[i], views, present, infinity_read, scratch, report):
+            report[0] = NOT_FINITE
         if report[0] != DONE:
             return at
         if need.size:

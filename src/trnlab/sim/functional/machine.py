@@ -27,6 +27,7 @@ from trnlab.program.access import AP
 from trnlab.program.routine import Program, Routine
 from trnlab.program.text import instruction_text
 from trnlab.sim.functional import kernels as k
+from trnlab.sim.functional.finite import NAN, WRITTEN, WRITTEN_AFTER_INFINITY
 from trnlab.sim.functional.formats import store_array
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
 from trnlab.sim.functional.linking import from_python, link
@@ -54,9 +55,16 @@ _ROW_SKEW = (
 _VALUES = 3 * 128  # float32 per partition, behind the blocks of scratch
 
 
+def cpu_count() -> int:
+    """CPUs that this process may use; all of the machine where the system cannot say which."""
+    allowed = getattr(os, "sched_getaffinity", None)  # macOS and Windows lack it
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class RunOptions:
-    """How to execute. seed: of stochastic rounding. check_nan: stop where a NaN or an infinity is first written.
+    """How to execute. seed: of stochastic rounding. check_nan: stop where a NaN is first written or an
+    infinity made (see `finite`).
 
     by_definition: run every instruction through its `meaning`, thousands of times slower; what the kernels are
     tested against. Stochastic rounding is a function of seed, instruction and element: the same bits in any legal
@@ -67,7 +75,7 @@ class RunOptions:
     seed: int = 0
     check_nan: bool = False
     by_definition: bool = False
-    threads: int = field(default_factory=lambda: min(2, len(os.sched_getaffinity(0))))
+    threads: int = field(default_factory=lambda: min(2, cpu_count()))
 
 
 class Lane:
@@ -235,6 +243,7 @@ class Machine:
 
     def _by_meaning(self, frame: Frame, lane: Lane, sequence: Array, at: int, thread: int) -> None:
         routine, i = frame.routine, int(sequence[at])
+        infinity_read = bool(lane.report[1])
         try:
             execute_meaning(routine, i, frame.base, frame.pitch, self._rounder(i))
         except IndexError as error:
@@ -245,7 +254,8 @@ class Machine:
         self.by_meaning += 1
         lane.packed[:] = 0
         if self.options.check_nan:
-            self._run(frame, lane, sequence, at, at + 1, thread, 2)
+            check = WRITTEN_AFTER_INFINITY if infinity_read else WRITTEN
+            self._run(frame, lane, sequence, at, at + 1, thread, check)
         frame.progress[PROGRESS_STRIDE * thread] = i
 
     def _seed(self) -> int:
@@ -310,10 +320,11 @@ class Machine:
                 remedy="check the indices (token ids, labels) against the table's number of rows",
             )  # fmt: skip
         assert report[0] == NOT_FINITE
+        found = "wrote a NaN" if third == NAN else "made an infinity"
         raise NumericsError(
-            f"{label}, wrote a NaN or an infinity", where=where,
+            f"{label}, {found}", where=where,
             got=f"partition {first}, element {second}, from {instruction_text(routine, i)}",
-            chip=self.chip.name, remedy="look at its inputs: everything before it was finite",
+            chip=self.chip.name, remedy="look at its inputs: no instruction before it wrote a NaN",
         )  # fmt: skip
 
 
