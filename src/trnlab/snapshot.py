@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots of Python values: hashable, equal exactly where nothing that a program can read has changed.
+
+    before = snapshot(config)
+    config.scale = 3.0
+    snapshot(config) == before                      # False
+    difference(before, snapshot(config))            # '.scale was 2.0, is 3.0'
+
+Floats compare by their bits except that all NaN are one value: -0.0 is not 0.0. Types count: True is not 1, and 1 is
+not 1.0. Containers, arrays and objects of Python classes (with `__dict__` or `__slots__`) count by contents; objects
+of extension types by what they would pickle; functions, classes, modules and what cannot be read by identity, and the
+snapshot keeps them alive, so that no other object can take the identity over.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+LIMIT = 20_000  # values in one snapshot; beyond, comparing would cost more than doing the work again
+_DIGESTED = 1 << 16  # bytes of an array beyond which a digest stands for them
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_FROZEN = (tuple, frozenset, complex)
+_IDENTITIES = (FunctionType, BuiltinFunctionType, CodeType, ModuleType, type, enum.Enum)
+
+# Replaces a value by one that stands for it, for kinds of objects that only the caller knows; else returns the value.
+StandIn = Callable[[Any], Any]
+
+
+class Is:
+    """A value that counts by identity."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Is) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class Unstable:
+    """A value that cannot be compared with its later self. Equals nothing but this very object. reason: why."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A number, string, or other immutable value. `value` tells apart what == does not: -0.0 is its text."""
+
+    kind: type
+    value: Hashable
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A value with parts. labels: how each part is reached from it, such as '.scale', "['x']" or '[3]'."""
+
+    kind: Hashable
+    labels: tuple[Hashable, ...]
+    parts: tuple[Hashable, ...]
+
+
+@dataclass
+class Reader:
+    """Reads values into snapshots.
+
+    identities: what was found inside that counts by identity. unstable: whether what was read can never be equal
+    again. mutable: whether it can change while it stays the same object. count: values read.
+    """
+
+    stand_in: StandIn | None = None
+    identities: list[Any] = field(default_factory=list)
+    unstable: bool = False
+    mutable: bool = False
+    count: int = 0
+    _open: dict[int, int] = field(default_factory=dict)
+
+    def read(self, value: Any) -> Hashable:
+        """The snapshot of a value."""
+        self.count += 1
+        if self.count > LIMIT:
+            return self._never(f"more than {LIMIT} values")
+        kind = type(value)
+        if kind in (int, bool, str, bytes, type(None), type(...)):
+            return (kind, value)
+        if kind is float:
+            return (float, value if value == value and value != 0 else repr(value))
+        return self._compound(value, kind)
+
+    def _compound(self, value: Any, kind: type) -> Hashable:
+        if self.stand_in is not None:
+            other = self.stand_in(value)
+            if other is not value:
+                return self.read(other)
+        if isinstance(value, _IDENTITIES):
+            return self._is(value)
+        if isinstance(value, (np.generic, np.dtype)):
+            return Leaf(kind, value.tobytes() if isinstance(value, np.generic) else str(value))
+        if id(value) in self._open:
+            return ("cycle", len(self._open) - self._open[id(value)])
+        self._open[id(value)] = len(self._open)
+        try:
+            return self._parts(value, kind)
+        finally:
+            del self._open[id(value)]
+
+    def _parts(self, value: Any, kind: type) -> Hashable:
+        self.mutable = self.mutable or kind not in _FROZEN
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if isinstance(value, (list, tuple, dict, set, frozenset)) and len(value) > LIMIT:
+            return self._never(f"more than {LIMIT} values")
+        if isinstance(value, (list, tuple)):
+            return self._tree(value, [f"[{i}]" for i in range(len(value))], value)
+        if isinstance(value, (dict, MappingProxyType)):
+            return self._tree(value, [self._label(k) for k in value], value.values())
+        if isinstance(value, (set, frozenset)):
+            return ("set", kind, frozenset(map(self.read, value)))
+        if isinstance(value, complex):
+            return ("complex", self.read(value.real), self.read(value.imag))
+        if isinstance(value, (int, float, str, bytes)):
+            return self._tree(value, [""], [_plain(value)])
+        if isinstance(value, MethodType):
+            return self._tree(value, [" of", ".self"], [value.__func__, value.__self__])
+        if isinstance(value, Iterator):
+            return self._never("an iterator, which changes when it is read")
+        return self._object(value, kind)
+
+    def _label(self, key: Any) -> Hashable:
+        return f"[{key!r}]" if isinstance(key, str | int) else self.read(key)
+
+    def _tree(self, value: Any, labels: Sequence[Hashable], parts: Iterable[Any]) -> Tree:
+        kind = type(value)
+        found = tuple(map(self.read, parts))
+        if not kind.__flags__ & _HEAP_TYPE or not hasattr(value, "__dict__"):
+            return Tree(Is(kind), tuple(labels), found)
+        names, own = self._fields(value)
+        return Tree(self._is(kind), (*labels, *names), (*found, *own))
+
+    def _array(self, value: Any) -> Hashable:
+        if value.dtype.hasobject:
+            return self._tree(value, [f".flat[{i}]" for i in range(value.size)], value.ravel().tolist())
+        raw: bytes = value.tobytes()
+        if len(raw) > _DIGESTED:
+            raw = hashlib.sha256(raw).digest()
+        return ("array", type(value), str(value.dtype), value.shape, raw)
+
+    def _object(self, value: Any, kind: type) -> Hashable:
+        """An object by its fields; one whose class is no Python class, or says how it is pickled, by that."""
+        python = all(c.__flags__ & _HEAP_TYPE and "__module__" in vars(c) for c in kind.__mro__[:-1])
+        reduces = any("__reduce__" in vars(c) or "__reduce_ex__" in vars(c) for c in kind.__mro__[:-1])
+        if python and not reduces:
+            names, parts = self._fields(value)
+            return Tree(self._is(kind), names, parts) if names else self._is(value)  # without fields: a token
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception:  # whatever a foreign class does where it cannot be pickled
+            return self._is(value)
+        if not isinstance(reduced, tuple):
+            return self._is(value)
+        state = [self.read(tuple(part) if isinstance(part, Iterator) else part) for part in reduced]
+        return Tree(self._is(kind), tuple(f" (part {i})" for i in range(len(state))), tuple(state))
+
+    def _fields(self, value: Any) -> tuple[tuple[str, ...], tuple[Hashable, ...]]:
+        fields = dict(getattr(value, "__dict__", ()))
+        for name in slots_of(type(value)):
+            if name not in fields and hasattr(value, name):
+                fields[name] = getattr(value, name)
+        return tuple(f".{name}" for name in fields), tuple(map(self.read, fields.values()))
+
+    def _is(self, value: Any) -> Is:
+        self.identities.append(value)
+        return Is(value)
+
+    def _never(self, reason: str) -> Unstable:
+        self.unstable = True
+        return Unstable(reason)
+
+
+def _plain(value: Any) -> Any:
+    """A number or string of a derived class as one of the class itself."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes):
+        return bytes(value)
+    return int.__int__(value) if isinstance(value, int) else float.__float__(value)
+
+
+def slots_of(kind: type) -> list[str]:
+    """Names of the slots that a class and its bases declare, private ones as they are stored."""
+    found = []
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        for name in [names] if isinstance(names, str) else names:
+            private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def snapshot(value: Any, stand_in: StandIn | None = None) -> Hashable:
+    """A hashable stand-in for the value as it is now, see the head of this module."""
+    return Reader(stand_in).read(value)
+
+
+def difference(before: Hashable, after: Hashable) -> str:
+    """The first place where two snapshots differ, and both values there; empty where they are equal."""
+    if before == after:
+        return ""
+    if isinstance(before, Tree) and isinstance(after, Tree) and before.kind == after.kind:
+        if before.labels == after.labels:
+            pairs = zip(before.labels, before.parts, after.parts)
+            label, old, new = next((at, old, new) for at, old, new in pairs if old != new)
+            inner = difference(old, new)
+            return f"{label if isinstance(label, str) else '[...]'}{inner}"
+        return _of_labels(before, after)
+    reason = next((s.reason for s in (after, before) if isinstance(s, Unstable)), None)
+    return f" is {reason}" if reason else f" was {_shown(before)}, is {_shown(after)}"
+
+
+def _of_labels(before: Tree, after: Tree) -> str:
+    gone = [label for label in before.labels if label not in after.labels]
+    new = [label for label in after.labels if label not in before.labels]
+    if len(gone) == len(new) == 0:
+        return " has another order"
+    label, what = (new[0], "is new") if new else (gone[0], "is gone")
+    return f"{label if isinstance(label, str) else '[...]'} {what}"
+
+
+def _shown(snap: Hashable) -> str:
+    """A snapshot for people, in a few words."""
+    if isinstance(snap, Is):
+        name = getattr(snap.value, "__qualname__", None) or getattr(snap.value, "__name__", None)
+        return f"{name}" if name else f"a {type(snap.value).__name__}"
+    if isinstance(snap, Tree):
+        kind = snap.kind.value if isinstance(snap.kind, Is) else snap.kind
+        return f"a {getattr(kind, '__name__', kind)} of {len(snap.parts)}"
+    if isinstance(snap, Leaf):
+        return f"{snap.kind.__name__} {snap.value!r}" if isinstance(snap.value, bytes) else str(snap.value)
+    if isinstance(snap, tuple) and len(snap) == 2 and isinstance(snap[0], type):
+        return snap[1] if snap[0] is float and isinstance(snap[1], str) else repr(snap[1])
+    if isinstance(snap, tuple) and snap[0] == "array":
+        return f"an array {snap[2]}{list(snap[3])}"
+    return "another value"
