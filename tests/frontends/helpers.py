@@ -60,7 +60,7 @@ def through_graph(function, inputs, gradients=True):
     module = tracing.trace(traced, fakes, mode)
     imported = import_fx(module, "test")
     placeholders = [n.name for n in module.graph.nodes if n.op == "placeholder"]
-    seed = torch.tensor(1, dtype=torch.int32)
+    seed = torch.tensor([1, 2], dtype=torch.int32)
     arrays = [Buffer(seed if n is None else inputs[placeholders.index(n)]).array() for n in imported.inputs]
     results = neuron.InterpreterEngine().compile(imported.graph)(arrays)
     returned = next(n for n in module.graph.nodes if n.op == "output").args[0]

@@ -31,7 +31,7 @@ def every_op():
     """A graph with every builder method, used where breadth matters more than sense."""
     b = GraphBuilder("every")
     x, w = b.input("x", (4, 6), float32), b.input("w", (6,), float32)
-    ids, seed = b.input("ids", (2, 3), int32), b.input("seed", (), int32)
+    ids, seed = b.input("ids", (2, 3), int32), b.input("seed", (2,), int32)
     q, k = b.input("q", (2, 4, 5, 8), bfloat16), b.input("k", (2, 2, 5, 8), bfloat16)
     b.loc, b.origin = Location("train.py", 3, "forward", 'y = net(x, "a")'), "aten.addmm"
     positive = b.add(b.abs(x), 0.5)
@@ -57,7 +57,7 @@ def every_op():
     out, lse = b.attention(q, k, k, causal=True)
     grads = b.attention_backward(out, q, k, k, out, lse, causal=True)
     product = b.matmul(total, b.transpose(b.convert(table, float32), (1, 0)))
-    noise = b.multiply(b.rng_uniform((4, 6), seed, stream=2), b.convert(b.iota((4, 6), int32, 1), float32))
+    noise = b.multiply(b.rng_uniform((4, 6), seed, first=2), b.convert(b.iota((4, 6), int32, 1), float32))
     best = b.reduce(b.reshape(noise, (2, -1)), [-1], "maximum", keepdims=True)
     for i, value in enumerate((total, summed, picked, *grads, lse, product, best)):
         b.output(value, f"out {i}", alias_of=x if i == 0 else None)

@@ -7,7 +7,7 @@ from graph_samples import every_op
 from trnlab.errors import GraphError, Location
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.verify import RULES, verify
-from trnlab.numerics.dtypes import bfloat16, float32
+from trnlab.numerics.dtypes import bfloat16, float32, int32
 
 
 def chain():
@@ -71,8 +71,15 @@ def input_twice(graph):
     graph.inputs.append(graph.inputs[0])
 
 
+def shared_numbers(graph):
+    b = GraphBuilder("chain")
+    seed = b.input("seed", (2,), int32)
+    b.add(b.rng_uniform((10, 10), seed), b.rng_uniform((10, 10), seed, first=99))
+    graph.inputs, graph.ops, graph.outputs, graph.aliases = b.graph.inputs, b.graph.ops, [b.graph.ops[-1].result], {}
+
+
 BREAKS = [swapped, foreign_operand, listed_twice, stolen_result, wrong_type, wrong_attribute, unknown_output,
-          unnamed_output, bad_alias, two_aliases, alias_of_other_type, input_twice]  # fmt: skip
+          unnamed_output, bad_alias, two_aliases, alias_of_other_type, input_twice, shared_numbers]  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", BREAKS)

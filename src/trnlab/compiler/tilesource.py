@@ -154,6 +154,10 @@ class Loader:
         self._of_rows[value] = (key, tile)
         return tile
 
+    def words(self, value: Value) -> AP:
+        """All elements of a small value in every partition, [128, F]; loaded once."""
+        return self._keep(value)
+
     def end_row(self) -> None:
         """The rows at hand are done."""
         for _, tile in self._of_rows.values():
@@ -176,8 +180,9 @@ class Loader:
             seen = self.part.strided(value)
             buffer = self.ports[seen.root].buffer
             if self.outer_class(value) is Class.SCALAR:
-                tile = self.b.tile((128, 1), value.dtype, name="scalar")
-                self._dma_in(tile, hbm_view(buffer, seen.offset, ((0, 128), (1, 1))))
+                count = 1 if self.part.is_scalar(value) else value.type.size
+                tile = self.b.tile((128, count), value.dtype, name="scalar")
+                self._dma_in(tile, hbm_view(buffer, seen.offset, ((0, 128), (1, count))))
             else:
                 cols = self.group.cols
                 assert cols is not None

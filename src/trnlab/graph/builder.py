@@ -175,9 +175,13 @@ class GraphBuilder:
         """Each element's index along `dimension`."""
         return self.op("iota", shape=tuple(shape), dtype=dtype(dt), iota_dimension=dimension)
 
-    def rng_uniform(self, shape: Sequence[int], seed: Value, stream: int = 0) -> Value:
-        """float32 in [0, 1), from an int32 scalar seed; different streams are independent."""
-        return self.op("trn.rng_uniform", seed, shape=tuple(shape), stream=stream)
+    def rng_uniform(self, shape: Sequence[int], seed: Value, first: int = 0) -> Value:
+        """float32 in [0, 1): multiples of 2**-24, from a seed of two int32.
+
+        They are numbers first, first + 1, ... of the seed's sequence. Ranges of numbers that do not overlap are
+        independent.
+        """
+        return self.op("trn.rng_uniform", seed, shape=tuple(shape), first=first)
 
     # -- shapes -------------------------------------------------------------------------------------------------
     def broadcast_in_dim(self, x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:

@@ -14,6 +14,7 @@ from typing import Any
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import OPS
+from trnlab.numerics import threefry
 from trnlab.numerics.dtypes import float32, int32, uint32
 
 Attrs = dict[str, Any]
@@ -134,28 +135,29 @@ def _scores(b: GraphBuilder, q: Value, k: Value, bias: Sequence[Value], attrs: A
 
 
 def _rng_uniform(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
-    """The top 24 bits of a hash of (index, seed, stream) as a fraction: every value is exact in float32.
-
-    The hash is an integer mixer with full avalanche (each input bit flips each output bit half of the time), keyed
-    twice.
-    """
+    """The top 24 of 32 random bits as a fraction, exact in float32: element i, in row-major order, has those of block
+    number first + i of Threefry, whose key is the seed (`numerics.threefry`)."""
     (seed,) = operands
-    shape = attrs["shape"]
-    stream = b.constant(attrs["stream"] * 0x9E3779B9 % 2**32, uint32)
-    key = b.broadcast_to(_mix(b, b.xor(b.convert(seed, uint32), _mix(b, stream))), shape)
-    bits = _mix(b, b.xor(_mix(b, b.add(_row_major_index(b, shape), key)), key))
-    return (b.multiply(b.convert(_shift_right(b, bits, 8), float32), 2.0**-24),)
+    shape, first = attrs["shape"], attrs["first"]
+    words = [b.reshape(b.slice_dim(b.convert(seed, uint32), 0, i, i + 1), ()) for i in (0, 1)]
+    words.append(b.xor(b.xor(words[0], words[1]), threefry.PARITY))
+    low = b.add(b.reshape(b.iota((math.prod(shape),), uint32), shape), first & threefry.WORD)
+    high = b.constant(first >> 32, uint32, shape)
+    if (first & threefry.WORD) + math.prod(shape) > threefry.WORD:
+        carried = b.compare(low, "LT", first & threefry.WORD)
+        high = b.add(high, b.convert(carried, uint32))
+    low, high = b.add(low, words[0]), b.add(high, words[1])
+    for turn in range(threefry.INJECTIONS):
+        for distance in threefry.ROTATIONS[turn % 2]:
+            low = b.add(low, high)
+            high = b.xor(_rotated(b, high, distance), low)
+        low = b.add(low, words[(turn + 1) % 3])
+        high = b.add(b.add(high, words[(turn + 2) % 3]), turn + 1)
+    return (b.multiply(b.convert(_shift_right(b, low, 8), float32), 2.0**-24),)
 
 
-def _row_major_index(b: GraphBuilder, shape: tuple[int, ...]) -> Value:
-    return b.reshape(b.iota((math.prod(shape),), uint32), shape)
-
-
-def _mix(b: GraphBuilder, x: Value) -> Value:
-    """A bijection of 32 bits: xor-shifts by 16, 15, 16 between multiplications by two odd constants."""
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = b.multiply(b.xor(x, _shift_right(b, x, shift)), factor)
-    return b.xor(x, _shift_right(b, x, 16))
+def _rotated(b: GraphBuilder, x: Value, distance: int) -> Value:
+    return b.or_(b.multiply(x, 1 << distance), _shift_right(b, x, 32 - distance))
 
 
 def _shift_right(b: GraphBuilder, x: Value, bits: int) -> Value:

@@ -189,7 +189,9 @@ def _iota(types: Types, attrs: Attrs) -> TensorType:
 
 def _rng_uniform(types: Types, attrs: Attrs) -> TensorType:
     _check_shape(attrs["shape"])
-    _need(types[0] == TensorType((), int32), "the seed must be an int32 scalar", "tensor<int32>", types[0], "TRN303")
+    _need(types[0] == TensorType((2,), int32), "a seed is two int32", "tensor<2xint32>", types[0], "TRN303")
+    last = attrs["first"] + prod(attrs["shape"])
+    _need(attrs["first"] >= 0 and last < 2**63, "not numbers of a random sequence", "0 to 2**63 - 1", last, "TRN304")
     return TensorType(attrs["shape"], float32)
 
 

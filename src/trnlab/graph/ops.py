@@ -153,8 +153,8 @@ _TABLE: tuple[OpDef, ...] = (
     ),
     # As many results as the callee has; it has no effects but these.
     OpDef("custom_call", CALL, ("inputs*",), attrs={"callee": Attr("callee")}, results=("results*",), optional=1),
-    # Random numbers in [0, 1) from a counter: the same seed and stream give the same numbers, see `composites`.
-    OpDef("trn.rng_uniform", SOURCE, ("seed",), attrs={"shape": _SHAPE, "stream": Attr("int", 0)}),
+    # Numbers first, first + 1, ... of the random numbers in [0, 1) that the seed (int32 [2]) stands for: ADR 23.
+    OpDef("trn.rng_uniform", SOURCE, ("seed",), attrs={"shape": _SHAPE, "first": Attr("int", 0)}),
     # The derivatives *_dx are at x, without the incoming gradient, as in the chip's activation table.
     OpDef("trn.gelu", ELEMENTWISE, ("operand",), "f", _GELU),
     OpDef("trn.gelu_dx", ELEMENTWISE, ("operand",), "f", _GELU),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trnlab.errors import GraphError
 from trnlab.graph.infer import infer
@@ -106,6 +107,22 @@ def aliases_fit(graph: Graph) -> Iterator[Problem]:
         yield Problem(None, "an input is overwritten by two outputs", got=graph.aliases)
 
 
+def draws_are_apart(graph: Graph) -> Iterator[Problem]:
+    """Two draws from one seed have no number in common, unless they are the same draw."""
+    ranges: dict[Value, list[tuple[int, int]]] = {}
+    for op in graph.ops:
+        if op.name == "trn.rng_uniform":
+            first = op.attrs["first"]
+            ranges.setdefault(op.operands[0], []).append((first, first + op.result.type.size))
+    for found in ranges.values():
+        ordered = sorted(set(found))
+        for before, after in pairwise(ordered):
+            if after[0] < before[1]:
+                yield Problem(
+                    None, "two draws share random numbers", f"from number {before[1]} on", f"from {after[0]}"
+                )
+
+
 RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
     inputs_are_inputs,
     results_know_their_op,
@@ -113,4 +130,5 @@ RULES: tuple[Callable[[Graph], Iterator[Problem]], ...] = (
     types_follow,
     outputs_are_named,
     aliases_fit,
+    draws_are_apart,
 )

@@ -2,7 +2,7 @@
 """Random bits of an instruction: from a seed, or from the state of the engine's generator.
 
 With a seed they are a pure function of the seed and of the element's place in the tile, whatever ran before: element
-(p, f) of a [P, F] tile draws number p * F + f.
+(p, f) of a [P, F] tile draws number p * F + f. With a key the numbers are given, and each is drawn from Threefry.
 
 The hardware's generators keep a state in each lane, the operand `state`: words of 32 bits, a row per lane. GpSimd's
 is XORWOW with six words; so is that of VectorE with vector_xorwow, which has four, and element f draws from generator
@@ -21,12 +21,13 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec
-from trnlab.numerics import xorwow
+from trnlab.numerics import threefry, xorwow
 from trnlab.numerics.rounding import random_bits
 
 SEED = OperandSpec(
     "seed", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=frozenset({"int32", "uint32"})
 )
+KEY = OperandSpec("key", "src", SBUF_ONLY, optional=True, shape=("P", "2"), dtypes=frozenset({"int32", "uint32"}))
 WORD = frozenset({"uint32"})
 STATE = OperandSpec("state", "dst", SBUF_ONLY, optional=True, rw=True, shape=("P", "W"), dtypes=WORD, state=True)
 COUNTER_WORDS, GENERATORS = 2, 4
@@ -85,3 +86,12 @@ def tile_bits(arrays: Arrays, attrs: Mapping[str, Any]) -> Array:
     counters = np.arange(np.prod(shape), dtype=np.uint64).reshape(shape[0], -1)
     seed = arrays["seed"].reshape(-1, 1).view(np.uint32) if "seed" in arrays else attrs.get("seed") or 0
     return random_bits(seed, counters)
+
+
+def numbered_bits(arrays: Arrays, attrs: Mapping[str, Any]) -> Array:
+    """uint32 [P, F]: element (p, f) is number first + p * step + f of the sequence of row p's key."""
+    shape = arrays["dst"].shape
+    rows, cols = shape[0], int(np.prod(shape[1:], dtype=np.int64))
+    starts = np.uint64(attrs["first"]) + np.arange(rows, dtype=np.uint64)[:, None] * np.uint64(attrs["step"])
+    key = arrays["key"].reshape(rows, 1, 2).view(np.uint32)
+    return threefry.block(key, starts + np.arange(cols, dtype=np.uint64))[0]

@@ -17,22 +17,14 @@ def gather(e: Emitter, op: Op) -> None:
 
 
 def random(e: Emitter, op: Op) -> None:
-    """Uniform numbers in [0, 1) from the hardware's generator: the top 24 of 32 random bits.
+    """Uniform numbers in [0, 1): the top 24 of 32 random bits.
 
-    Every row of every sweep has a seed of its own, seed + its number among all rows and streams of the graph, so
-    the numbers do not depend on how the loop is cut.
+    An element's number is its place in the whole tensor, however the loop is cut into rows and columns.
     """
-    frame, stream = e.frame, op.attrs["stream"]
-    chunks = -(-frame.domain.cols // frame.cols)
-    first = (stream * frame.domain.rows + frame.row) * chunks + frame.col // frame.cols + frame.domain.offset
-    seed, number = (e.narrow.take(frame.rows, 1, int32) for _ in range(2))
+    frame, domain = e.frame, e.frame.domain
+    first = op.attrs["first"] + domain.offset + frame.row * domain.cols + frame.col
     bits = e.wide.take(frame.rows, frame.cols, uint32)
-    e.b.iota(dst=number, pattern=((0, 1),), offset=first % 2**30, channel_multiplier=chunks)
-    e.b.tensor_tensor(
-        dst=seed, data1=e.ap(op.operands[0]), data2=number, op="add", engine=Engine.GPSIMD,
-    )  # fmt: skip
-    e.b.rng(dst=bits, seed=seed)
+    e.b.rng(dst=bits, key=e.loader.words(op.operands[0])[: frame.rows], first=first, step=domain.cols)
     e.b.tensor_scalar(dst=bits, data=bits, operand0=8, op0="right_shift")
     e.b.tensor_scalar(dst=e.dst(op.result), data=bits, operand0=2.0**-24, op0="multiply")
-    for space, tile in ((e.narrow, seed), (e.narrow, number), (e.wide, bits)):
-        e.give_later(space, tile)
+    e.give_later(e.wide, bits)

@@ -8,6 +8,7 @@ outputs that overwrite inputs. PyTorch finds this backend by name through the `t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
+from torch.utils.checkpoint import CheckpointPolicy
 
 from trnlab.frontends.torch import engine, kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
@@ -41,9 +43,20 @@ def _backend() -> Callable[..., Any]:
         bw_compiler=_compiler("backward"),
         inference_compiler=_compiler("graph"),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         keep_inference_input_mutations=True,
     )
+
+
+def _partition(module: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Forward and backward graph. What was drawn at random is kept for the backward pass, also where checkpointing
+    asks for all to be computed again: each graph has a seed of its own."""
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
+            results = [n for n in node.users if n.target is operator.getitem]
+            for drawn in (node, *results):
+                drawn.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return min_cut_rematerialization_partition(module, inputs, **options)
 
 
 def _compiler(part: str) -> Callable[..., Any]:

@@ -25,7 +25,6 @@ from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.capture import Captured, LossFunction, Role, Subject, capture_step, prepare
 from trnlab.frontends.torch.dlpack import as_host
 
-_LARGEST_SEED = 2**31 - 1
 _NOT_CONSTANT = ("params", "lr", "initial_lr")
 
 
@@ -150,8 +149,8 @@ def _learned_from(leaves: list[Any]) -> int:
 
 
 def new_seed() -> Tensor:
-    """A seed for one run of a program, drawn from PyTorch's generator: `torch.manual_seed` decides what follows."""
-    return torch.randint(_LARGEST_SEED, (), dtype=torch.int32)
+    """A seed of 64 bits for one run of a program, from PyTorch's generator: `torch.manual_seed` decides."""
+    return torch.randint(-(2**31), 2**31, (2,), dtype=torch.int64).to(torch.int32)
 
 
 def _form(leaf: Any) -> Hashable:

@@ -24,6 +24,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import UnsupportedOpError, UsageError
+from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
 
@@ -38,11 +39,13 @@ def fake_like(mode: FakeTensorMode, tensor: Tensor, device: str | None = None) -
 
 def trace(function: Callable[..., Sequence[Tensor]], fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
     """The functional FX graph of `function(*fakes)`; `function` takes the `RecordLines` as its first argument."""
-    with mode, fx_traceback.preserve_node_meta(), torch.autograd.set_multithreading_enabled(False):
+    with (
+        mode, fx_traceback.preserve_node_meta(), torch.autograd.set_multithreading_enabled(False), generator_kept(),
+    ):  # fmt: skip
         lines = RecordLines()
 
         def recorded(*inputs: Tensor) -> Sequence[Tensor]:
-            with lines:
+            with lines, NoteDraws():
                 return function(lines, *inputs)
 
         try:

@@ -35,6 +35,7 @@ SLOTS: dict[str, dict[str, int]] = {
     "select_reduce": {"reduce_res": k.RES, "on_true": k.A, "predicate": k.B, "on_false": k.S0},
     "tensor_copy_predicated": {"src": k.A, "predicate": k.B},
     "dropout": {"data": k.A, "prob": k.S0, "seed": k.S1},
+    "rng": {"key": k.B},
     "dma_copy": {"src": k.A, "index": k.B},
 }
 
@@ -203,6 +204,12 @@ def _dropout(u: Usage) -> Form:
     return Form(k.DROPOUT, (int(u.value("seed")),), (u.value("prob"),))
 
 
+def _rng(u: Usage) -> Form:
+    if k.B not in u.formats or not _is_int32(u.formats[k.DST]):
+        return SLOW
+    return Form(k.NUMBERED_BITS, (0, 0, 0, 0, u.attrs["first"], u.attrs["step"]))
+
+
 _FORMS: dict[str, Callable[[Usage], Form]] = {
     "nc_matmul": _matmul,
     "nc_transpose": _transpose,
@@ -219,5 +226,6 @@ _FORMS: dict[str, Callable[[Usage], Form]] = {
     "select_reduce": _select_reduce,
     "tensor_copy_predicated": _copy_predicated,
     "dropout": _dropout,
+    "rng": _rng,
     "dma_copy": _dma_copy,
 }

@@ -23,6 +23,7 @@ from trnlab.sim.functional.kernels import (
     IOTA,
     MATMUL,
     MEANING,
+    NUMBERED_BITS,
     OP0,
     REDUCE,
     SLOTS,
@@ -34,6 +35,7 @@ from trnlab.sim.functional.kernels import (
     dropout,
     fill,
     iota,
+    numbered_bits,
     reduce_rows,
     row_index,
     stream,
@@ -102,6 +104,8 @@ def execute(kind, views, present, ints, floats, packed, walks, scratch, block, p
         copy_predicated(views, present, ints, floats, scratch, block, key)
     elif kind == DROPOUT:
         dropout(views, present, ints, floats, scratch, block, key)
+    elif kind == NUMBERED_BITS:
+        numbered_bits(views, ints, scratch)
     elif kind != MEANING:
         stream(kind, views, present, ints, floats, scratch, block, key)
     else:

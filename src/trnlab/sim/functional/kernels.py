@@ -11,6 +11,7 @@ import numpy as np
 from numba.types import int64 as i64
 from numba.types import void
 
+from trnlab.numerics.threefry import PARITY, ROTATIONS
 from trnlab.sim.functional.elementwise import (
     ADD,
     MAX,
@@ -22,12 +23,13 @@ from trnlab.sim.functional.elementwise import (
     scale_and_shift,
     select,
 )
-from trnlab.sim.functional.formats import F32, I32, element_noise, load_run, stream_key
-from trnlab.sim.functional.linking import exported, jit
+from trnlab.sim.functional.formats import F32, I32, element_noise, load_run, stream_key, u32
+from trnlab.sim.functional.linking import exported, inline, jit
 from trnlab.sim.functional.native import load_f32, load_i32, load_u32, store_f32, write_u32
 from trnlab.sim.functional.views import (
     ADDR,
     CODE,
+    DIMS,
     FIRST_ROW,
     NEAREST,
     ONE_ROW,
@@ -43,8 +45,8 @@ from trnlab.sim.functional.views import (
 # What to run for an instruction. MEANING: the instruction's own definition, through Python.
 (
     MEANING, COPY, GATHER, TRANSPOSE, MATMUL, FILL, TENSOR_TENSOR, TENSOR_SCALAR, SCALAR_TENSOR_TENSOR,
-    ACTIVATION, REDUCE, IOTA, AFFINE_SELECT, SELECT_REDUCE, COPY_PREDICATED, DROPOUT,
-) = range(16)  # fmt: skip
+    ACTIVATION, REDUCE, IOTA, AFFINE_SELECT, SELECT_REDUCE, COPY_PREDICATED, DROPOUT, NUMBERED_BITS,
+) = range(17)  # fmt: skip
 
 # Slots of operands: the destination, the row results, one or two tiles, one or two values per partition.
 DST, RES, A, B, S0, S1 = range(6)
@@ -59,6 +61,7 @@ IMM0, IMM1, VALUE = range(3)  # in place of S0 and S1; on_false of affine_select
 FIRST, SECOND, RESULT, TEMPORARY, VALUES = range(5)
 BLOCK = 2048  # elements of a block of short rows
 _LONG_ROW = 256  # from here on rows are taken one by one, in place where that is possible
+_EVEN, _ODD = ROTATIONS
 _FRACTION, _ZERO = np.float32(2.0**-24), np.float32(0)
 
 
@@ -248,6 +251,44 @@ def dropout(views, present, ints, floats, scratch, block, key):
             fraction = np.float32(element_noise(stream_of, p * free + i) >> np.uint32(8)) * _FRACTION
             store_f32(scratch + 8 * block, i, _ZERO if fraction < threshold else load_f32(x, i))
         store_block(dst, p, ONE_ROW, scratch + 8 * block, key)
+
+
+@inline
+def rounds(low, high, distances):
+    """Four rounds of Threefry on both words of a block."""
+    for distance in distances:
+        low = u32(low + high)
+        high = u32(u32(high << u32(distance)) | u32(high >> u32(32 - distance))) ^ low
+    return low, high
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def threefry_run(key0, key1, first, count, out):
+    """The first words of blocks first, first + 1, ...: `numerics.threefry.block`."""
+    k0, k1 = u32(key0), u32(key1)
+    k2 = u32(u32(PARITY) ^ u32(k0 ^ k1))
+    for i in range(count):
+        low, high = u32(u32(first + i) + k0), u32(u32((first + i) >> 32) + k1)
+        low, high = rounds(low, high, _EVEN)
+        low, high = rounds(u32(low + k1), u32(u32(high + k2) + u32(1)), _ODD)
+        low, high = rounds(u32(low + k2), u32(u32(high + k0) + u32(2)), _EVEN)
+        low, high = rounds(u32(low + k0), u32(u32(high + k1) + u32(3)), _ODD)
+        low, high = rounds(u32(low + k1), u32(u32(high + k2) + u32(4)), _EVEN)
+        write_u32(out, i, u32(low + k2))
+
+
+@jit
+def numbered_bits(views, ints, scratch):
+    """rng with a key: each row a run of the key's sequence."""
+    dst, key = views[DST], views[B]
+    dst[CODE] = F32  # the bits are moved as they are
+    for p in range(dst[P]):
+        at = key[ADDR] + p * key[PITCH]
+        threefry_run(
+            np.int64(load_u32(at, 0)), np.int64(load_u32(at, key[DIMS + 6])), ints[RAMP] + p * ints[RAMP + 1], dst[F],
+            scratch,
+        )  # fmt: skip
+        store_block(dst, p, ONE_ROW, scratch, NEAREST)
 
 
 @jit

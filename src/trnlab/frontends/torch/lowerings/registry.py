@@ -11,12 +11,14 @@ result. What it cannot express it refuses by raising `Refused` with what to writ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from math import prod
 from typing import Any
 
 import torch
 from torch import fx
 
+from trnlab.frontends.torch.draws import draw_of
 from trnlab.frontends.torch.types import format_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import TensorType, Value
@@ -49,19 +51,34 @@ def operator(name: str) -> Any:
 
 
 class Randomness:
-    """Where a graph's random numbers come from: one seed, an input made on first use, and one stream per operator."""
+    """Where a graph's random numbers come from: a seed, an input made on first use, and numbers of its sequence.
+
+    Each operator gets a range of numbers of its own, as long as its result. Operators of one `draw` (an operator that
+    checkpointing runs a second time, see `draws`) get the same numbers.
+    """
 
     def __init__(self, b: GraphBuilder) -> None:
         self._b = b
-        self._streams = 0
+        self._next = 0
+        self._known: dict[tuple[Hashable, int, tuple[int, ...]], Value] = {}
         self.seed: Value | None = None
 
-    def uniform(self, shape: tuple[int, ...]) -> Value:
-        """fp32 numbers in [0, 1), independent of every other call's."""
+    def uniform(self, shape: tuple[int, ...], draw: tuple[Hashable, int] | None = None) -> Value:
+        """fp32 numbers in [0, 1), independent of every other call's.
+
+        `draw`: what the operator drew from and how many tensors of numbers it has drawn already; the same, the same
+        numbers.
+        """
+        key = None if draw is None else (*draw, shape)
+        if key is not None and key in self._known:
+            return self._known[key]
         if self.seed is None:
-            self.seed = self._b.input("seed", (), int32)
-        self._streams += 1
-        return self._b.rng_uniform(shape, self.seed, self._streams - 1)
+            self.seed = self._b.input("seed", (2,), int32)
+        first, self._next = self._next, self._next + prod(shape)
+        drawn = self._b.rng_uniform(shape, self.seed, first)
+        if key is not None:
+            self._known[key] = drawn
+        return drawn
 
 
 class Site:
@@ -69,6 +86,14 @@ class Site:
 
     def __init__(self, b: GraphBuilder, node: fx.Node, types: list[TensorType | None], random: Randomness) -> None:
         self.b, self.node, self.types, self.random = b, node, types, random
+        self._drawn = 0
+
+    @property
+    def draw(self) -> tuple[Hashable, int] | None:
+        """Which random numbers the operator asks for next; None for ones that nobody else has."""
+        state = draw_of(self.node)
+        self._drawn += 1
+        return None if state is None else (state, self._drawn)
 
     @property
     def type(self) -> TensorType:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors made from nothing: constants, ranges, random numbers."""
+"""Tensors made from nothing: constants and ranges."""
 
 from __future__ import annotations
 
@@ -65,42 +65,3 @@ def arange_step(site, start, end, step=1, **where):
     if step != 1:
         counts = b.multiply(counts, step)
     return site.cast(b.add(counts, start) if start != 0 else counts)
-
-
-@lowers("rand.default", "rand_like.default")
-def rand(site, *rest, **where):
-    return site.cast(site.random.uniform(site.shape))
-
-
-@lowers("uniform.default")
-def uniform(site, x, low=0.0, high=1.0, generator=None):
-    b = site.b
-    return site.cast(b.add(b.multiply(site.random.uniform(site.shape), high - low), low))
-
-
-@lowers("bernoulli.p")
-def bernoulli(site, x, p=0.5, generator=None):
-    """One with probability p."""
-    return site.b.convert(site.b.compare(site.random.uniform(site.shape), "LT", p), site.dtype)
-
-
-@lowers("bernoulli.default")
-def bernoulli_tensor(site, x, generator=None):
-    return site.b.convert(site.b.compare(site.random.uniform(site.shape), "LT", site.wide(x)), site.dtype)
-
-
-@lowers("native_dropout.default")
-def native_dropout(site, x, p, train):
-    """What is kept (probability 1 - p) is scaled up so that the expectation stays; also the mask."""
-    b = site.b
-    if not train or p == 0:
-        return x, b.constant(True, shape=x.shape)
-    keep = b.compare(site.random.uniform(x.shape), "GE", p)
-    scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
-    return site.cast(b.select(keep, b.multiply(site.wide(x), scale), 0.0)), keep
-
-
-@lowers("native_dropout_backward.default")
-def native_dropout_backward(site, grad, keep, scale):
-    b = site.b
-    return site.cast(b.select(keep, b.multiply(site.wide(grad), scale), 0.0))
