@@ -129,6 +129,7 @@ def _lint(command: argparse.ArgumentParser) -> None:
 def _validate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
     command.add_argument("--only", metavar="TEXT", help="only measurements whose name or kernel contains this")
+    command.add_argument("--sources", metavar="DIR", type=Path, help="kernels from their own sources, cloned in DIR")
 
 
 def _cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:

@@ -60,7 +60,7 @@ class Measurement:
     window_phase: float | None = None
 
 
-_PS = {"ns": 1e3, "us": 1e6, "ms": 1e9, "%": 0.01}
+PS = {"ns": 1e3, "us": 1e6, "ms": 1e9, "%": 0.01}
 
 
 def load() -> tuple[Measurement, ...]:
@@ -87,7 +87,7 @@ def _anchor(entry: dict[str, str], split: str | None) -> Anchor:
     number, unit = entry["value"].split()
     return Anchor(
         quantity=entry["quantity"],
-        value=float(number) * _PS[unit],
+        value=float(number) * PS[unit],
         unit=unit,
         split=Split(entry.get("split", split or "missing")),
         note=entry.get("note", ""),

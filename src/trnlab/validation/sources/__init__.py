@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels timed from their own sources: what a user's kernel goes through, recording, scheduling and all.
+
+    trnlab validate --sources DIR
+
+The sources belong to others and are not a part of trnlab. `catalogue` lists them with what was measured, `checkout`
+reads them out of clones that lie in DIR, `run` times them.
+"""
+
+from trnlab.validation.sources.catalogue import SourceKernel, load
+from trnlab.validation.sources.checkout import missing
+from trnlab.validation.sources.report import report, to_json
+from trnlab.validation.sources.run import Timed, time_all
+
+__all__ = ["SourceKernel", "Timed", "load", "missing", "report", "time_all", "to_json"]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernels there are, where their sources lie, and how long they took on a real chip."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from trnlab.validation.anchors import PS, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One call of a kernel. arguments: "format[sizes]" for an array, anything else as it is."""
+
+    function: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKernel:
+    """A kernel in a public repository and its measured latency in picoseconds.
+
+    Several launches are measured one by one, and `measured` is their sum. lines: first and last line of the source;
+    None for the whole file. edits: pairs (regular expression, replacement) that make the variant that was measured.
+    flags: of the hardware's compiler. statistic: "p50" or "p99" of the benchmark's latency, or "profile", the total
+    time under the profiler.
+    """
+
+    id: str
+    split: Split
+    name: str
+    repository: str
+    commit: str
+    path: str
+    chip: str
+    launches: tuple[Launch, ...]
+    measured: float
+    statistic: str
+    lines: tuple[int, int] | None = None
+    edits: tuple[tuple[str, str], ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    note: str = ""
+
+
+def load() -> tuple[SourceKernel, ...]:
+    """All kernels of the package, in file order."""
+    folder = files("trnlab.validation").joinpath("data", "sources")
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return tuple(kernel for name in names for kernel in parse(folder.joinpath(name).read_text(encoding="utf-8")))
+
+
+def parse(text: str) -> tuple[SourceKernel, ...]:
+    """The kernels of one file. Raises ValueError, KeyError or TypeError for one that is not well formed."""
+    return tuple(_kernel(entry) for entry in tomllib.loads(text)["kernel"])
+
+
+def _kernel(entry: dict[str, Any]) -> SourceKernel:
+    number, unit = entry.pop("measured").split()
+    lines = entry.pop("lines", None)
+    return SourceKernel(
+        split=Split(entry.pop("split")),
+        launches=tuple(Launch(x["function"], tuple(x["arguments"])) for x in entry.pop("launches")),
+        measured=float(number) * PS[unit],
+        lines=None if lines is None else (lines[0], lines[1]),
+        edits=tuple((old, new) for old, new in entry.pop("edits", ())),
+        flags=tuple(entry.pop("flags", ())),
+        **entry,
+    )

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels timed from clones of repositories: the catalogue is well formed, and sources, edits, launches and refusals
+come out right for a repository made here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from trnlab.cli.main import main
+from trnlab.errors import UsageError
+from trnlab.validation import sources
+from trnlab.validation.anchors import Split
+from trnlab.validation.sources.catalogue import Launch, SourceKernel
+from trnlab.validation.sources.checkout import source_of
+from trnlab.validation.sources.report import ordered_pairs, summary
+from trnlab.validation.sources.run import Timed, time_one
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="clones are read with git")
+KERNEL = """@nki.jit
+def add(a, b):
+    COLUMNS = 512
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    for j in nl.affine_range(a.shape[1] // COLUMNS):
+        part = nl.ds(j * COLUMNS, COLUMNS)
+        nl.store(out[:, part], nl.add(nl.load(a[:, part]), nl.load(b[:, part])))
+    return out
+"""
+
+
+@pytest.fixture
+def clones(tmp_path):
+    """A folder with one clone, and the commit in it."""
+    clone = tmp_path / "someone" / "kernels"
+    clone.mkdir(parents=True)
+    (clone / "add.py").write_text(KERNEL)
+    (clone / "trace.py").write_text("first line\ncode='''" + KERNEL.replace("'", "\\'") + "''',\nlast line\n")
+
+    def git(*arguments):
+        command = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=b", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "kernels")
+    return tmp_path, git("rev-parse", "HEAD")
+
+
+def kernel(commit, **changes):
+    arrays = Launch("add", ("float32[128, 2048]", "float32[128, 2048]"))
+    made = SourceKernel("K1", Split.CHECK, "add", "someone/kernels", commit, "add.py", "trn2", (arrays,), 10e6, "p50")
+    return replace(made, **changes)
+
+
+def test_the_catalogue_is_well_formed():
+    kernels = sources.load()
+    assert len({k.id for k in kernels}) == len(kernels) == 61
+    assert [sum(k.split is s for k in kernels) for s in (Split.CALIBRATION, Split.CHECK)] == [31, 30]
+    assert all(
+        k.chip in ("trn1", "trn2") and k.measured > 1e6 and k.statistic in ("p50", "p99", "profile") for k in kernels
+    )
+
+
+@needs_git
+def test_a_kernel_is_timed_from_its_clone(clones):
+    folder, commit = clones
+    timed = time_one(kernel(commit), folder)
+    assert timed.instructions == 16
+    assert timed.predicted > 5e6
+    twice = time_one(kernel(commit, launches=kernel(commit).launches * 2), folder)
+    assert twice.predicted == 2 * timed.predicted, "several launches are measured one by one"
+    assert time_one(kernel(commit, statistic="profile"), folder).predicted > timed.predicted
+
+
+@needs_git
+def test_edits_make_the_variant_that_was_measured(clones):
+    folder, commit = clones
+    fewer = time_one(kernel(commit, edits=(("COLUMNS = 512", "COLUMNS = 1024"),)), folder)
+    assert fewer.instructions == 8
+    with pytest.raises(ValueError, match=r"nothing in add\.py matches"):
+        source_of(kernel(commit, edits=(("ROWS", "COLS"),)), folder)
+
+
+@needs_git
+def test_sources_in_string_literals_are_unquoted(clones):
+    folder, commit = clones
+    assert source_of(kernel(commit, path="trace.py", lines=(2, 10)), folder) == KERNEL
+
+
+@needs_git
+def test_what_is_refused_is_a_result(clones):
+    folder, commit = clones
+    timed = time_one(kernel(commit, launches=(Launch("add", ("float32[256, 2048]", "float32[256, 2048]")),)), folder)
+    assert timed.predicted is None
+    assert timed.refusal.startswith("TRN4")
+
+
+@needs_git
+def test_a_missing_clone_says_what_to_clone(clones, capsys):
+    folder, _ = clones
+    with pytest.raises(UsageError, match=r"git clone https://github\.com/someone/kernels") as raised:
+        source_of(kernel("0" * 40), folder)
+    assert raised.value.code == "TRN129"
+    assert main(["validate", "--sources", str(folder), "--only", "K0289"]) == 2
+    assert "git clone https://github.com/allenkchau/trainium-kernel-fusion" in capsys.readouterr().err
+
+
+def test_the_summary_counts_what_matters():
+    rows = [(100, 110), (200, 150), (102, 90), (400, None)]
+    results = [
+        Timed(kernel("c", id=str(i), measured=m * 1e6), p if p is None else p * 1e6) for i, (m, p) in enumerate(rows)
+    ]
+    found = summary(Split.CHECK, results)
+    assert (found["kernels"], found["refused"], found["worst"]) == (4, 1, 0.25)
+    assert found["median"] == pytest.approx(12 / 102)
+    assert ordered_pairs(results) == (2, 2), "100 and 102 are too close to be ordered"
+    assert json.loads(sources.to_json(results))["summary"][0]["refused"] == 1
