@@ -23,6 +23,7 @@ import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import repeat
 from operator import is_
 from pathlib import Path
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
@@ -49,10 +50,9 @@ class _Names:
 
     def same(self) -> bool:
         """Whether every name still stands for the very same object."""
-        get = self.namespace.get
         if self.size is not None and len(self.namespace) != self.size:
             return False
-        return all(get(name, _MISSING) is value for name, value in self.known.items())
+        return all(map(is_, map(self.namespace.get, self.known, repeat(_MISSING)), self.known.values()))
 
 
 class Guards:

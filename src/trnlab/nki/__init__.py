@@ -19,7 +19,7 @@ from typing import Any
 
 from trnlab import chips
 from trnlab.checks import checks
-from trnlab.nki import collectives, dtype, isa, language, typing
+from trnlab.nki import collectives, dtype, isa, jax_calls, language, typing  # noqa: F401  (jax_calls registers)
 from trnlab.nki.imports import install_imports
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.measure import benchmark

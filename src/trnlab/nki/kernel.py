@@ -18,92 +18,30 @@ from typing import Any
 
 import numpy as np
 
+from trnlab import guards
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
 from trnlab.isa.meeting import Place
+from trnlab.kernel_hooks import LAUNCHERS, NOT_HANDLED, TRACERS
 from trnlab.lang.hbm import Hbm
 from trnlab.lang.recorder import Recorder, recording
 from trnlab.lang.tensor import Tensor
 from trnlab.nki import checking, typing
+from trnlab.nki.arguments import map_objects, objects_of, on_host
 from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
 from trnlab.nki.company import Company
-from trnlab.nki.frameworks import LAUNCHERS, LEFT, TAKERS
 from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
 from trnlab.nki.live import Copies, Shadow, content_of
 from trnlab.nki.target import default_chip
-from trnlab.program.access import Buffer
-from trnlab.program.digest import written_params
-from trnlab.program.gang import Gang, Member, gang_of
-from trnlab.program.routine import Routine
+from trnlab.nki.traces import CallSignature, Recording, Result, Trace, TraceCache, memory_of, result_of, tensors_of
+from trnlab.program.gang import Member, gang_of
 from trnlab.runtime import kernels
-from trnlab.sim.checks import Finding
 from trnlab.sim.functional import GangRun, Machine, RunOptions
 from trnlab.sim.timing import time_gang, time_routine
+from trnlab.snapshot import Is, Leaf
 from trnlab.timeline import Timeline
 
 Array = np.ndarray[Any, Any]
-_POISON = 0xFF
-
-
-@dataclass(frozen=True)
-class Result:
-    """A tensor that a kernel returns: number `param` of the trace's tensors, as a view."""
-
-    param: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    format: Any
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a call would give. results: the returned structure with zeros of the right shapes and formats.
-
-    written: the names of the arguments that the kernel writes to.
-    """
-
-    results: Any
-    written: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A recorded kernel: the stream of each core, and what to bind to the tensors that they use.
-
-    members: one per core. tensors: a buffer of each, by number; the first `arguments` are the caller's arrays.
-    arrays: contents of constants. results: the returned structure with `Result` where tensors were. content: of the
-    caller's arrays, where the instructions depend on it; empty where every call must record anew. gang: the cores
-    together, where there are several. findings: what the checks found wrong; every call hears of it.
-    """
-
-    members: tuple[Member, ...]
-    tensors: tuple[Buffer, ...]
-    arguments: int
-    arrays: dict[int, Array]
-    results: Any
-    content: bytes | None = None
-    gang: Gang | None = None
-    findings: tuple[Finding, ...] = ()
-
-    @property
-    def routine(self) -> Routine:
-        """The stream of the first core."""
-        return self.members[0].routine
-
-    @property
-    def written(self) -> list[int]:
-        """The arguments that the kernel writes to."""
-        touched = {m.tensors[p] for m in self.members for p in written_params(m.routine)}
-        return sorted(t for t in touched if t < self.arguments)
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A kernel recorded on several ranks: a trace of each. gang: all cores of all of them, where they may meet."""
-
-    traces: tuple[Trace, ...]
-    gang: Gang | None
 
 
 @dataclass(frozen=True)
@@ -123,12 +61,12 @@ class Kernel:
     tensor_type: type[Tensor] = Tensor
 
     def __init__(
-        self, function: Callable[..., Any], grid: Launch = ONE_CORE, traces: dict[Any, Trace] | None = None,
+        self, function: Callable[..., Any], grid: Launch = ONE_CORE, traces: TraceCache | None = None,
         chip: Chip | None = None, options: RunOptions | None = None,
     ) -> None:  # fmt: skip
         functools.update_wrapper(self, function)
         self.function, self.grid, self.chip, self.options = function, grid, chip, options
-        self.traces: dict[Any, Trace] = {} if traces is None else traces
+        self.traces = TraceCache(function, stand_in) if traces is None else traces
         self.schedule: tuple[tuple[str, str], ...] = ()
 
     def __eq__(self, other: object) -> bool:
@@ -139,9 +77,9 @@ class Kernel:
 
     def __getitem__(self, grid: Any) -> Kernel:
         """The kernel on a number of cores, kernel[2](x); in the old dialect a grid of programs, kernel[4, 8](x)."""
-        for launch in LAUNCHERS:
+        for launch in LAUNCHERS.values():
             launched = launch(self, grid)
-            if launched is not LEFT:
+            if launched is not NOT_HANDLED:
                 return launched  # type: ignore[no-any-return]
         made = type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
         made.schedule = self.schedule
@@ -152,7 +90,7 @@ class Kernel:
 
         Source: nki/guides/how-to-scheduling-apis.rst of aws-neuron/aws-neuron-sdk.
         """
-        made = type(self)(self.function, self.grid, {}, self.chip, self.options)
+        made = type(self)(self.function, self.grid, None, self.chip, self.options)
         made.schedule = tuple(
             (later, name)
             for later, earlier in schedule
@@ -168,10 +106,10 @@ class Kernel:
         """Run on arrays. Inside another kernel it is an ordinary function, inside a traced model an operation."""
         if recording():
             return self.function(*args, **kwargs)
-        for take in TAKERS:
-            taken = take(self, args, kwargs)
-            if taken is not LEFT:
-                return taken
+        for tracer in TRACERS.values():
+            traced = tracer(self, args, kwargs)
+            if traced is not NOT_HANDLED:
+                return traced
         trace, arrays = self.recorded(*args, **kwargs)
         memory = self.run(trace, arrays)
         for position in trace.written:
@@ -199,14 +137,14 @@ class Kernel:
         structure, arrays = self.bind(args, kwargs)
         return self._trace(structure, arrays), arrays
 
-    def results_of(self, *args: Any, **kwargs: Any) -> Plan:
+    def results_of(self, *args: Any, **kwargs: Any) -> CallSignature:
         """What calling with these arguments would give; the kernel is recorded, not executed."""
         trace, arrays = self.recorded(*args, **kwargs)
         origin = origin_of(arrays)
         results = map_objects(
             lambda r: like(np.zeros(r.shape, r.format.dtype), r.format, origin), trace.results, Result
         )
-        return Plan(results, tuple(trace.tensors[t].name for t in trace.written))
+        return CallSignature(results, tuple(trace.tensors[t].name for t in trace.written))
 
     def timeline(self, *args: Any, **kwargs: Any) -> Timeline:
         """When each instruction would run on the chip; data are not looked at."""
@@ -221,16 +159,20 @@ class Kernel:
             raise UsageError(f"kernel {self.function.__name__!r}: {error}", code="TRN111",
                              remedy="call it with the arguments of its definition") from None  # fmt: skip
         bound.apply_defaults()
-        structure = {name: _map_arrays(value) for name, value in bound.arguments.items()}
+        structure = {name: on_host(value) for name, value in bound.arguments.items()}
         typing.check(self.function, {n: a.data.shape for n, a in structure.items() if isinstance(a, HostArray)})
-        return structure, [a for value in structure.values() for a in _objects(value, HostArray)]
+        return structure, [a for value in structure.values() for a in objects_of(value, HostArray)]
 
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
         chip = self.chip or default_chip()
-        key = (chip.name, self.grid, key_of(structure))
+        read, depends = self.traces.key(structure)
+        key = (Is(chip), self.grid, read)
         known = self.traces.get(key)
         if known is None or (known.content is not None and known.content != content_of(arrays)):
-            known = self.traces[key] = self.record([(structure, arrays)], chip).traces[0]
+            known = self.record([(structure, arrays)], chip).traces[0]
+            if depends.stable:
+                self.traces.keep(key, known)
+        guards.depend(depends)
         checking.tell(known.findings)
         return known
 
@@ -276,14 +218,14 @@ class Kernel:
             recorder = seat.recorder
             recorder.order(self.schedule)
             members.append(Member(seat.place, recorder.finish(), tuple(recorder.numbers)))
-            seen = _objects(result, Tensor)
+            seen = objects_of(result, Tensor)
             found += checking.findings(recorder, members[-1].routine, len(arrays), seen, len(seats) == 1)
             constants |= {recorder.numbers[p]: array for p, array in recorder.arrays.items()}
         results = map_objects(lambda t: self._result(seats[0].recorder, t), returned[0], Tensor)
         content = content_of(arrays) if depends else None
         content = b"" if any(seat.recorder.watched for seat in seats) else content
         return Trace(
-            tuple(members), _tensors(members), len(arrays), constants, results, content, findings=tuple(found)
+            tuple(members), tensors_of(members), len(arrays), constants, results, content, findings=tuple(found)
         )  # fmt: skip
 
     def _run_programs(self, seat: Seat) -> Any:
@@ -322,78 +264,12 @@ class Kernel:
         )  # fmt: skip
 
 
-def _tensors(members: Sequence[Member]) -> tuple[Buffer, ...]:
-    """A buffer of each HBM tensor, by number."""
-    found = {t: m.routine.buffers[p] for m in reversed(members) for t, p in zip(m.tensors, m.routine.params)}
-    return tuple(found[number] for number in range(len(found)))
-
-
-def memory_of(trace: Trace, arrays: list[HostArray]) -> list[Array]:
-    """One array per tensor: the caller's, constants, and fresh poison."""
-    memory, written = [], trace.written
-    for number, buffer in enumerate(trace.tensors):
-        if number < trace.arguments:
-            memory.append(arrays[number].writable() if number in written else arrays[number].data)
-        elif number in trace.arrays:
-            memory.append(trace.arrays[number].copy())
-        else:
-            raw = np.full(buffer.nbytes, _POISON, np.uint8)
-            memory.append(raw.view(buffer.dtype.numpy).reshape(buffer.shape))
-    return memory
-
-
-def result_of(trace: Trace, memory: Sequence[Array], origin: Any) -> Any:
-    """What the kernel returns, as arrays of the kind of `origin`."""
-    return map_objects(lambda r: like(_view(r, memory[r.param]), r.format, origin), trace.results, Result)
-
-
-def _view(result: Result, memory: Array) -> Array:
-    kind = result.format.dtype
-    bits = memory.reshape(-1).view(f"V{kind.itemsize}")[result.offset :]  # NumPy cannot stride over every format
-    seen = np.lib.stride_tricks.as_strided(bits, result.shape, tuple(s * kind.itemsize for s in result.strides))
-    found: Array = np.ascontiguousarray(seen).view(kind).reshape(result.shape)
-    return found
-
-
-# -- structures of arguments --------------------------------------------------------------------------------------
-def map_objects(function: Callable[[Any], Any], value: Any, kind: type) -> Any:
-    """The same structure with `function` of each object of `kind`."""
-    if isinstance(value, kind):
-        return function(value)
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(map_objects(function, v, kind) for v in value)
-    if isinstance(value, dict):
-        return {k: map_objects(function, v, kind) for k, v in value.items()}
-    return value
-
-
-def _objects(value: Any, kind: type) -> list[Any]:
-    found: list[Any] = []
-    map_objects(found.append, value, kind)
-    return found
-
-
-def _map_arrays(value: Any) -> Any:
-    if is_array(value):
-        return to_host(value)
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(_map_arrays(v) for v in value)
-    if isinstance(value, dict):
-        return {k: _map_arrays(v) for k, v in value.items()}
-    return value
-
-
-def key_of(value: Any) -> Any:
-    """A hashable stand-in for what recording depends on; objects without a value count by identity."""
+def stand_in(value: Any) -> Any:
+    """What a trace depends on of an array argument, of an array in a closure or global, and of another kernel."""
     if isinstance(value, HostArray):
-        return value.key
-    if isinstance(value, (list, tuple)):
-        return (type(value).__name__, *(key_of(v) for v in value))
-    if isinstance(value, dict):
-        return tuple((k, key_of(v)) for k, v in value.items())
-    if isinstance(value, (bool, int, float, str, bytes, type(None))):
-        return (type(value).__name__, value)
-    fields = getattr(value, "__dict__", None)
-    if fields and not callable(value):
-        return (type(value).__qualname__, key_of(fields))
-    return (type(value).__qualname__, repr(value), id(value))
+        return Leaf(HostArray, value.key)
+    if isinstance(value, Kernel):
+        return (type(value), value.function, Leaf(Launch, value.grid), Is(value.chip), value.schedule)
+    if is_array(value) and not isinstance(value, np.ndarray):
+        return to_host(value).data
+    return value

@@ -17,8 +17,9 @@ from typing import Any
 from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
 from trnlab.nki.arrays import HostArray, origin_of
-from trnlab.nki.kernel import Array, Kernel, Recording, Trace, memory_of, result_of
+from trnlab.nki.kernel import Array, Kernel
 from trnlab.nki.target import default_chip
+from trnlab.nki.traces import Recording, Trace, memory_of, result_of
 from trnlab.program.access import Buffer
 from trnlab.program.gang import Member
 from trnlab.runtime import kernels

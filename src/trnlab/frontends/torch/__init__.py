@@ -10,8 +10,12 @@
 use.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
+
+from trnlab import kernel_hooks
+from trnlab.kernel_hooks import NOT_HANDLED
 
 _HOME = {
     "compile_step": "step",
@@ -37,3 +41,18 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def _first_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The first call of a kernel with tensors loads the rest of this package, which takes the place of this hook."""
+    from trnlab.nki.arguments import iter_leaves
+
+    torch = sys.modules.get("torch")
+    if torch is None or not any(isinstance(x, torch.Tensor) for x in iter_leaves((args, kwargs))):
+        return NOT_HANDLED
+    from trnlab.frontends.torch import kernels
+
+    return kernels.trace_call(kernel, args, kwargs)
+
+
+kernel_hooks.register("torch", _first_call)

@@ -25,16 +25,20 @@ import torch
 from torch._dynamo import nonstrict_trace
 from torch.utils import _pytree as pytree
 
+from trnlab import kernel_hooks
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.frontends.torch.types import kind_of, type_of
 from trnlab.graph.ir import TensorType, Value
+from trnlab.kernel_hooks import NOT_HANDLED
 from trnlab.lang.formats import Format, format_of
-from trnlab.nki import frameworks
+from trnlab.nki.arguments import iter_leaves, map_objects
 from trnlab.nki.arrays import HostArray, like, to_host
-from trnlab.nki.kernel import Kernel, Result, Trace, key_of, map_objects
+from trnlab.nki.kernel import Kernel, stand_in
 from trnlab.nki.neuronxcc import OldKernel
+from trnlab.nki.traces import Result, Trace
 from trnlab.program.callee import RoutineCallee
+from trnlab.snapshot import Is, snapshot
 
 Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
@@ -206,14 +210,18 @@ def launch(called: Kernel | KernelOp, args: Any, kwargs: Any) -> Any:
 
 def _number(site: CallSite) -> int:
     """Equal calls have one number, so that a function that is traced again gives the same graph. Arrays that are
-    constants count by identity; the site keeps them."""
-    kernel = site.kernel
-    who = (type(kernel), kernel.function, kernel.grid, kernel.chip and kernel.chip.name, kernel.options)
-    key = (who, site.backward, key_of((site.args, site.kwargs)))
+    constants count by identity and contents; the site keeps them."""
+    key = (site.kernel.options, site.backward, snapshot((site.kernel, site.args, site.kwargs), _constant_or_kernel))
     number = _NUMBERS.setdefault(key, len(_SITES))
     if number == len(_SITES):
         _SITES.append(site)
     return number
+
+
+def _constant_or_kernel(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return (Is(value), str(value.dtype), value.shape, value.tobytes())
+    return stand_in(value)
 
 
 # -- the operator ---------------------------------------------------------------------------------------------------
@@ -410,14 +418,14 @@ for _kind in (Kernel, OldKernel, KernelOp, Format):
 # -- the hook of kernels --------------------------------------------------------------------------------------------
 
 
-def take(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a kernel asks before it runs: is this call to become an operator? See `frameworks.TAKERS`."""
+def trace_call(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a kernel asks before it runs: is this call to become an operator? See `kernel_hooks`."""
     if torch.compiler.is_dynamo_compiling():
         return _launch_later(kernel, None, args, kwargs)
-    tensors = [x for x in frameworks.leaves((args, kwargs)) if isinstance(x, Tensor)]
+    tensors = [x for x in iter_leaves((args, kwargs)) if isinstance(x, Tensor)]
     if any(_is_symbol(t) for t in tensors) or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
         return launch(kernel, args, kwargs)
-    return frameworks.LEFT
+    return NOT_HANDLED
 
 
 def _is_symbol(tensor: Tensor) -> bool:
@@ -437,9 +445,8 @@ class _Launched:
 
 
 def put_on_grid(kernel: Kernel, grid: Any) -> Any:
-    """What a kernel asks before it is launched on a grid. See `frameworks.LAUNCHERS`."""
-    return _Launched(kernel, grid) if torch.compiler.is_dynamo_compiling() else frameworks.LEFT
+    """What a kernel asks before it is launched on a grid. See `kernel_hooks`."""
+    return _Launched(kernel, grid) if torch.compiler.is_dynamo_compiling() else NOT_HANDLED
 
 
-frameworks.TAKERS[:] = [take, *(other for other in frameworks.TAKERS if other is not frameworks.meet_torch)]
-frameworks.LAUNCHERS.append(put_on_grid)
+kernel_hooks.register("torch", trace_call, put_on_grid)

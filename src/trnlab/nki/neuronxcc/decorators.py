@@ -21,7 +21,8 @@ from trnlab.lang import compose
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor
 from trnlab.nki import measure
-from trnlab.nki.kernel import Kernel, map_objects
+from trnlab.nki.arguments import map_objects
+from trnlab.nki.kernel import Kernel
 from trnlab.nki.launch import Launch, programs
 from trnlab.nki.neuronxcc.assignment import settled
 from trnlab.nki.neuronxcc.tile import Tile
@@ -64,7 +65,7 @@ def kernel_of(function: Any, target: str | None = None) -> OldKernel:
         function = function.kernel
     chip = _chip(target)
     if isinstance(function, OldKernel):
-        return function if chip is None else OldKernel(function.function, function.grid, {}, chip, function.options)
+        return function if chip is None else OldKernel(function.function, function.grid, None, chip, function.options)
     return OldKernel(function.function if isinstance(function, Kernel) else function, chip=chip)
 
 
