@@ -367,6 +367,22 @@ def test_a_kernel_for_another_chip_is_refused_in_a_model():
     assert "TRN206" in refusal(lambda x: elsewhere(x) + 1, torch.randn(6, 10))
 
 
+FACTOR = 2.0
+
+
+@nki.jit
+def scale_by_global(x):
+    return scale.function(x, FACTOR)
+
+
+def test_a_compiled_model_sees_what_a_kernel_reads_change(monkeypatch):
+    function = torch.compile(lambda x: scale_by_global(x) + 1, backend="neuron", fullgraph=True)
+    x = torch.ones(8, 4).to("neuron")
+    assert torch.equal(function(x).cpu(), torch.full((8, 4), 3.0))
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    assert torch.equal(function(x).cpu(), torch.full((8, 4), 6.0))
+
+
 def test_what_changed_is_told_by_the_kernels_digest(capfd):
     x = torch.randn(6, 10).to("neuron")
     step = [lambda net, x, by=by: scale(net(x).detach(), by).sum() + net(x).sum() for by in (2.0, 3.0)]

@@ -24,6 +24,7 @@ from trnlab.frontends.torch import engine, kernels  # noqa: F401  (kernels hears
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
 from trnlab.frontends.torch.step import new_seed
+from trnlab.guards import collected
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -81,13 +82,20 @@ class CompiledGraph:
         self._plan, self._kinds = _separate(module)
         computed = [n for n in self._plan if isinstance(n, fx.Node) and n.op != "placeholder"]
         self._computed = {n: i for i, n in enumerate(dict.fromkeys(computed))}
-        aliases = _take_out_writes(module, list(self._computed))
-        self.imported: Imported = import_fx(module, name, aliases)
+        self._module, self._name = module, name
+        self._aliases = _take_out_writes(module, list(self._computed))
+        self._compile()
+
+    def _compile(self) -> None:
+        with collected() as self._guards:  # of the kernels in the graph, into which Dynamo does not look
+            self.imported: Imported = import_fx(self._module, self._name, self._aliases)
         self._place = {fx_place: i for i, fx_place in enumerate(self.imported.outputs)}
         self._program = engine.current().compile(self.imported.graph)
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run the program on tensors; returns what AOTAutograd expects of the graph."""
+        if any(guards.failed() for guards in self._guards):
+            self._compile()
         bound = [Buffer(args[self._position[n]] if n is not None else new_seed()) for n in self.imported.inputs]
         results = self._program([b.array() for b in bound])
         for i, j in self.imported.graph.aliases.items():
