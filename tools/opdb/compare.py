@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether results agree, element by element, with the precision that PyTorch asks for.
+
+The tolerances are those of `torch.testing.assert_close` for the dtype
+(https://docs.pytorch.org/docs/stable/testing.html: float32 1.3e-6 relative and 1e-5 absolute, bfloat16 1.6e-2,
+float16 1e-3, integers and bools equal). Where the database itself states a wider one for a test that compares an
+operator's values with a reference (a `toleranceOverride`), that one holds.
+
+An element may also agree with the exact value: the same operator on float64 inputs. PyTorch's own tests of its
+references accept a result that is no farther from the float64 one than the CPU's is (`test_python_ref` in
+test/test_ops.py); here the same is asked of every element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.testing._comparison import default_tolerances
+
+# Tests of PyTorch that compare values of an operator with those of another device or of a reference.
+_COMPARING = (
+    "test_compare_cpu", "test_python_ref", "test_reference_numerics", "test_noncontiguous_samples", "test_out",
+    "test_variant_consistency", "test_numpy_ref", "test_reference_eager", "test_contiguous", "test_comprehensive",
+    "test_output_match", "test_output_grad_match", "test_broadcasting",
+)  # fmt: skip
+
+
+def tolerances(op: Any, dtype: torch.dtype) -> tuple[float, float]:
+    """Relative and absolute tolerance of an operator's results in a dtype."""
+    rtol, atol = default_tolerances(dtype)
+    for decorator in op.decorators:
+        test = getattr(decorator, "test_name", None)
+        if decorator.__class__.__name__ != "DecorateInfo" or test is None or not str(test).startswith(_COMPARING):
+            continue
+        if decorator.device_type not in (None, "cpu", "cuda"):
+            continue
+        for override in decorator.decorators:
+            stated = getattr(override, "d", {}).get(dtype)
+            if stated is not None and hasattr(stated, "atol"):
+                rtol, atol = max(rtol, stated.rtol), max(atol, stated.atol)
+    return rtol, atol
+
+
+def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, float]) -> str | None:
+    """What is wrong with one result, in words, or None. `exact` may be None or a function that gives the exact one."""
+    if not isinstance(expected, Tensor) or not isinstance(got, Tensor):
+        same = isinstance(got, Tensor) == isinstance(expected, Tensor) and (got == expected or got != got)
+        return None if same else f"got {got!r} for {expected!r}"
+    if got.shape != expected.shape:
+        return f"shape {list(got.shape)} for {list(expected.shape)}"
+    if got.dtype != expected.dtype:
+        return f"dtype {got.dtype} for {expected.dtype}"
+    bad = _disagreeing(got, expected, tolerance)
+    if not bad.any():
+        return None
+    precise = exact() if callable(exact) else exact
+    if isinstance(precise, Tensor) and precise.shape == got.shape and got.dtype.is_floating_point:
+        bad &= _farther(got, expected, precise, tolerance)
+        if not bad.any():
+            return None
+    return _worst(got, expected, bad)
+
+
+def _disagreeing(got: Tensor, expected: Tensor, tolerance: tuple[float, float]) -> Tensor:
+    if not expected.dtype.is_floating_point:
+        return got != expected
+    return ~torch.isclose(got.double(), expected.double(), rtol=tolerance[0], atol=tolerance[1], equal_nan=True)
+
+
+def _farther(got: Tensor, expected: Tensor, precise: Tensor, tolerance: tuple[float, float]) -> Tensor:
+    """Whether a result is farther from the exact value than the tolerance, and than the CPU's result."""
+    exact = precise.double()
+    near = torch.isclose(got.double(), exact, rtol=tolerance[0], atol=tolerance[1], equal_nan=True)
+    rounded = exact.to(got.dtype).double()
+    near |= got.double() == rounded
+    nearer = (got.double() - exact).abs() <= (expected.double() - exact).abs()
+    return ~(near | nearer)
+
+
+def _worst(got: Tensor, expected: Tensor, bad: Tensor) -> str:
+    places = bad.reshape(-1).nonzero().reshape(-1)
+    first = int(places[0])
+    g, e = got.reshape(-1)[first].item(), expected.reshape(-1)[first].item()
+    return f"{len(places)} of {got.numel()} values, the first at {first}: got {g!r} for {e!r}"
+
+
+def all_differences(
+    got: Sequence[Any], expected: Sequence[Any], exact: Sequence[Any] | None, tolerance: tuple[float, float]
+) -> str | None:
+    """The first difference between two lists of results."""
+    if len(got) != len(expected):
+        return f"{len(got)} results for {len(expected)}"
+    for i, (g, e) in enumerate(zip(got, expected)):
+        found = difference(g, e, exact[i] if exact is not None and i < len(exact) else None, tolerance)
+        if found is not None:
+            return found if len(got) == 1 else f"result {i}: {found}"
+    return None

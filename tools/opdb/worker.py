@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs operators one after another: jobs as lines of JSON in, records as lines of JSON out.
+
+A worker is a process of its own, so that an operator that takes the process down, or never returns, costs only
+itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tools.opdb.compare import all_differences, tolerances
+from tools.opdb.engines import Captured, Results, Trial, eager
+from tools.opdb.samples import (
+    DTYPES, REFUSED_DTYPES, UNINITIALISED, Sample, database, gradients, leaves_of, samples, weights_for,
+)  # fmt: skip
+from tools.opdb.verdicts import FAILED, PASSED, OutOfTime, Record, Verdict, of_error
+from trnlab import chips
+from trnlab.frontends.torch import engine  # registers the device, too
+from trnlab.runtime import session
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime after so many seconds of processor time, where the system can; else the parent ends us."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def over(*_: Any) -> None:
+        raise OutOfTime
+
+    signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+class Expected:
+    """What PyTorch on the CPU gives for one sample."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        leaves = leaves_of(sample, "cpu")
+        torch.manual_seed(1)
+        outputs = sample.call(leaves, "cpu")
+        self.weights = weights_for(outputs)
+        self.forward = [o.detach().clone() if isinstance(o, torch.Tensor) else o for o in outputs]
+        self.backward: list[Any] | None = None
+        if self.weights:
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # no derivative on the CPU: nothing to test
+                self.backward = gradients(outputs, leaves, self.weights)
+        torch.manual_seed(2)
+        again = sample.call(leaves_of(sample, "cpu"), "cpu")
+        self.random = sample.op.name in UNINITIALISED or any(map(_differ, again, self.forward))
+        self._exact: dict[str, list[Any]] | None = None
+
+    def exact(self, part: str) -> list[Any]:
+        """The same computed from float64 inputs; nothing where PyTorch cannot."""
+        if self._exact is None:
+            self._exact = {}
+            try:
+                leaves = leaves_of(self.sample, "cpu", torch.float64)
+                outputs = self.sample.call(leaves, "cpu")
+                self._exact["forward"] = [o.detach() if isinstance(o, torch.Tensor) else o for o in outputs]
+                self._exact["backward"] = gradients(outputs, leaves, [w.double() for w in self.weights])
+            except Exception:  # the sample fixes a dtype, or the operator has none for float64
+                self._exact.setdefault("forward", [])
+        return self._exact.get(part, [])
+
+    def judge(self, part: str, results: Results, tolerance: tuple[float, float]) -> Verdict:
+        """Compare, shapes and dtypes alone where the operator is random."""
+        if isinstance(results, Verdict):
+            return results
+        expected = self.forward if part == "forward" else self.backward
+        assert expected is not None
+        if self.random:
+            results, expected = _shapes(results), _shapes(expected)
+        exact = [lambda i=i: (self.exact(part)[i : i + 1] or [None])[0] for i in range(len(expected))]
+        wrong = all_differences(results, expected, None if self.random else exact, tolerance)
+        return Verdict(PASSED) if wrong is None else Verdict(FAILED, "value", wrong)
+
+
+def _differ(x: Any, y: Any) -> bool:
+    if isinstance(x, torch.Tensor):
+        return x.shape != y.shape or not torch.equal(torch.nan_to_num(x.detach()), torch.nan_to_num(y))
+    return bool(x != y) and x == x
+
+
+def _shapes(values: Any) -> list[Any]:
+    return [(tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else type(v) for v in values]
+
+
+def run(job: dict[str, Any]) -> list[Record]:
+    """All records of one operator and dtype."""
+    op, dtype = database()[job["op"]], DTYPES[job["dtype"]]
+    records: list[Record] = []
+    index, expected = -1, []
+
+    def add(i: int, part: str, mode: str, verdict: Verdict) -> None:
+        records.append(Record(job["op"], job["dtype"], i, str(expected[i].sample), part, mode, verdict))
+
+    with time_limit(job["seconds"]):
+        for index, sample in enumerate(samples(op, dtype, job["samples"], job["reference"])):  # noqa: B007
+            with contextlib.suppress(Exception):  # what PyTorch itself refuses on the CPU is no sample
+                expected.append(Expected(sample))
+        trials = [Trial(e.sample, e.weights, e.backward is not None) for e in expected]
+        tolerance = tolerances(op, dtype)
+        if "eager" in job["modes"]:
+            for i, trial in enumerate(trials):
+                for part, results in eager(trial).items():
+                    add(i, part, "eager", expected[i].judge(part, results, tolerance))
+        engines = {m: _ENGINES[m]() for m in job["modes"] if m in _ENGINES}
+        if engines and trials:
+            for mode, i, part, results in _captured(trials, engines):
+                add(i, part, mode, _expected_refusal(dtype, expected[i].judge(part, results, tolerance)))
+    return records
+
+
+def _captured(trials: list[Trial], engines: dict[str, Any]) -> Iterator[tuple[str, int, str, Results]]:
+    """Results of all samples; each captured by itself when they cannot be captured together."""
+    try:
+        captured = Captured(trials)
+    except OutOfTime:
+        raise
+    except Exception as error:
+        for i, trial in enumerate(trials):
+            if len(trials) == 1:
+                yield from ((mode, 0, "forward", of_error(error)) for mode in engines)
+            else:
+                yield from ((mode, i, part, r) for mode, _, part, r in _captured([trial], engines))
+        return
+    for mode, pairs in captured.run(engines).items():
+        for item, results in pairs:
+            yield mode, item.sample, item.part, results
+
+
+def _expected_refusal(dtype: torch.dtype, verdict: Verdict) -> Verdict:
+    if dtype in REFUSED_DTYPES and (verdict.kind == PASSED or verdict.code == "value"):
+        return Verdict(FAILED, "accepted", f"a compiled program took {dtype} without a word")
+    return verdict
+
+
+_ENGINES = {"compiled": engine.DeviceEngine, "interpreter": engine.InterpreterEngine}
+
+
+def serve(chip: str) -> None:
+    """Answer jobs until there are no more."""
+    neuron_target = session.Session(chips.target(chip), "fp32")
+    warnings.simplefilter("ignore")
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what an operator prints is not an answer
+    with session.activate(neuron_target):
+        for line in sys.stdin:
+            job = json.loads(line)
+            try:
+                records = run(job)
+            except OutOfTime as error:
+                records = [Record(job["op"], job["dtype"], 0, "", "forward", m, of_error(error)) for m in job["modes"]]
+            except Exception as error:
+                verdict = Verdict(FAILED, "crash", f"the tool: {of_error(error).reason}")
+                records = [Record(job["op"], job["dtype"], 0, "", "forward", m, verdict) for m in job["modes"]]
+            neuron_target.executables.clear()
+            out.write(json.dumps([r.to_json() for r in records]) + "\n")
+            out.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
