@@ -127,9 +127,20 @@ class Callee(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An op whose result must not leave its format: the framework's name of it and the user's line, for messages."""
+
+    origin: str
+    where: Location | None
+
+
 @dataclass(eq=False)
 class Graph:
-    """A function of tensors. `aliases[i] = j`: output i overwrites input j in place (a donated buffer)."""
+    """A function of tensors. `aliases[i] = j`: output i overwrites input j in place (a donated buffer).
+
+    When there are `checks`, the last output is int32 [len(checks)]: not zero where a check failed (`overflow`).
+    """
 
     name: str
     inputs: list[Value] = field(default_factory=list)
@@ -137,6 +148,7 @@ class Graph:
     outputs: list[Value] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
     aliases: dict[int, int] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
     def users(self) -> dict[Value, list[Op]]:
         """For each value the ops that read it, in order (outputs of the graph are not ops)."""
@@ -157,7 +169,8 @@ class Graph:
             ops.append(made)
         outputs = [new[v] for v in self.outputs]
         return Graph(
-            self.name, [new[v] for v in self.inputs], ops, outputs, list(self.output_names), dict(self.aliases)
+            self.name, [new[v] for v in self.inputs], ops, outputs, list(self.output_names), dict(self.aliases),
+            self.checks,
         )  # fmt: skip
 
     def values(self) -> Iterator[Value]:

@@ -8,21 +8,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from trnlab.errors import NumericsError
 from trnlab.frontends.torch.dlpack import as_neuron, from_numpy_alias, to_numpy_alias
 from trnlab.frontends.torch.types import type_of
 
 Array = np.ndarray[Any, Any]
+_INT32 = np.iinfo(np.int32)
 
 
 class Buffer:
     """The memory of one tensor as an array in its format on the chip.
 
     A contiguous tensor in a format of the chip is bound without a copy. Others (64-bit integers, transposed tensors)
-    are converted on the way in, and on the way back by `store`.
+    are converted on the way in, and on the way back by `store`. `name` is what an error calls the tensor.
     """
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.type = tensor, type_of(tensor)
+    def __init__(self, tensor: torch.Tensor, name: str = "a tensor") -> None:
+        self.tensor, self.type, self.name = tensor, type_of(tensor), name
         self._pointer = tensor.data_ptr()
         alias = to_numpy_alias(tensor)
         self._alias = alias.view(np.uint8) if alias.dtype == np.bool_ else alias
@@ -33,13 +35,32 @@ class Buffer:
         return tensor is self.tensor and tensor.data_ptr() == self._pointer
 
     def array(self) -> Array:
-        """The values now; writing to it writes the tensor when `direct`."""
-        return self._alias if self.direct else np.array(self._alias, self.type.dtype.numpy, order="C")
+        """The values now; writing to it writes the tensor when `direct`.
+
+        Raises NumericsError (TRN211) for an integer that does not fit in 32 bits.
+        """
+        if self.direct:
+            return self._alias
+        if self._alias.dtype == np.int64:
+            _check_fits(self._alias, self.name)
+        return np.array(self._alias, self.type.dtype.numpy, order="C")
 
     def store(self, array: Array) -> None:
         """Write back what a program left in a converted copy."""
         if not self.direct:
             self._alias[...] = array
+
+
+def _check_fits(array: Array, name: str) -> None:
+    """Two passes without a temporary; a place is looked for only when there is one."""
+    if array.size == 0 or (array.min() >= _INT32.min and array.max() <= _INT32.max):
+        return
+    place = tuple(int(i) for i in np.argwhere((array < _INT32.min) | (array > _INT32.max))[0])
+    raise NumericsError(
+        f"{name} has a 64-bit integer that does not fit in the 32 bits that the chip has", code="TRN211",
+        limit=f"{_INT32.min} to {_INT32.max}", got=f"{array[place]} at {list(place)}",
+        remedy="keep such numbers out of compiled code, or map them to smaller ones before the step",
+    )  # fmt: skip
 
 
 def tensor_from(array: Array, kind: torch.dtype, device: str = "neuron") -> torch.Tensor:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trnlab.errors import NumericsError
 from trnlab.frontends.torch.host_ops import LOG
 from trnlab.graph.ir import Graph
 
@@ -32,6 +33,25 @@ class Engine(Protocol):
         ...
 
 
+def checked(graph: Graph, program: Program) -> Program:
+    """`program` without its last output when that reports checks: one that failed raises NumericsError (TRN210)."""
+    if not graph.checks:
+        return program
+
+    def run(inputs: Sequence[Array]) -> list[Array]:
+        *results, flags = program(inputs)
+        for place in np.flatnonzero(flags)[:1]:
+            check = graph.checks[place]
+            raise NumericsError(
+                f"a 64-bit integer of {check.origin} does not fit in the 32 bits that the chip has", code="TRN210",
+                where=check.where, limit=f"{-(2**31)} to {2**31 - 1}",
+                remedy="keep the numbers smaller, compute them in float32, or compute them on the host before the step",
+            )  # fmt: skip
+        return results
+
+    return run
+
+
 class InterpreterEngine:
     """Runs graphs with `graph.interpret`: the meaning of the ops, no chip and no time."""
 
@@ -47,7 +67,7 @@ class InterpreterEngine:
                 outputs[i] = inputs[j]
             return outputs
 
-        return run
+        return checked(graph, run)
 
     def step_done(self, loss: float, tokens: int) -> None:
         """See `Engine`."""
@@ -67,7 +87,7 @@ class DeviceEngine:
             LOG.program_started(now.counters.host_fallbacks)
             return loaded.run(inputs)
 
-        return run
+        return checked(graph, run)
 
     def step_done(self, loss: float, tokens: int) -> None:
         """See `Engine`; tells the session's run, if it keeps one."""

@@ -22,13 +22,26 @@ from trnlab.errors import GraphError, Location, UnsupportedOpError
 from trnlab.frontends.torch.dlpack import to_numpy_alias
 from trnlab.frontends.torch.locations import parse
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site
-from trnlab.frontends.torch.types import type_of
+from trnlab.frontends.torch.types import is_wide, type_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
+from trnlab.graph.overflow import Watch
 
-_REMEDY = (
-    "write it with operators that trnlab.frontends.torch.operators() lists, or compute it on the host before the step"
-)
+_NO_LOWERING = "it has no lowering to the chip"
+_LISTED = "write it with operators that trnlab.frontends.torch.operators() lists, or compute it before the step"
+# Beginnings of operator names, and what to do instead of them.
+_WAYS_OUT = {
+    "aten.convolution": "run the convolutions in eager mode, where the host computes them, and compile the rest",
+    "aten.sort": "sort on the host before the step; the largest alone is x.amax() or x.argmax()",
+    "aten.topk": "pick on the host before the step; the largest alone is x.amax() or x.argmax()",
+    "aten._linalg": "compute it on the host before the step",
+    "aten.linalg": "compute it on the host before the step",
+    "aten._fft": "compute it on the host before the step",
+    "aten.max_pool": "with windows that do not overlap, reshape and use amax; else compute it on the host",
+    "aten.avg_pool": "with windows that do not overlap, reshape and use mean; else compute it on the host",
+    "aten._thnn_fused": "write the cell out with linear, sigmoid and tanh",
+}
+_DEFECT = "TRN219"
 _ALSO_SPLIT = ("elu", "leaky_relu", "hardtanh", "native_group_norm")  # core operators that split well all the same
 _UNKNOWN = object()  # a result that cannot be described, of an operator that was refused already
 
@@ -40,17 +53,20 @@ def operators() -> list[str]:
 
 @dataclass(frozen=True)
 class UnsupportedOp:
-    """One operator that has no lowering: its name, the types it was given, the user's line, what to write instead."""
+    """One use of an operator that cannot run: its name, what it was given, the user's line, why, and what to do."""
 
     name: str
     operands: tuple[str, ...]
     where: Location | None
-    remedy: str
+    reason: str
+    do: str
+    code: str = "TRN201"
 
     def __str__(self) -> str:
-        place = f"\n      at {self.where}" if self.where else ""
-        text = f"\n         {self.where.text}" if self.where and self.where.text else ""
-        return f"{self.name}({', '.join(self.operands)}){place}{text}\n      do {self.remedy}"
+        place = f"\n      at   {self.where}" if self.where else ""
+        text = f"\n           {self.where.text}" if self.where and self.where.text else ""
+        way_out = f"\n      do   {self.do}" if self.do else ""
+        return f"{self.name}({', '.join(self.operands)}){place}{text}\n      why  {self.reason}{way_out}"
 
 
 @dataclass(frozen=True)
@@ -86,6 +102,7 @@ class _Importer:
     def __init__(self, module: fx.GraphModule, name: str) -> None:
         self.module, self.b = module, GraphBuilder(name)
         self.random = Randomness(self.b)
+        self.watch = Watch(self.b)
         self.values: dict[fx.Node, Any] = {}
         self.inputs: dict[str, Value] = {}
         self.outputs: list[int] = []
@@ -97,6 +114,7 @@ class _Importer:
             handler(node, aliases) if node.op == "output" else handler(node)
         if self.unsupported:
             raise _all_unsupported(self.unsupported)
+        self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}
         graph = self.b.build()
         return Imported(graph, tuple(places.get(v) for v in graph.inputs), tuple(self.outputs))
@@ -108,7 +126,14 @@ class _Importer:
             self.values[node] = int(value)  # shapes are static: this program is for this size
         if not isinstance(value, torch.Tensor) or not node.users:
             return
-        expected = type_of(value)
+        try:
+            expected = type_of(value)
+        except UnsupportedOpError as error:
+            reader = next(iter(node.users))
+            where = parse(reader.meta.get("stack_trace") or "")
+            self.unsupported.append(_unsupported(f"input {node.target}", _shown([value]), where, error))
+            self.values[node] = _UNKNOWN
+            return
         self.values[node] = self.inputs[node.name] = self.b.input(str(node.target), expected.shape, expected.dtype)
 
     def _get_attr(self, node: fx.Node) -> None:
@@ -138,28 +163,46 @@ class _Importer:
         if any(self.values.get(n) is _UNKNOWN for n in node.all_input_nodes):
             return _UNKNOWN
         types: list[TensorType | None] | None = None
+        begin = len(self.b.graph.ops)
         try:
             types = _result_types(node)
             results = self._lower(node, Site(self.b, node, types, self.random))
+            self._follow(node, begin)
         except (Refused, UnsupportedOpError) as refusal:
-            remedy = refusal.what if isinstance(refusal, UnsupportedOpError) else str(refusal)
-            self.unsupported.append(UnsupportedOp(_name(node.target), _operands(node), where, remedy))
+            self.unsupported.append(_unsupported(_name(node.target), _operands(node), where, refusal))
             if types is None:
                 return _UNKNOWN
             results = tuple(t and self.b.constant(0, t.dtype, t.shape) for t in types)
-        self._check(node, results, types)
+        self._check(node, results, types, where)
         return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
 
     def _lower(self, node: fx.Node, site: Site) -> tuple[Any, ...]:
         lowering = LOWERINGS.get(node.target)
         if lowering is None:
-            raise Refused(_REMEDY)
+            name = _name(node.target)
+            raise Refused(_NO_LOWERING, next((do for start, do in _WAYS_OUT.items() if name.startswith(start)), _LISTED))
         args, kwargs = self._translated(node.args), self._translated(node.kwargs)
         try:
             results = lowering(site, *args, **kwargs)
         except GraphError as error:
-            raise Refused(f"{error.what}: limit {error.limit}, got {error.got}") from error
+            raise Refused(f"{error.what}: limit {error.limit}, got {error.got}", _LISTED) from error
+        except (Refused, UnsupportedOpError):
+            raise
+        except Exception as error:
+            raise _defect(node, site.b.loc, f"raised {type(error).__name__}: {error}") from error
         return tuple(results) if isinstance(results, (tuple, list)) else (results,)
+
+    def _follow(self, node: fx.Node, begin: int) -> None:
+        """See that 64-bit integers stay within 32 bits, or that the program notices when they do not."""
+        values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
+        wide = any(isinstance(t, torch.Tensor) and is_wide(t.dtype) for v in values for t in _flat(v))
+        unseen = self.watch.follow(self.b.graph.ops[begin:], wide)
+        if unseen is not None:
+            raise Refused(
+                f"its result may need more than the 32 bits that int64 has on the chip, and nothing watches "
+                f"{unseen.name} for that",
+                "compute it in int32, where it wraps as PyTorch's int32 does, or before the step",
+            )
 
     def _output(self, node: fx.Node, aliases: dict[int, str]) -> None:
         """Outputs in order, without those that would overwrite an input by itself."""
@@ -180,10 +223,30 @@ class _Importer:
             return {k: self._translated(a) for k, a in argument.items()}
         return argument
 
-    def _check(self, node: fx.Node, results: Sequence[Value | None], types: Sequence[TensorType | None]) -> None:
+    def _check(
+        self, node: fx.Node, results: Sequence[Value | None], types: Sequence[TensorType | None], where: Location | None
+    ) -> None:
         for value, expected in zip(results, types):
             if value is not None and expected is not None and value.type != expected:
-                raise AssertionError(f"lowering of {node.target} gave {value.type} where PyTorch has {expected}")
+                raise _defect(node, where, f"gave {value.type} where PyTorch has {expected}")
+
+
+def _defect(node: fx.Node, where: Location | None, what: str) -> UnsupportedOpError:
+    """Nothing that a user did: said with the operator and the line all the same, so that it can be gone round."""
+    return UnsupportedOpError(
+        f"the lowering of {_name(node.target)} {what}; this is a defect of trnlab", code=_DEFECT, where=where,
+        got=", ".join(_operands(node)), remedy="report it, and write the line in another way until it is mended",
+    )  # fmt: skip
+
+
+def _unsupported(
+    name: str, operands: tuple[str, ...], where: Location | None, refusal: Refused | UnsupportedOpError
+) -> UnsupportedOp:
+    if isinstance(refusal, Refused):
+        return UnsupportedOp(name, operands, where, refusal.reason, refusal.do)
+    if refusal.code == _DEFECT:
+        raise refusal
+    return UnsupportedOp(name, operands, where, refusal.what, refusal.remedy or _LISTED, refusal.code)
 
 
 def _result_types(node: fx.Node) -> list[TensorType | None]:
@@ -197,9 +260,12 @@ def _name(target: Any) -> str:
 
 
 def _operands(node: fx.Node) -> tuple[str, ...]:
-    fakes = [a.meta.get("val") for a in node.all_input_nodes]
+    return _shown([a.meta.get("val") for a in node.all_input_nodes])
+
+
+def _shown(values: Sequence[Any]) -> tuple[str, ...]:
     return tuple(
-        f"{str(f.dtype).removeprefix('torch.')}{list(f.shape)}" for f in fakes if isinstance(f, torch.Tensor)
+        f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values if isinstance(v, torch.Tensor)
     )
 
 
@@ -207,11 +273,20 @@ def _flat(outputs: Any) -> list[Any]:
     return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
 
 
-def _all_unsupported(ops: list[UnsupportedOp]) -> UnsupportedOpError:
-    """One error for all; operators met several times at one line are named once."""
-    distinct = list(dict.fromkeys(ops))
-    listing = "\n".join(f"  {i}. {op}" for i, op in enumerate(distinct, 1))
-    noun = "operator has" if len(distinct) == 1 else "operators have"
-    error = UnsupportedOpError(f"{len(distinct)} {noun} no lowering to the chip\n{listing}", code="TRN201")
+def _all_unsupported(uses: list[UnsupportedOp]) -> UnsupportedOpError:
+    """One error for all, counted by operator: the first use of each for the same reason is shown, others are counted."""
+    distinct = list(dict.fromkeys(uses))
+    groups: dict[tuple[str, str], list[UnsupportedOp]] = {}
+    for use in distinct:
+        groups.setdefault((use.name, use.reason), []).append(use)
+    lines = []
+    for i, group in enumerate(groups.values(), 1):
+        more = f"\n      and  {len(group) - 1} more places" if len(group) > 1 else ""
+        lines.append(f"  {i}. {group[0]}{more}")
+    count = len({use.name for use in distinct})
+    noun = "operator" if count == 1 else "operators"
+    codes = {use.code for use in distinct}
+    code = codes.pop() if len(codes) == 1 else "TRN201"
+    error = UnsupportedOpError(f"{count} {noun} cannot run on the chip\n" + "\n".join(lines), code=code)
     error.ops = distinct  # type: ignore[attr-defined]
     return error

@@ -303,11 +303,11 @@ def callee_of(made: Made) -> RoutineCallee:
     """The recorded call as what an op of the graph carries. Raises Refused for what no graph can hold."""
     trace, name = made.trace, made.site.name
     if trace.gang is not None or len(trace.members) > 1:
-        raise Refused(f"kernel {name!r} runs on several cores; in a model it can be launched on one")
+        raise Refused(f"kernel {name!r} runs on several cores", "launch it on one core in a model")
     if trace.content is not None:
-        raise Refused(f"the instructions of kernel {name!r} depend on the contents of its arguments; call it outside")
+        raise Refused(f"the instructions of kernel {name!r} depend on the contents of its arguments", "call it outside of the model")
     if _constant_written(made):
-        raise Refused(f"kernel {name!r} writes to a constant; pass a tensor")
+        raise Refused(f"kernel {name!r} writes to a constant", "pass a tensor")
     operands = tuple(TensorType(shape, _chip_format(kind)) for shape, kind in made.types)
     places = {p: i for i, p in enumerate((*made.fresh, *made.written))}
     results = tuple(TensorType(b.shape, b.dtype) for b in (trace.tensors[p] for p in made.fresh))

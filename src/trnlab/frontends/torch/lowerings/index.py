@@ -42,7 +42,7 @@ def embedding(site, table, ids, padding_idx=-1, scale_grad_by_freq=False, sparse
 def embedding_backward(site, grad, ids, rows, padding_idx, scale_grad_by_freq):
     """Gradient of the table [V, C]: each row the sum over the places that read it."""
     if scale_grad_by_freq:
-        raise Refused("an embedding with scale_grad_by_freq=True; leave it off")
+        raise Refused("gradients scaled by how often a row was read have no lowering", "leave scale_grad_by_freq off")
     b, grad = site.b, site.wide(grad)
     if _counts(ids) and padding_idx < 0:
         count = ids.type.size

@@ -128,7 +128,7 @@ def vector_norm(site, x, order=2, dim=None, keepdim=False, dtype=None):
         return site.cast(b.sqrt(total(site, b.multiply(x, x), dims)))
     if order in (1, float("inf")):
         return site.cast(total(site, b.abs(x), dims, "add" if order == 1 else "maximum"))
-    raise Refused(f"a vector norm of order {order}; use 1, 2 or inf")
+    raise Refused(f"a vector norm of order {order} has no lowering", "use order 1, 2 or inf")
 
 
 @lowers("cumsum.default")

@@ -6,7 +6,7 @@
         return site.b.multiply(grad, site.b.silu_dx(x))
 
 A lowering takes the `Site` and the operator's own arguments, tensors as graph values, and returns one value per
-result. What it cannot express it refuses by raising `Refused` with what to write instead.
+result. What it cannot express it refuses by raising `Refused(reason, do)`: why, and what to write instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ LOWERINGS: dict[Any, Lowering] = {}
 
 
 class Refused(Exception):  # noqa: N818
-    """This form of the operator has no lowering; the message says what to write instead."""
+    """This form of the operator has no lowering: the reason, and what to do instead."""
+
+    def __init__(self, reason: str, do: str = "") -> None:
+        super().__init__(f"{reason}; {do}" if do else reason)
+        self.reason, self.do = reason, do
 
 
 def lowers(*names: str) -> Callable[[Lowering], Lowering]:

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""64-bit integers that lie on the chip as 32: the graph watches that none of them leaves its 32 bits.
+
+The chip has no 64-bit integers. An op on them computes in int32, which is exact as long as the result fits. Where the
+intervals of `ranges` cannot show that it does, the graph computes a flag beside the result; all flags leave as one
+more output, which `engine` reads after the run.
+
+    add, subtract           exact: the signs of operands and result
+    negate, abs             exact: the one value without a counterpart
+    multiply, power, sums   in float32, and on the safe side: a result within 2^-20 of the limit counts as beyond it
+    conversion of floats    exact: NaN counts as beyond, too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Check, Op, Value
+from trnlab.graph.ranges import Interval, fits, interval_of, of_format
+from trnlab.numerics.dtypes import float32, int32
+
+_LIMIT = 2.0**31
+_SAFE = _LIMIT * (1 - 2.0**-20)
+_STEP = 2.0**-23  # float32's relative rounding error, doubled
+
+
+class Watch:
+    """Collects the flags of one graph while it is being built."""
+
+    def __init__(self, b: GraphBuilder) -> None:
+        self._b = b
+        self._known: dict[Value, Interval] = {}
+        self._flags: list[Value] = []
+        self.checks: list[Check] = []
+
+    def follow(self, ops: Iterable[Op], wide: bool) -> Op | None:
+        """Take note of ops that were just appended; `wide`: they stand for 64-bit integers.
+
+        Returns the first op whose result may leave 32 bits without a way to see it, else None.
+        """
+        for op in list(ops):
+            for v in op.operands:
+                if v.op is None and not v.dtype.is_float:
+                    self._known.setdefault(v, of_format(v.dtype))
+            interval = interval_of(op, self._known)
+            for v in op.results:
+                if v.dtype.is_float:
+                    continue
+                inside = v is op.result and interval is not None and fits(interval, v.dtype)
+                self._known[v] = interval if inside and interval is not None else of_format(v.dtype)
+                if wide and v.dtype is int32 and not inside and not self._watched(op):
+                    return op
+        return None
+
+    def _watched(self, op: Op) -> bool:
+        make = _FLAGS.get(op.name)
+        flag = make(self._b, op) if make is not None else None
+        if flag is None:
+            return op.name in _CANNOT_LEAVE
+        if flag.shape:
+            flag = self._b.reduce(flag, range(len(flag.shape)), "or")
+        self._flags.append(flag)
+        self.checks.append(Check(op.origin or op.name, op.loc))
+        return True
+
+    def finish(self) -> None:
+        """Append the flags, one int32 per check, as the graph's last output."""
+        if self._flags:
+            b = self._b
+            lines = [b.reshape(b.convert(flag, int32), (1,)) for flag in self._flags]
+            b.output(lines[0] if len(lines) == 1 else b.concatenate(lines, 0), "overflow")
+            b.graph.checks = tuple(self.checks)
+
+
+# -- flags: true where a result left 32 bits -----------------------------------------------------------------------
+
+
+def _add(b: GraphBuilder, op: Op) -> Value:
+    x, y = op.operands
+    return b.compare(b.and_(b.xor(x, op.result), b.xor(y, op.result)), "LT", 0)
+
+
+def _subtract(b: GraphBuilder, op: Op) -> Value:
+    x, y = op.operands
+    return b.compare(b.and_(b.xor(x, y), b.xor(x, op.result)), "LT", 0)
+
+
+def _lowest(b: GraphBuilder, op: Op) -> Value:
+    return b.compare(op.operands[0], "EQ", -(2**31))
+
+
+def _beyond(b: GraphBuilder, size: Value) -> Value:
+    """Whether a magnitude in float32 may be one of more than 32 bits."""
+    return b.compare(size, "GE", _SAFE)
+
+
+def _multiply(b: GraphBuilder, op: Op) -> Value:
+    x, y = (b.abs(b.convert(v, float32)) for v in op.operands)
+    return _beyond(b, b.multiply(x, y))
+
+
+def _reduce(b: GraphBuilder, op: Op) -> Value | None:
+    """|sum in float32| and what its rounding may have hidden: sum |x| times the relative error of its additions."""
+    x, dims = b.convert(op.operands[0], float32), op.attrs["dimensions"]
+    if op.attrs["kind"] == "multiply":
+        return _beyond(b, b.abs(b.reduce(x, dims, "multiply")))
+    if op.attrs["kind"] != "add":
+        return None
+    count = prod(op.operands[0].shape[a] for a in dims)
+    hidden = b.multiply(b.reduce(b.abs(x), dims), min(count * _STEP, 1.0))
+    return _beyond(b, b.add(b.abs(b.reduce(x, dims)), hidden))
+
+
+def _dot(b: GraphBuilder, op: Op) -> Value:
+    """The product of magnitudes, which no partial sum exceeds."""
+    x, y = (b.abs(b.convert(v, float32)) for v in op.operands)
+    attrs = {**op.attrs, "dtype": float32}
+    return _beyond(b, b.append(op.name, (x, y), attrs).result)
+
+
+def _convert(b: GraphBuilder, op: Op) -> Value | None:
+    """NaN fails both comparisons, and so counts as beyond."""
+    x = op.operands[0]
+    if not x.dtype.is_float:
+        return None
+    x = b.convert(x, float32)
+    return b.not_(b.and_(b.compare(x, "GE", -_LIMIT), b.compare(x, "LT", _LIMIT)))
+
+
+def _shift_left(b: GraphBuilder, op: Op) -> Value:
+    x, by = op.operands
+    return b.compare(b.op("shift_right_arithmetic", op.result, by), "NE", x)
+
+
+def _power(b: GraphBuilder, op: Op) -> Value:
+    x, y = (b.convert(v, float32) for v in op.operands)
+    return _beyond(b, b.power(b.abs(x), y))
+
+
+def _scatter(b: GraphBuilder, op: Op) -> Value | None:
+    """The sum of all magnitudes, wherever they go."""
+    if op.attrs["kind"] != "add":
+        return None
+    into, _, update = op.operands
+    most = b.reduce(b.abs(b.convert(into, float32)), range(len(into.shape)), "maximum")
+    added = b.reduce(b.abs(b.convert(update, float32)), range(len(update.shape)))
+    return _beyond(b, b.add(most, added))
+
+
+def _divide(b: GraphBuilder, op: Op) -> Value:
+    """Only the lowest number by -1 has a quotient that does not fit."""
+    x, y = op.operands
+    return b.and_(b.compare(x, "EQ", -(2**31)), b.compare(y, "EQ", -1))
+
+
+_FLAGS: dict[str, Callable[[GraphBuilder, Op], Value | None]] = {
+    "add": _add,
+    "subtract": _subtract,
+    "negate": _lowest,
+    "abs": _lowest,
+    "multiply": _multiply,
+    "divide": _divide,
+    "reduce": _reduce,
+    "dot_general": _dot,
+    "convert": _convert,
+    "shift_left": _shift_left,
+    "power": _power,
+    "scatter": _scatter,
+}
+_CANNOT_LEAVE = frozenset({"gather", "remainder", "shift_right_logical"})
