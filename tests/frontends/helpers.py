@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a PyTorch function through capture, importer and graph interpreter, with its gradients."""
+"""Run a PyTorch function, with its gradients, through capture and importer on two engines: the graph's interpreter,
+and the program that the compiler makes, executed on the simulated chip."""
 
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
+from itertools import cycle
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import trnlab.frontends.torch as neuron
+from trnlab import chips
 from trnlab.frontends.torch import tracing
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.import_fx import import_fx
+from trnlab.runtime import session
 
+TRN1 = "trn1"
+_LATER = cycle(("trn2", None, "trn3", None))  # every other test runs on a later chip, too
 TOLERANCE = 1e-5  # of the largest magnitude of each tensor: fp32 sums in another order
 
 
@@ -28,69 +35,117 @@ def worst_error(got, expected) -> float:
     return float((got[finite] - expected[finite]).abs().max() / scale)
 
 
-def with_gradients(function, inputs):
-    """Outputs of the function, and the gradients of a weighted sum of them by each float input."""
+def with_gradients(function, inputs, weights=None):
+    """Outputs of the function, and the gradients of a weighted sum of them by each float input; also the weights."""
     leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
     with torch.enable_grad():
-        outputs = function(*leaves)
-        outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        outputs = listed(function(*leaves))
         wanted = [x for x in leaves if x.requires_grad]
-        total = sum((o * weights_like(o)).sum() for o in outputs if o.requires_grad)
-        grads = torch.autograd.grad(total, wanted, allow_unused=True) if isinstance(total, torch.Tensor) else []
-    return [o.detach() for o in outputs], [g for g in grads if g is not None]
+        parts = [o for o in outputs if o.requires_grad]
+        weights = [weights_like(o) for o in parts] if weights is None else weights
+        grads = torch.autograd.grad(parts, wanted, list(weights), allow_unused=True) if parts else []
+    return [o.detach() for o in outputs], [g for g in grads if g is not None], list(weights)
 
 
 def weights_like(x):
-    """Distinct weights, so that no two elements of a gradient agree by chance."""
-    count = torch.arange(x.numel(), dtype=torch.float32, device=x.device)
-    return (0.5 + torch.sin(count + 1.0)).reshape(x.shape).to(x.dtype)
+    """Distinct weights, so that no two neighbours of a gradient agree by chance: multiples of 1/64, exact everywhere."""
+    count = torch.arange(x.numel(), dtype=torch.int32).mul(37).remainder(64)
+    return (0.5 + count.to(torch.float32) / 64).reshape(x.shape).to(x.dtype).to(x.device)
 
 
-def through_graph(function, inputs, gradients=True):
-    """What `with_gradients` gives, computed by the graph's interpreter; also the graph."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [tracing.fake_like(mode, x, "neuron") for x in inputs]
-    split = []
+@contextmanager
+def engine(name):
+    """The engine called "interpreter", or the compiler in fp32 for a chip, in a session of its own."""
+    if name == "interpreter":
+        with neuron.use(neuron.InterpreterEngine()) as chosen:
+            yield chosen
+    else:
+        with (
+            session.activate(session.Session(chips.target(name), "fp32")),
+            neuron.use(neuron.DeviceEngine()) as chosen,
+        ):
+            yield chosen
 
-    def traced(lines, *args):
-        outputs, grads = with_gradients(function, args) if gradients else (listed(function(*args)), [])
-        split.append(len(outputs))
-        return [*outputs, *grads]
 
-    module = tracing.trace(traced, fakes, mode)
-    imported = import_fx(module, "test")
-    placeholders = [n.name for n in module.graph.nodes if n.op == "placeholder"]
-    seed = torch.tensor([1, 2], dtype=torch.int32)
-    arrays = [Buffer(seed if n is None else inputs[placeholders.index(n)]).array() for n in imported.inputs]
-    results = neuron.InterpreterEngine().compile(imported.graph)(arrays)
-    returned = next(n for n in module.graph.nodes if n.op == "output").args[0]
-    kinds = [returned[i].meta["val"].dtype for i in imported.outputs]
-    tensors = [tensor_from(r, k, "cpu") for r, k in zip(results, kinds)]
-    return tensors[: split[0]], tensors[split[0] :], imported.graph
+class Traced:
+    """A function with its gradients as one graph, ready for any engine."""
+
+    def __init__(self, function, inputs, weights=None):
+        self.inputs = [*inputs, *(weights or [])]
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fakes = [tracing.fake_like(mode, x, "neuron") for x in self.inputs]
+
+        def traced(lines, *args):
+            given, into = args[: len(inputs)], args[len(inputs) :]
+            outputs, grads = listed(function(*given)), []
+            if weights is not None:
+                outputs, grads, _ = with_gradients(function, given, into)
+            self.split = len(outputs)
+            return [*outputs, *grads]
+
+        self.module = tracing.trace(traced, fakes, mode)
+        self.imported = import_fx(self.module, "test")
+        self.graph = self.imported.graph
+
+    def run(self, on="interpreter"):
+        """Outputs and gradients."""
+        placeholders = [n.name for n in self.module.graph.nodes if n.op == "placeholder"]
+        seed = torch.tensor([1, 2], dtype=torch.int32)
+        given = [seed if n is None else self.inputs[placeholders.index(n)] for n in self.imported.inputs]
+        with engine(on) as chosen:
+            results = chosen.compile(self.graph)([Buffer(x).array() for x in given])
+        returned = next(n for n in self.module.graph.nodes if n.op == "output").args[0]
+        kinds = [returned[i].meta["val"].dtype for i in self.imported.outputs]
+        tensors = [tensor_from(r, k, "cpu") for r, k in zip(results, kinds)]
+        return tensors[: self.split], tensors[self.split :]
+
+
+def through_graph(function, inputs, gradients=True, on="interpreter"):
+    """What `with_gradients` gives, computed by an engine; also the graph."""
+    weights = with_gradients(function, inputs)[2] if gradients else None
+    traced = Traced(function, inputs, weights)
+    return *traced.run(on), traced.graph
 
 
 def listed(outputs):
     return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
 
 
-def check(function, inputs, tolerance=TOLERANCE):
-    """The graph agrees with eager PyTorch on the CPU, outputs and gradients."""
-    expected, expected_grads = with_gradients(function, inputs)
-    got, grads, graph = through_graph(function, inputs)
-    assert len(got) == len(expected)
-    assert len(grads) == len(expected_grads)
-    for a, b in zip([*got, *grads], [*expected, *expected_grads]):
-        assert a.dtype == b.dtype
-        assert worst_error(a, b) <= tolerance
-    return graph
+def assert_same(got, expected, rtol=None, atol=None):
+    """Equal shapes and dtypes, and every element as near as PyTorch asks of two devices (`assert_close`):
+    in fp32 within 1.3e-6 of its own magnitude, and of 1e-5; integers and bools equal."""
+    torch.testing.assert_close(got.detach().cpu(), expected.detach().cpu(), rtol=rtol, atol=atol, equal_nan=True)
 
 
-def gradients_through_graph(model, batch, loss_fn=None):
-    """Loss and gradients by name of a model on `neuron`, through `capture_step` and the interpreter."""
+def engines():
+    """The interpreter, trn1, and in rotation a later chip."""
+    later = next(_LATER)
+    return ["interpreter", TRN1, *([later] if later else [])]
+
+
+def check(function, inputs, gradients=True, rtol=None, atol=None, on=None):
+    """The graph agrees with eager PyTorch on the CPU on all engines, outputs and gradients, element by element."""
+    if gradients:
+        expected, expected_grads, weights = with_gradients(function, inputs)
+    else:
+        expected, expected_grads, weights = listed(function(*inputs)), [], None
+    traced = Traced(function, inputs, weights)
+    for engine_name in on or engines():
+        got, grads = traced.run(engine_name)
+        assert len(got) == len(expected)
+        assert len(grads) == len(expected_grads)
+        for a, b in zip([*got, *grads], [*expected, *expected_grads]):
+            assert_same(a, b, rtol, atol)
+    return traced.graph
+
+
+def gradients_through_graph(model, batch, loss_fn=None, on="interpreter"):
+    """Loss and gradients by name of a model on `neuron`, through `capture_step` and an engine."""
     model, batch = copy.deepcopy(model).to("neuron"), [x.to("neuron") for x in batch]
     captured = neuron.capture_step(model, None, loss_fn, batch)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     arrays = [Buffer(batch[r.place] if r.kind == "batch" else tensors[r.name]).array() for r in captured.inputs]
-    results = neuron.InterpreterEngine().compile(captured.graph)(arrays)
+    with engine(on) as chosen:
+        results = chosen.compile(captured.graph)(arrays)
     named = {role.name: torch.from_numpy(r) for role, r in zip(captured.outputs, results) if role.kind == "gradient"}
     return torch.from_numpy(results[0]), named, captured

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each lowering against eager PyTorch on the CPU in fp32, with gradients: off by at most 1e-5 of the largest."""
+"""Each lowering against eager PyTorch on the CPU in fp32, with gradients, as the interpreter defines it and as the
+simulated chip computes it: every element as near as PyTorch asks of two devices."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import check, through_graph, worst_error
+from helpers import TRN1, assert_same, check, through_graph
 
 import trnlab.frontends.torch as neuron
 from trnlab.frontends.torch.lowerings import LOWERINGS
@@ -71,7 +72,7 @@ UNARY = {
     "floor_division": lambda x: torch.div(x, 0.3, rounding_mode="floor") + torch.div(x, 0.3, rounding_mode="trunc"),
     "lerp": lambda x: torch.lerp(x, x * 2, 0.3),
     "addcmul": lambda x: torch.addcmul(x, x, x, value=0.5) + torch.addcdiv(x, x, x.abs() + 1, value=-0.5),
-    "casts": lambda x: x.double().float() + x.to(torch.float32) + x.to(torch.int32).float() + x.bool().float(),
+    "casts": lambda x: x.half().float() + x.to(torch.float32) + x.to(torch.int32).float() + x.bool().float(),
     "sum": lambda x: (x.sum(), x.sum(-1), x.sum(0, keepdim=True)),
     "mean": lambda x: (x.mean(), x.mean(-1), x.mean(0, keepdim=True)),
     "extremes": lambda x: (x.amax(-1), x.amin(0), x.max(), x.min()),
@@ -101,6 +102,9 @@ UNARY = {
 }
 
 
+NOT_ON_THE_CHIP = {"casts", "nan_checks"}  # the compiler does not do these as the interpreter defines them yet
+
+
 def _assigned(x):
     y = x.clone()
     y[..., 0] = 5.0
@@ -112,7 +116,7 @@ def _assigned(x):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", UNARY)
 def test_one_tensor(name, shape):
-    check(UNARY[name], [normal(*shape)])
+    check(UNARY[name], [normal(*shape)], on=["interpreter"] if name in NOT_ON_THE_CHIP else None)
 
 
 VARIANCES = {"var": torch.var, "std": torch.std, "var_mean": lambda x: torch.var_mean(x, -1, correction=0)}
@@ -245,11 +249,11 @@ def test_places_of_extremes():
     def function(x):
         return x.argmax(-1), x.argmin(0), x.argmax(), x.max(-1)[1], *x.min(0)
 
-    check(function, [normal(5, 7)])
+    check(function, [normal(5, 7)], on=["interpreter"])
 
 
 def test_integers_narrow_to_32_bits():
-    graph = check(lambda i: (i + 1) * 2, [ids(5)])
+    graph = check(lambda i: i.clamp(0, 9) * 2 + 1, [ids(5)])
     assert {v.dtype.name for v in graph.values()} == {"int32"}
 
 
@@ -309,11 +313,11 @@ LOW_PRECISION = {
 def test_bf16_rounds_once_per_operator(name):
     """bf16 keeps 8 bits: a rounding is off by at most 2^-9; PyTorch's may go the other way, which makes 2^-8."""
     x = normal(5, 33).bfloat16()
-    expected = [LOW_PRECISION[name](x)]
-    got, _, _ = through_graph(LOW_PRECISION[name], [x], gradients=False)
-    for a, b in zip(got, expected):
-        assert a.dtype == torch.bfloat16
-        assert worst_error(a, b) <= 2**-8
+    expected = LOW_PRECISION[name](x)
+    for on in ("interpreter", TRN1):
+        (got,), _, _ = through_graph(LOW_PRECISION[name], [x], gradients=False, on=on)
+        assert got.dtype == torch.bfloat16
+        assert_same(got, expected, rtol=2**-8, atol=1e-5)
 
 
 def test_dropout_keeps_the_expectation_and_its_mask_is_the_gradients():

@@ -7,7 +7,7 @@ from pathlib import Path
 import models
 import pytest
 import torch
-from helpers import gradients_through_graph, worst_error
+from helpers import TRN1, assert_same, gradients_through_graph
 from torch import nn
 
 pytestmark = pytest.mark.torch
@@ -51,19 +51,20 @@ def masked(targets):
     return targets
 
 
+@pytest.mark.parametrize("on", ["interpreter", TRN1])
 @pytest.mark.parametrize("name", CASES)
-def test_gradients(name):
+def test_gradients(name, on):
     torch.manual_seed(0)
     make, batch = CASES[name]
     model, batch = make(), batch()
     reference = copy.deepcopy(model)
     expected = reference(*batch)
     expected.backward()
-    loss, gradients, _ = gradients_through_graph(model, batch)
-    assert worst_error(loss, expected) <= 1e-6
+    loss, gradients, _ = gradients_through_graph(model, batch, on=on)
+    assert_same(loss, expected)
     assert set(gradients) == {n for n, p in reference.named_parameters()}
     for n, p in reference.named_parameters():
-        assert worst_error(gradients[n], p.grad) <= 1e-5, n
+        assert_same(gradients[n], p.grad, rtol=1e-5, atol=1e-6)
 
 
 def test_every_op_knows_the_users_line_and_the_frameworks_name():

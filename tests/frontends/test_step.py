@@ -6,7 +6,7 @@ import io
 
 import pytest
 import torch
-from helpers import worst_error
+from helpers import TRN1, engine, worst_error
 from models import GPT
 from torch import nn
 
@@ -16,9 +16,10 @@ from trnlab.errors import UnsupportedOpError, UsageError
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture(autouse=True)
-def interpreter():
-    with neuron.use(neuron.InterpreterEngine()):
+@pytest.fixture(autouse=True, params=["interpreter", TRN1])
+def on(request):
+    """Every test runs twice: as the graph's interpreter defines it, and as the simulated chip computes it."""
+    with engine(request.param):
         yield
 
 

@@ -11,7 +11,6 @@ changed. The exit status is 1 when anything failed.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -111,7 +110,9 @@ def run(wanted: list[dict[str, Any]], options: argparse.Namespace) -> list[Recor
     return [record for i in range(len(wanted)) for record in results.get(i, [])]
 
 
-def _progress(done: int, total: int, job: dict[str, Any], records: list[Record], seconds: float, start: float) -> None:
+def _progress(
+    done: int, total: int, job: dict[str, Any], records: list[Record], seconds: float, start: float
+) -> None:
     kinds = [r.verdict.kind for r in records]
     counts = " ".join(f"{kind} {kinds.count(kind)}" for kind in dict.fromkeys(sorted(kinds)))
     elapsed = time.monotonic() - start

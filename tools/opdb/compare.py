@@ -45,7 +45,7 @@ def tolerances(op: Any, dtype: torch.dtype) -> tuple[float, float]:
 
 
 def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, float]) -> str | None:
-    """What is wrong with one result, in words, or None. `exact` may be None or a function that gives the exact one."""
+    """What is wrong with one result, in words, or None. `exact`: None, or a function that gives the exact one."""
     if not isinstance(expected, Tensor) or not isinstance(got, Tensor):
         same = isinstance(got, Tensor) == isinstance(expected, Tensor) and (got == expected or got != got)
         return None if same else f"got {got!r} for {expected!r}"

@@ -145,14 +145,12 @@ class Captured:
     def _execute(self, items: Sequence[Item], on: engine.Engine) -> list[list[Any]]:
         module, imported = self._graph(items)
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
-        seed = torch.tensor(1, dtype=torch.int32)
-        arrays = [Buffer(seed if n is None else self.inputs[names.index(n)]).array() for n in imported.inputs]
+        seeds = [torch.ones(v.shape, dtype=torch.int32) for v in imported.graph.inputs]
+        arrays = [Buffer(s if n is None else self.inputs[names.index(n)]).array() for n, s in zip(imported.inputs, seeds)]
         program: Callable[..., Any] = on.compile(imported.graph)
         computed = dict(zip(imported.outputs, program(arrays)))
         returned = next(n for n in module.graph.nodes if n.op == "output").args[0]
-        tensors = iter(
-            tensor_from(computed[i], node.meta["val"].dtype, "cpu") for i, node in enumerate(returned)
-        )
+        tensors = iter(tensor_from(computed[i], node.meta["val"].dtype, "cpu") for i, node in enumerate(returned))
         return [[next(tensors) if isinstance(r, fx.Node) else r for r in item.results] for item in items]
 
 

@@ -47,7 +47,9 @@ class Worker:
             return [Record.from_json(r) for r in json.loads(answer)]
         status = process.wait()
         self._process = None
-        code, reason = ("timeout", "never came back") if late.is_set() else ("crash", f"the process ended with {status}")
+        code, reason = (
+            ("timeout", "never came back") if late.is_set() else ("crash", f"the process ended with {status}")
+        )
         verdict = Verdict(FAILED, code, reason)
         return [Record(job["op"], job["dtype"], 0, "", "forward", mode, verdict) for mode in job["modes"]]
 

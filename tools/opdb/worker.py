@@ -21,7 +21,15 @@ import torch
 from tools.opdb.compare import all_differences, tolerances
 from tools.opdb.engines import Captured, Results, Trial, eager
 from tools.opdb.samples import (
-    DTYPES, REFUSED_DTYPES, UNINITIALISED, Sample, database, gradients, leaves_of, samples, weights_for,
+    DTYPES,
+    REFUSED_DTYPES,
+    UNINITIALISED,
+    Sample,
+    database,
+    gradients,
+    leaves_of,
+    samples,
+    weights_for,
 )  # fmt: skip
 from tools.opdb.verdicts import FAILED, PASSED, OutOfTime, Record, Verdict, of_error
 from trnlab import chips
@@ -167,7 +175,9 @@ def serve(chip: str) -> None:
             try:
                 records = run(job)
             except OutOfTime as error:
-                records = [Record(job["op"], job["dtype"], 0, "", "forward", m, of_error(error)) for m in job["modes"]]
+                records = [
+                    Record(job["op"], job["dtype"], 0, "", "forward", m, of_error(error)) for m in job["modes"]
+                ]
             except Exception as error:
                 verdict = Verdict(FAILED, "crash", f"the tool: {of_error(error).reason}")
                 records = [Record(job["op"], job["dtype"], 0, "", "forward", m, verdict) for m in job["modes"]]

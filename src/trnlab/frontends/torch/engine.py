@@ -45,7 +45,7 @@ def checked(graph: Graph, program: Program) -> Program:
             raise NumericsError(
                 f"a 64-bit integer of {check.origin} does not fit in the 32 bits that the chip has", code="TRN210",
                 where=check.where, limit=f"{-(2**31)} to {2**31 - 1}",
-                remedy="keep the numbers smaller, compute them in float32, or compute them on the host before the step",
+                remedy="keep the numbers smaller, compute them in float32, or before the step on the host",
             )  # fmt: skip
         return results
 

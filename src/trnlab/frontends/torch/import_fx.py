@@ -18,8 +18,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from trnlab.errors import GraphError, Location, UnsupportedOpError
-from trnlab.frontends.torch.dlpack import to_numpy_alias
+from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
+from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.locations import parse
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site
 from trnlab.frontends.torch.types import is_wide, type_of
@@ -142,9 +142,15 @@ class _Importer:
             held = getattr(held, part)
         if not isinstance(held, torch.Tensor):
             return  # a graph of a higher order operator, which has no lowering
-        with unset_fake_temporarily():  # PyTorch traces with tensors that have no data; a constant has
-            array = np.array(to_numpy_alias(held))
-        expected = type_of(held)
+        try:
+            expected = type_of(held)
+            with unset_fake_temporarily():  # PyTorch traces with tensors that have no data; a constant has
+                array = np.array(Buffer(held, "a constant").array())
+        except (UnsupportedOpError, NumericsError) as error:
+            where = parse(next(iter(node.users)).meta.get("stack_trace") or "") if node.users else None
+            self.unsupported.append(_unsupported(f"constant {node.target}", _shown([held]), where, error))
+            self.values[node] = _UNKNOWN
+            return
         self.values[node] = self.b.constant(array, expected.dtype, expected.shape)
 
     def _call_function(self, node: fx.Node) -> None:
@@ -180,7 +186,9 @@ class _Importer:
         lowering = LOWERINGS.get(node.target)
         if lowering is None:
             name = _name(node.target)
-            raise Refused(_NO_LOWERING, next((do for start, do in _WAYS_OUT.items() if name.startswith(start)), _LISTED))
+            raise Refused(
+                _NO_LOWERING, next((do for start, do in _WAYS_OUT.items() if name.startswith(start)), _LISTED)
+            )
         args, kwargs = self._translated(node.args), self._translated(node.kwargs)
         try:
             results = lowering(site, *args, **kwargs)
@@ -224,7 +232,11 @@ class _Importer:
         return argument
 
     def _check(
-        self, node: fx.Node, results: Sequence[Value | None], types: Sequence[TensorType | None], where: Location | None
+        self,
+        node: fx.Node,
+        results: Sequence[Value | None],
+        types: Sequence[TensorType | None],
+        where: Location | None,
     ) -> None:
         for value, expected in zip(results, types):
             if value is not None and expected is not None and value.type != expected:
@@ -240,7 +252,7 @@ def _defect(node: fx.Node, where: Location | None, what: str) -> UnsupportedOpEr
 
 
 def _unsupported(
-    name: str, operands: tuple[str, ...], where: Location | None, refusal: Refused | UnsupportedOpError
+    name: str, operands: tuple[str, ...], where: Location | None, refusal: Refused | TrnlabError
 ) -> UnsupportedOp:
     if isinstance(refusal, Refused):
         return UnsupportedOp(name, operands, where, refusal.reason, refusal.do)
@@ -274,7 +286,7 @@ def _flat(outputs: Any) -> list[Any]:
 
 
 def _all_unsupported(uses: list[UnsupportedOp]) -> UnsupportedOpError:
-    """One error for all, counted by operator: the first use of each for the same reason is shown, others are counted."""
+    """One error for all, counted by operator; of several uses for one reason the first is shown."""
     distinct = list(dict.fromkeys(uses))
     groups: dict[tuple[str, str], list[UnsupportedOp]] = {}
     for use in distinct:

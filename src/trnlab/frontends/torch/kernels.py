@@ -305,7 +305,10 @@ def callee_of(made: Made) -> RoutineCallee:
     if trace.gang is not None or len(trace.members) > 1:
         raise Refused(f"kernel {name!r} runs on several cores", "launch it on one core in a model")
     if trace.content is not None:
-        raise Refused(f"the instructions of kernel {name!r} depend on the contents of its arguments", "call it outside of the model")
+        raise Refused(
+            f"the instructions of kernel {name!r} depend on the contents of its arguments",
+            "call it outside of the model",
+        )
     if _constant_written(made):
         raise Refused(f"kernel {name!r} writes to a constant", "pass a tensor")
     operands = tuple(TensorType(shape, _chip_format(kind)) for shape, kind in made.types)

@@ -28,8 +28,8 @@ _FORMATS: dict[torch.dtype, DType] = {
 }
 _WIDE = (torch.int64,)
 _WAYS_OUT = {
-    torch.float64: "compute in float32 (x.float(), dtype=torch.float32), or in eager mode, where the host computes it",
-    torch.complex64: "keep real and imaginary parts in two tensors (torch.view_as_real), or compute it in eager mode",
+    torch.float64: "compute in float32 (x.float(), dtype=torch.float32), or use the host, in eager mode",
+    torch.complex64: "keep real and imaginary parts apart (torch.view_as_real), or use the host, in eager mode",
 }
 
 

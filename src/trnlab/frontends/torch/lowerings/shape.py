@@ -115,16 +115,34 @@ def constant_pad(site, x, pad, value=0):
     low, high = [0] * rank, [0] * rank
     for i in range(len(pad) // 2):  # pairs from the last dimension backwards
         low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
-    return site.b.pad(x, low, high, value=value)
+    return padded(site, x, low, high, value)
+
+
+def padded(site: Site, x: Value, low: list[int], high: list[int], value: Any = 0) -> Value:
+    """x with `value` around it; a negative amount cuts elements off instead."""
+    begin = [min(max(-n, 0), size) for n, size in zip(low, x.shape)]
+    end = [max(size - max(-n, 0), start) for n, size, start in zip(high, x.shape, begin)]
+    if (begin, end) != ([0] * len(x.shape), list(x.shape)):
+        x = site.b.slice(x, begin, end)
+    low, high = [max(n, 0) for n in low], [max(n, 0) for n in high]
+    return site.b.pad(x, low, high, value=value) if any(low) or any(high) else x
+
+
+def _spread(site: Site, x: Value, dim: int, step: int) -> Value:
+    """x with step - 1 zeros after each element along `dim`."""
+    b, shape = site.b, x.shape
+    apart = b.reshape(x, (*shape[: dim + 1], 1, *shape[dim + 1 :]))
+    high = [0] * len(apart.shape)
+    high[dim + 1] = step - 1
+    return b.reshape(b.pad(apart, [0] * len(high), high), (*shape[:dim], shape[dim] * step, *shape[dim + 1 :]))
 
 
 def _padded(site: Site, x: Value, dim: int, begin: int, stop: int, step: int = 1) -> Value:
     """x placed at begin:stop:step of dimension `dim` of zeros of the result's shape."""
-    rank, size = len(site.shape), site.shape[dim]
-    used = begin + (x.shape[dim] - 1) * step + 1
-    low, high, inside = [0] * rank, [0] * rank, [0] * rank
-    low[dim], high[dim], inside[dim] = begin, size - used, step - 1
-    return site.b.pad(x, low, high, inside)
+    x = _spread(site, x, dim, step) if step > 1 else x
+    low, high = [0] * len(x.shape), [0] * len(x.shape)
+    low[dim], high[dim] = begin, site.shape[dim] - begin - x.shape[dim]
+    return padded(site, x, low, high)
 
 
 @lowers("slice_backward.default")
