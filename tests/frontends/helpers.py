@@ -48,7 +48,7 @@ def with_gradients(function, inputs, weights=None):
 
 
 def weights_like(x):
-    """Distinct weights, so that no two neighbours of a gradient agree by chance: multiples of 1/64, exact everywhere."""
+    """Distinct weights, so that no two neighbours of a gradient agree by chance: multiples of 1/64, always exact."""
     count = torch.arange(x.numel(), dtype=torch.int32).mul(37).remainder(64)
     return (0.5 + count.to(torch.float32) / 64).reshape(x.shape).to(x.dtype).to(x.device)
 

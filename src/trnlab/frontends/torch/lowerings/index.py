@@ -141,8 +141,9 @@ def _only_index(indices: list[Value | None]) -> tuple[int, Value]:
 
 
 def _wrapped(site: Site, ids: Value, size: int) -> Value:
-    """Negative numbers count from the end."""
-    return site.b.select(site.b.compare(ids, "LT", 0), site.b.add(ids, size), ids)
+    """Negative numbers count from the end. (The minimum shows that the sum stays within the format.)"""
+    b = site.b
+    return b.select(b.compare(ids, "LT", 0), b.add(b.minimum(ids, 0), size), ids)
 
 
 def _rows_first(site: Site, x: Value, dim: int) -> Value:
