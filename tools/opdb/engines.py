@@ -146,7 +146,9 @@ class Captured:
         module, imported = self._graph(items)
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         seeds = [torch.ones(v.shape, dtype=torch.int32) for v in imported.graph.inputs]
-        arrays = [Buffer(s if n is None else self.inputs[names.index(n)]).array() for n, s in zip(imported.inputs, seeds)]
+        arrays = [
+            Buffer(s if n is None else self.inputs[names.index(n)]).array() for n, s in zip(imported.inputs, seeds)
+        ]
         program: Callable[..., Any] = on.compile(imported.graph)
         computed = dict(zip(imported.outputs, program(arrays)))
         returned = next(n for n in module.graph.nodes if n.op == "output").args[0]
