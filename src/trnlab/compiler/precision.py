@@ -2,7 +2,9 @@
 """Mixed precision: what the PE array reads is cast to bfloat16; sums, statistics, state and everything else stay
 fp32.
 
-The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`. Casts are put where they cost
+The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`, for the products that the user asked
+for: running sums and sums of rows by index, which the PE array happens to compute, say `precision` HIGHEST, or are
+other ops, and stay fp32. Casts are put where they cost
 least: on what a view looks at rather than on the view, so that whatever computes the value can write it in bfloat16
 at once.
 """
@@ -47,7 +49,6 @@ class _Casts:
         """What to do at each op that the PE array computes."""
         return {
             "dot_general": self._dot,
-            "scatter": self._scatter,
             "trn.attention": self._attention,
             "trn.attention_backward": self._attention,
         }
@@ -67,15 +68,10 @@ class _Casts:
                 self._cast[value] = b.convert(value, bfloat16)
         return self._cast[value]
 
-    def _dot(self, op: Op, b: GraphBuilder) -> tuple[Value, ...]:
-        return b.append(op.name, tuple(self._low(b, v) for v in op.operands), op.attrs).results
-
-    def _scatter(self, op: Op, b: GraphBuilder) -> Value | None:
-        into, ids, update = op.operands
-        if update.dtype is not float32:
+    def _dot(self, op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+        if op.attrs["precision"] != "DEFAULT":
             return None
-        summed = b.append(op.name, (b.convert(into, bfloat16), ids, self._low(b, update)), op.attrs)
-        return b.convert(summed.results[0], into.dtype)
+        return b.append(op.name, tuple(self._low(b, v) for v in op.operands), op.attrs).results
 
     def _attention(self, op: Op, b: GraphBuilder) -> tuple[Value, ...]:
         forward = ("q", "k", "v", "bias")

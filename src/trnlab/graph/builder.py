@@ -112,6 +112,7 @@ class GraphBuilder:
     tanh, logistic, sine, cosine, erf, round_nearest_even = (_Unary() for _ in range(6))
     add, subtract, multiply, divide, maximum, minimum = (_Binary() for _ in range(6))
     power, remainder, and_, or_, xor = (_Binary() for _ in range(5))
+    shift_left, shift_right_logical, shift_right_arithmetic = (_Binary() for _ in range(3))
 
     def binary(self, name: str, x: Value | Number, y: Value | Number, **attrs: Any) -> Value:
         """A two-operand elementwise op with NumPy's broadcasting; a Python number takes the other's dtype."""
@@ -254,10 +255,12 @@ class GraphBuilder:
         contract: tuple[Sequence[int], Sequence[int]],
         batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
         dt: DType | str | None = None,
+        precision: str = "DEFAULT",
     ) -> Value:
         """Product summed over `contract` = (lhs dims, rhs dims); result [batch, lhs rest, rhs rest].
 
         The sum is made in float32 (int32 for integers); that is the result's format too unless `dt` names another.
+        precision: "HIGHEST" for a product that no session's precision may narrow.
         """
         target = dtype(dt) if dt is not None else float32 if lhs.dtype.is_float else int32
         return self.op(
@@ -269,6 +272,7 @@ class GraphBuilder:
             lhs_contracting_dimensions=tuple(contract[0]),
             rhs_contracting_dimensions=tuple(contract[1]),
             dtype=target,
+            precision=precision,
         )
 
     def matmul(self, lhs: Value, rhs: Value, dt: DType | str | None = None) -> Value:

@@ -153,15 +153,11 @@ def _rng_uniform(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tu
             high = b.xor(_rotated(b, high, distance), low)
         low = b.add(low, words[(turn + 1) % 3])
         high = b.add(b.add(high, words[(turn + 2) % 3]), turn + 1)
-    return (b.multiply(b.convert(_shift_right(b, low, 8), float32), 2.0**-24),)
+    return (b.multiply(b.convert(b.shift_right_logical(low, 8), float32), 2.0**-24),)
 
 
 def _rotated(b: GraphBuilder, x: Value, distance: int) -> Value:
-    return b.or_(b.multiply(x, 1 << distance), _shift_right(b, x, 32 - distance))
-
-
-def _shift_right(b: GraphBuilder, x: Value, bits: int) -> Value:
-    return b.divide(x, 1 << bits)
+    return b.or_(b.shift_left(x, distance), b.shift_right_logical(x, 32 - distance))
 
 
 _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[Value, ...]]] = {

@@ -86,6 +86,7 @@ def _check_attrs(definition: OpDef, attrs: Attrs) -> None:
 
 _DTYPE_RULES: dict[str, tuple[str, str]] = {
     "f": ("f", "a float format"),
+    "i": ("iu", "an integer format"),
     "n": ("fiu", "a float or integer format"),
     "l": ("iub", "an integer format or bool"),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.indexing import gather, scatter
 from trnlab.graph.ir import Callee, Graph, Op, TensorType
 from trnlab.graph.ops import OPS
-from trnlab.numerics.dtypes import DType, bool_, float32
+from trnlab.numerics.dtypes import DType, bool_, float32, uint32
 from trnlab.numerics.rounding import narrow
 
 Array = np.ndarray[Any, Any]
@@ -149,6 +149,18 @@ def _power(x: Array, y: Array) -> Array:
     return np.where(y < 0, reciprocal, whole)
 
 
+def _shift(x: Array, y: Array, name: str) -> Array:
+    """Bits moved by y; by less than nothing or by the width or more, all of them leave, and zeros or signs enter."""
+    width = 8 * x.dtype.itemsize
+    inside = (y >= 0) & (y < width)
+    distance = np.where(inside, y, 0).astype(np.uint64)
+    if name == "shift_right_arithmetic":
+        return np.asarray(x.astype(np.int64) >> np.where(inside, y, width - 1).astype(np.int64))
+    bits = x.view(f"u{x.dtype.itemsize}").astype(np.uint64)
+    moved = bits << distance if name == "shift_left" else bits >> distance
+    return np.where(inside, moved, 0).astype(f"u{x.dtype.itemsize}").view(x.dtype)
+
+
 _UNARY: dict[str, Callable[[Array], Any]] = {
     "negate": np.negative,
     "abs": np.abs,
@@ -182,6 +194,7 @@ _BINARY: dict[str, Callable[[Array, Array], Any]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
+    **{n: partial(_shift, name=n) for n in ("shift_left", "shift_right_logical", "shift_right_arithmetic")},
 }
 _COMPARE: dict[str, Callable[[Array, Array], Any]] = {
     "EQ": np.equal,
@@ -202,14 +215,19 @@ def _clamp(op: Op, low: Array, x: Array, high: Array) -> Any:
 
 
 def _convert(op: Op, x: Array) -> Array:
-    """Floats to integers truncate and saturate, NaN gives 0; anything to bool asks whether it is not zero."""
+    """Anything to bool asks whether it is not zero; integers to narrower ones keep their lowest bits.
+
+    Floats to integers truncate. What is beyond 32 bits becomes the nearest 32-bit integer, NaN becomes 0; narrower
+    formats keep the lowest bits of that. (C leaves both open; PyTorch on x86 wraps in the same way up to 32 bits.)
+    """
     target: DType = op.attrs["dtype"]
     if target is bool_:
         return np.asarray(x != 0)
     if target.is_float or x.dtype.kind != "f":
         return x
-    info = np.iinfo(target.numpy)
-    return np.asarray(np.clip(np.trunc(np.nan_to_num(x.astype(np.float64))), info.min, info.max))
+    info = np.iinfo(np.uint32 if target is uint32 else np.int32)
+    whole = np.clip(np.trunc(np.nan_to_num(x.astype(np.float64), posinf=info.max)), info.min, info.max)
+    return np.asarray(whole.astype(np.int64))
 
 
 # -- sources and shapes -------------------------------------------------------------------------------------------

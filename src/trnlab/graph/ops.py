@@ -5,8 +5,8 @@ Names, operands and attributes are StableHLO's (https://openxla.org/stablehlo/sp
 the reader's sake: attributes that StableHLO nests (dimension numbers) are flat here; the body of `reduce` and
 `scatter` is an attribute `kind`, the code of `custom_call` one called `callee`; a result type that does not follow
 from the operands is given by attributes `shape` and `dtype`; and `erf` is CHLO's. Names that start with "trn." are
-composites: wholes that the chip has hardware or a
-kernel for, each defined in terms of the other ops in `composites`.
+composites:
+wholes that the chip has hardware or a kernel for, each defined in terms of the other ops in `composites`.
 
 Shape letters: B batch, H heads, T query length, S key length, D head size, V rows of a table, C columns.
 """
@@ -28,6 +28,8 @@ CALL = "call"  # code that the graph does not look into
 
 COMPARISONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 REDUCTIONS = ("add", "maximum", "minimum", "multiply", "and", "or")
+# StableHLO's precision_config, one for both operands: a session's precision narrows only what says DEFAULT.
+PRECISIONS = ("DEFAULT", "HIGHEST")
 REQUIRED = object()
 
 
@@ -45,7 +47,8 @@ class OpDef:
     """What there is to know about an op besides its shapes (`infer`) and its meaning (`interpret`).
 
     operands: names in order; the last `optional` of them may be missing; one that ends in "*" stands for one or more.
-    dtypes: what the data operands may be: "f" float, "n" float or integer, "l" integer or bool, "a" anything.
+    dtypes: what the data operands may be: "f" float, "i" integer, "n" float or integer, "l" integer or bool, "a"
+    anything.
     """
 
     name: str
@@ -92,6 +95,7 @@ _TABLE: tuple[OpDef, ...] = (
     *_binary("n", True, "add", "multiply", "maximum", "minimum"),
     *_binary("n", False, "subtract", "divide", "power", "remainder"),
     *_binary("l", True, "and", "or", "xor"),
+    *_binary("i", False, "shift_left", "shift_right_logical", "shift_right_arithmetic"),
     OpDef("compare", ELEMENTWISE, ("lhs", "rhs"), attrs={"comparison_direction": Attr("str", choices=COMPARISONS)}),
     OpDef("select", ELEMENTWISE, ("pred", "on_true", "on_false")),
     OpDef("clamp", ELEMENTWISE, ("min", "operand", "max"), "n"),
@@ -121,6 +125,7 @@ _TABLE: tuple[OpDef, ...] = (
             "lhs_contracting_dimensions": _INTS,
             "rhs_contracting_dimensions": _INTS,
             "dtype": _DTYPE,
+            "precision": Attr("str", "DEFAULT", PRECISIONS),
         },
     ),
     OpDef(

@@ -194,7 +194,9 @@ def _attributes(op: Op) -> str:
     if op.name == "compare":
         return f"comparison_direction = #stablehlo<comparison_direction {attrs['comparison_direction']}>"
     if op.name == "dot_general":
-        return f"dot_dimension_numbers = #stablehlo.dot<{_numbers(attrs, _DOT)}>"
+        numbers = f"dot_dimension_numbers = #stablehlo.dot<{_numbers(attrs, _DOT)}>"
+        precision = f"#stablehlo<precision {attrs['precision']}>"
+        return numbers if attrs["precision"] == "DEFAULT" else f"{numbers}, precision_config = [{precision}, {precision}]"
     if op.name == "gather":
         names = tuple(k for k in attrs if k != "slice_sizes")
         sizes = _array(attrs["slice_sizes"])

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conditions under which float32 arithmetic on whole numbers is exact."""
+
+from __future__ import annotations
+
+from trnlab.compiler.ranges import EXACT, Range, Ranges, limits
+from trnlab.graph.ir import Op
+from trnlab.numerics.dtypes import bfloat16, float32
+
+_FLOAT32_HOLDS = Range(-EXACT, EXACT)
+_ROUNDED_APART = Range(-EXACT + 1, EXACT - 1)  # no other whole number rounds to one of these
+
+
+def fits_float32(op: Op, known: Ranges) -> bool:
+    """Operands and result, before it wraps, are whole numbers of float32 and of the result's format."""
+    result = known.exact(op)
+    if result is None or not result.within(limits(op.result.dtype)):
+        return False
+    return result.within(_FLOAT32_HOLDS) and operands_fit_float32(op, known)
+
+
+def operands_fit_float32(op: Op, known: Ranges) -> bool:
+    """All operands are whole numbers of float32."""
+    return all(known.bounds(v).within(_FLOAT32_HOLDS) for v in op.operands)
+
+
+def comparable_in_float32(op: Op, known: Ranges) -> bool:
+    """One operand is below 2^24: rounding the other, which keeps the order, never makes them equal."""
+    return any(known.bounds(v).within(_ROUNDED_APART) for v in op.operands)
+
+
+def bounds_fit_float32(op: Op, known: Ranges) -> bool:
+    """The bounds of a clamp are below 2^24: whatever else is rounded is beyond them."""
+    low, _, high = op.operands
+    return all(known.bounds(v).within(_ROUNDED_APART) for v in (low, high))
+
+
+def fits_target(op: Op, known: Ranges) -> bool:
+    """A cast changes no number: the target holds all of them, and so does float32 where the format changes."""
+    bounds = known.bounds(op.operands[0])
+    exact = op.operands[0].dtype is op.result.dtype or bounds.within(_FLOAT32_HOLDS)
+    return exact and bounds.within(limits(op.result.dtype))
+
+
+def is_whole(op: Op, known: Ranges) -> bool:
+    """The operand has no fraction: rounding it is truncating it."""
+    return known.is_whole(op.operands[0])
+
+
+def distance_is_legal(op: Op, known: Ranges) -> bool:
+    """A shift by less than the width, and not by less than nothing."""
+    by = known.bounds(op.operands[1])
+    return by.low >= 0 and by.high < 8 * op.result.dtype.itemsize
+
+
+def reduces_rows(op: Op, known: Ranges) -> bool:
+    """Over trailing dimensions: along the free dimension of an engine."""
+    dims, rank = op.attrs["dimensions"], len(op.operands[0].shape)
+    return sorted(dims) == list(range(rank - len(dims), rank))
+
+
+def sum_fits_float32(op: Op, known: Ranges) -> bool:
+    """No partial sum along a row is beyond 2^24."""
+    return op.attrs["kind"] == "add" and reduces_rows(op, known) and fits_float32(op, known)
+
+
+def extreme_fits_float32(op: Op, known: Ranges) -> bool:
+    """The largest or smallest of whole numbers of float32 in each row."""
+    wanted = op.attrs["kind"] in ("maximum", "minimum") and reduces_rows(op, known)
+    return wanted and operands_fit_float32(op, known)
+
+
+def is_bitwise(op: Op, known: Ranges) -> bool:
+    """A reduction of bits along rows."""
+    return op.attrs["kind"] in ("and", "or") and reduces_rows(op, known)
+
+
+def is_float_reduction(op: Op, known: Ranges) -> bool:
+    """Anything along rows; over rows the PE array sums float32 and bfloat16."""
+    if reduces_rows(op, known):
+        return True
+    return op.attrs["kind"] == "add" and op.operands[0].dtype in SUMMED_OVER_ROWS
+
+
+SUMMED_OVER_ROWS = frozenset({float32, bfloat16})
+
+
+def indices_are_words(op: Op, known: Ranges) -> bool:
+    """What picks rows is a 32-bit number."""
+    return op.operands[1].dtype.itemsize == 4
