@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -14,7 +15,7 @@ from trnlab.compiler import compile
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.ir import Graph, Value
-from trnlab.numerics.dtypes import from_numpy
+from trnlab.numerics.dtypes import DType, from_numpy
 from trnlab.program import Program
 from trnlab.sim.functional import run_program
 
@@ -58,7 +59,7 @@ def run(program: Program, graph: Graph, inputs: Sequence[Array], chip: str = "tr
         bound[place] = x.reshape(-1)
     for place, value in zip(program.outputs, graph.outputs):
         if place not in bound:
-            bound[place] = np.zeros(max(value.type.size, 1), value.dtype.numpy)
+            bound[place] = np.zeros(value.type.size, value.dtype.numpy)
     run_program(program, bound, chips.get(chip))
     return [bound[place].reshape(value.shape) for place, value in zip(program.outputs, graph.outputs)]
 
@@ -99,6 +100,42 @@ def check_graph(graph: Graph, inputs: Sequence[Array], *, tolerance: float = FP3
     results = execute(graph, [np.array(x) for x in inputs], **options)
     for got, want in zip(results, expected):
         assert error(got, want) <= tolerance
+
+
+def same(got: Array, want: Array) -> bool:
+    """Whether two results are the same numbers: NaN is NaN, and a zero has its sign."""
+    got, want = np.asarray(got), np.asarray(want)
+    if want.dtype.kind in "iub":
+        return got.shape == want.shape and np.array_equal(got.astype(np.int64), want.astype(np.int64))
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    return np.array_equal(got, want, equal_nan=True) and np.array_equal(
+        np.signbit(got) & (got == 0), np.signbit(want) & (want == 0)
+    )
+
+
+def assert_same(graph: Graph, inputs: Sequence[Array], **options: Any) -> None:
+    """The compiled graph gives the very numbers of the graph's interpreter, element by element."""
+    expected = interpret(graph, [np.array(x) for x in inputs])
+    results = execute(graph, [np.array(x) for x in inputs], **options)
+    for name, got, want in zip(graph.output_names, results, expected):
+        if not same(got, want):
+            a, e = np.ravel(got), np.ravel(want)
+            wrong = [i for i in range(len(e)) if not same(a[i], e[i])]
+            shown = ", ".join(f"[{i}] {a[i]!r} for {e[i]!r}" for i in wrong[:4])
+            raise AssertionError(f"{name} of {graph.name}: {len(wrong)} of {len(e)} differ: {shown}")
+
+
+def ulps(got: Array, want: Array, dtype: DType) -> Array:
+    """Element by element, the distance in units in the last place of `want` in its format; infinite where one of
+    the two is no number, or infinite, and the other is not the same."""
+    got, want = np.asarray(got).astype(np.float64), np.asarray(want).astype(np.float64)
+    info = ml_dtypes.finfo(dtype.numpy)
+    _, exponent = np.frexp(np.where(np.isfinite(want), want, 1.0))
+    step = np.ldexp(1.0, np.maximum(exponent - 1, info.minexp) - info.nmant)
+    alike = (got == want) | (np.isnan(got) & np.isnan(want))
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(np.isfinite(got) & np.isfinite(want), np.abs(got - want) / step, np.inf)
+    return np.where(alike, 0.0, apart)
 
 
 def row_softmax(b: GraphBuilder, x: Value) -> Value:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from compiled import build, check_graph, execute, integers, random
 
@@ -13,16 +14,27 @@ def test_all_unsupported_ops_at_once():
     """Each with its op, its types and the user's line."""
 
     def function(b, x, i):
-        with b.at(Location("train.py", 12), "aten.constant_pad_nd"):
-            padded = b.pad(x, (0, 0), (0, 0), (1, 1))
+        with b.at(Location("train.py", 12), "aten.scatter"):
+            attrs = dict(b.scatter_add_rows(b.constant(2), x, 9).op.attrs, kind="assign")
+            written = b.append("scatter", (b.constant(0.0, shape=(9, 7)), b.constant(2), x), attrs).results[0]
         with b.at(Location("train.py", 34), "aten.remainder"):
-            return padded, b.remainder(i, 3)
+            return written, b.remainder(i, 3)
 
-    inputs = random(5, 7), integers(9, high=100)
+    inputs = random(7), integers(9, high=100).astype(np.uint32)
     with pytest.raises(UnsupportedOpError) as caught:
         execute(build(function, *inputs), inputs)
-    for part in ("aten.constant_pad_nd", "train.py:12", "aten.remainder", "train.py:34", "tensor<9xint32>"):
+    for part in ("aten.scatter", "train.py:12", "aten.remainder", "train.py:34", "tensor<9xuint32>"):
         assert part in str(caught.value)
+
+
+def test_what_is_exact_on_no_engine_has_a_code_of_its_own():
+    """And says which format, and what to do."""
+    x = np.array([1, 2], np.uint32)
+    with pytest.raises(UnsupportedOpError) as caught:
+        execute(build(lambda b, x: b.divide(x, 3), x), [x])
+    assert caught.value.code == "TRN220"
+    assert "divide of uint32" in str(caught.value)
+    assert "int32" in caught.value.remedy
 
 
 @pytest.mark.parametrize("causal", [False, True])

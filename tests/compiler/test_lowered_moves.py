@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import build, check, execute, integers, random
-
-from trnlab.errors import UnsupportedOpError
+from compiled import assert_same, build, check, execute, integers, random
 
 
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 65), (300,)])
@@ -108,11 +106,22 @@ def test_pad(sides, shape):
     )
 
 
-def test_pad_inside_is_refused():
-    x = random(5, 7)
-    graph = build(lambda b, x: b.pad(x, (0, 0), (0, 0), (1, 1)), x)
-    with pytest.raises(UnsupportedOpError):
-        execute(graph, [x])
+@pytest.mark.parametrize(
+    "sides",
+    [((0, 0), (0, 0), (1, 1)), ((1, -2), (0, 3), (2, 0)), ((-3, -1), (-1, -4), (0, 0)), ((-2, 1), (-1, 0), (1, 3))],
+)
+@pytest.mark.parametrize("shape", [(5, 7), (130, 33)])
+def test_pad_between_elements_and_by_less_than_nothing(sides, shape):
+    """What the backward passes of strided slices and of padding itself are made of."""
+    x = random(*shape)
+    assert_same(build(lambda b, x: (b.pad(x, *sides, 0.5), b.pad(x, *sides, b.reduce(x, (0, 1), "maximum"))), x), [x])
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32, np.uint8])
+@pytest.mark.parametrize("order", [(5, 3, 1, 0, 2, 4), (0, 2, 4, 1, 3, 5), (5, 4, 3, 2, 1, 0), (1, 0, 3, 2, 5, 4)])
+def test_six_dimensions_in_another_order(order, kind):
+    x = np.arange(2 * 3 * 4 * 5 * 2 * 3).reshape(2, 3, 4, 5, 2, 3).astype(kind)
+    assert_same(build(lambda b, x: (b.transpose(x, order), b.add(b.transpose(x, order), 1)), x), [x])
 
 
 @pytest.mark.parametrize("bounds", [(0, 5, 1), (3, 130, 1), (0, 130, 2), (1, 129, 7), (129, 130, 1)])

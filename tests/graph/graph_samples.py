@@ -59,7 +59,8 @@ def every_op():
     product = b.matmul(total, b.transpose(b.convert(table, float32), (1, 0)))
     noise = b.multiply(b.rng_uniform((4, 6), seed, first=2), b.convert(b.iota((4, 6), int32, 1), float32))
     best = b.reduce(b.reshape(noise, (2, -1)), [-1], "maximum", keepdims=True)
-    for i, value in enumerate((total, summed, picked, *grads, lse, product, best)):
+    moved = b.shift_left(b.shift_right_logical(b.shift_right_arithmetic(ids, 1), 1), 2)
+    for i, value in enumerate((total, summed, picked, *grads, lse, product, best, moved)):
         b.output(value, f"out {i}", alias_of=x if i == 0 else None)
     return b.build()
 

@@ -11,9 +11,9 @@ from trnlab.numerics.dtypes import bfloat16, float32, int32
 
 F23, B23, I23, P23 = "2x3xfloat32", "2x3xbfloat16", "2x3xint32", "2x3xbool"
 DOT = {"lhs_batching_dimensions": (), "rhs_batching_dimensions": (), "lhs_contracting_dimensions": (1,),
-       "rhs_contracting_dimensions": (0,), "dtype": float32}  # fmt: skip
+       "rhs_contracting_dimensions": (0,), "dtype": float32, "precision": "DEFAULT"}  # fmt: skip
 BATCHED = {"lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (1,), "lhs_contracting_dimensions": (2,),
-           "rhs_contracting_dimensions": (0,), "dtype": bfloat16}  # fmt: skip
+           "rhs_contracting_dimensions": (0,), "dtype": bfloat16, "precision": "HIGHEST"}  # fmt: skip
 ROWS = {"offset_dims": (2,), "collapsed_slice_dims": (0,), "operand_batching_dims": (), "start_index_map": (0,),
         "start_indices_batching_dims": (), "index_vector_dim": 2, "slice_sizes": (1, 5)}  # fmt: skip
 ADD_ROWS = {"update_window_dims": (2,), "inserted_window_dims": (0,), "input_batching_dims": (),
@@ -25,7 +25,8 @@ HEADS = {"causal": True, "scale": 0.5}
 
 FOLLOWS = [
     *[(name, ["2x3xfloat32"], {}, ["2x3xbool" if name == "is_finite" else F23]) for name in UNARY if name != "not"],
-    *[(name, [F23, F23], {}, [F23]) for name in BINARY if name not in ("and", "or", "xor")],
+    *[(name, [F23, F23], {}, [F23]) for name in BINARY if name not in ("and", "or", "xor") and "shift" not in name],
+    *[(name, [I23, I23], {}, [I23]) for name in BINARY if "shift" in name],
     *[(name, [P23, P23], {}, [P23]) for name in ("and", "or", "xor")],
     ("not", [P23], {}, [P23]),
     ("and", [I23, I23], {}, [I23]),

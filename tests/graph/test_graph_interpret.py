@@ -14,7 +14,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import apply, interpret
 from trnlab.graph.ir import TensorType
 from trnlab.graph.ops import BINARY, UNARY
-from trnlab.numerics.dtypes import bfloat16, bool_, float32, from_numpy, int32, tfloat32
+from trnlab.numerics.dtypes import bfloat16, bool_, float32, from_numpy, int32, tfloat32, uint8
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((3, 4)).astype(np.float32)
@@ -58,7 +58,25 @@ def test_binary_against_numpy_in_float64(name):
 
 def test_all_elementwise_names_are_tested():
     assert set(UNARY) - set(UNARY_NUMPY) == {"not", "trn.silu_dx"}
-    assert set(BINARY) - set(BINARY_NUMPY) == {"and", "or", "xor"}
+    integers = {"and", "or", "xor", "shift_left", "shift_right_logical", "shift_right_arithmetic"}
+    assert set(BINARY) - set(BINARY_NUMPY) == integers
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("shift_left", np.int8, [-16, 0, 0, 96, -128]),
+        ("shift_right_logical", np.int8, [15, 0, 0, 1, 1]),
+        ("shift_right_arithmetic", np.int8, [-1, -1, -1, 1, -1]),
+        ("shift_right_arithmetic", np.uint8, [15, 0, 0, 1, 1]),
+    ],
+)
+def test_shifts_by_more_than_the_width_or_less_than_nothing(name, kind, expected):
+    """Nothing is left then but zeros, or the sign: as PyTorch has it on the CPU."""
+    x, by = np.array([-1, -1, -1, 3, -1]), np.array([4, 8, -1, 5, 7] if name == "shift_left" else [4, 8, -1, 1, 7])
+    if kind is np.uint8:
+        by[2] = 200
+    assert run(name, x.astype(kind), by.astype(kind)).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -118,6 +136,7 @@ def test_select_and_clamp_take_scalars():
 def test_converts_truncate_saturate_and_round():
     floats = np.array([1.9, -1.9, 3e9, -3e9, np.nan, 300.0], np.float32)
     assert run("convert", floats, dtype=int32).tolist() == [1, -1, 2**31 - 1, -(2**31), 0, 300]
+    assert run("convert", floats, dtype=uint8).tolist() == [1, 255, 0, 0, 0, 44]
     assert run("convert", floats, dtype=bool_).tolist() == [1, 1, 1, 1, 1, 1]
     assert run("convert", X, dtype=bfloat16).tolist() == X.astype(BF16).tolist()
     assert run("convert", np.float32(1 + 2**-11), dtype=tfloat32) == 1.0

@@ -12,12 +12,13 @@ from math import prod
 
 import numpy as np
 
+from trnlab.compiler.ranges import limits
 from trnlab.compiler.strided import VIEW_OPS
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.composites import define
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.rewrite import rewrite
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import int32
 
 WIDEST_HEAD = 128  # the PE array contracts over as many rows
 LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
@@ -63,8 +64,10 @@ def _one_hot_sum(b: GraphBuilder, x: Value) -> Value | None:
     last = len(x.shape) - 1
     columns = [v for v in mask.operands if v.op and v.op.name == "iota" and v.op.attrs["iota_dimension"] == last]
     ids = next((v for v in mask.operands if v not in columns), None)
-    rows, value = (None if v is None else _one_per_row(b, v) for v in (ids, chosen))
-    if not columns or rows is None or value is None:
+    if not columns or ids is None or ids.dtype.is_float or x.shape[last] > limits(ids.dtype).high:
+        return None  # fractions are in no column, and narrow indices count round and round
+    rows, value = (_one_per_row(b, v) for v in (ids, chosen))
+    if rows is None or value is None:
         return None
     inside = b.and_(b.compare(rows, "GE", 0), b.compare(rows, "LT", x.shape[last]))
     return b.select(inside, value, b.constant(0, value.dtype, value.shape))
@@ -97,9 +100,7 @@ def _reduce_dims(b: GraphBuilder, x: Value, dims: tuple[int, ...], kind: str) ->
         return _reduce_dims(b, b.transpose(x, (*kept, *sorted(dims))), tuple(range(len(kept), rank)), kind)
     if sorted(dims) != list(range(len(dims))):
         return _reduce_dims(b, b.transpose(x, (*sorted(dims), *kept)), tuple(range(len(dims))), kind)
-    if x.dtype.is_float:
-        return b.reduce(x, dims, kind)
-    return b.convert(b.reduce(b.convert(x, float32), dims, kind), x.dtype)
+    return b.reduce(x, dims, kind)
 
 
 def _reduce_all(b: GraphBuilder, x: Value, kind: str) -> Value:
@@ -128,13 +129,16 @@ def _gather(op: Op, b: GraphBuilder) -> Value | None:
 
 
 def _take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
-    """One element of each row: the row, zero elsewhere, summed. No engine gathers along the free dimension as
-    fast."""
+    """One element of each row: the row, zero elsewhere, summed; of integers, which a sum rounds, combined by "or".
+
+    No engine gathers along the free dimension as fast. Indices out of range take the nearest element.
+    """
     last = len(x.shape) - 1
-    place = b.iota(x.shape, ids.dtype, last)
+    ids = b.clamp(0, b.convert(ids, int32), x.shape[last] - 1)
+    place = b.iota(x.shape, int32, last)
     wanted = b.broadcast_in_dim(ids, x.shape, range(last))
     kept = b.select(b.compare(place, "EQ", wanted), x, b.constant(0, x.dtype, x.shape))
-    return b.reduce(kept, (last,), "add")
+    return b.reduce(kept, (last,), "add" if x.dtype.is_float else "or")
 
 
 def is_zero(value: Value) -> bool:
@@ -182,7 +186,7 @@ def compute_outputs(graph: Graph) -> None:
     for index, value in enumerate(graph.outputs):
         kept = index in graph.aliases and value is graph.inputs[graph.aliases[index]]
         given = value.op is None or value.op.name in ("constant", "iota")
-        if not kept and (given or value in seen):
+        if not kept and value.type.size and (given or value in seen):
             copy = Op("convert", (value,), {"dtype": value.dtype}, ())
             result = Value(value.type, copy, 0, value.name)
             copy.results = (result,)

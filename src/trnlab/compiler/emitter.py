@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Class, Group
 from trnlab.compiler.tiles import Plan, TileSpace, origin
 from trnlab.compiler.tilesource import Frame, Loader
-from trnlab.graph.ir import Op, Value
+from trnlab.graph.interpret import apply
+from trnlab.graph.ir import Op, TensorType, Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import DType, float32, int32, uint32
 from trnlab.program import AP, Builder
 
 Narrow = float | AP
+WORDS = frozenset({int32, uint32})
 
 
 @dataclass
@@ -102,8 +106,21 @@ class Emitter:
         """Write out a value that has just been computed, when somebody outside reads it."""
         if value in self.plan.stores:
             if self.group.classes[value] is not Class.FINAL:  # those are written out after the last rows
-                self.loader.store(self, value, self.frame)
+                self._store(value, self.frame)
             self.release(value)
+
+    def _store(self, value: Value, frame: Frame) -> None:
+        """Write a value out, from a tile in SBUF and in its format, as long as the frame is."""
+        tile = self.ap(value)
+        if value.type.size == self.group.size:
+            if tile.free != frame.cols:
+                tile = tile.with_dims((0, frame.cols))
+            if tile.memory is Memory.PSUM or tile.dtype is not value.dtype or (tile.dims and tile.dims[-1][0] == 0):
+                copied = self.wide.take(frame.rows, frame.cols, value.dtype)
+                self.copy(copied, tile)
+                self.wide.give(copied)
+                tile = copied
+        self.loader.store(value, tile, frame)
 
     def release(self, value: Value) -> None:
         """One reader of a value is done."""
@@ -149,7 +166,9 @@ class Emitter:
         held = self.get(value)
         if isinstance(held, Pending):
             held = self.issue(held)
-        return self.loader.constant(held, self.frame.rows) if isinstance(held, float) else held
+        if isinstance(held, float):
+            return self.loader.constant(held, self.frame.rows, float32 if value.dtype.is_float else value.dtype)
+        return held
 
     def narrow_form(self, value: Value) -> Narrow:
         """A value that does not vary along the row, as the number or fp32 [P, 1] operand that instructions take."""
@@ -218,19 +237,19 @@ class Emitter:
         """Note that an engine got an instruction of `cols` cycles."""
         self.busy[engine] += cols / self._clock[engine]
 
+    def charge_vector(self, dst: AP) -> None:
+        """Note that Vector got an instruction that fills `dst`."""
+        self.charge(Engine.VECTOR, dst.free)
+
     def copy(self, dst: AP, src: AP) -> None:
-        """Copy or cast on whichever of Vector and Scalar is less busy; integers on Vector, which copies bits."""
-        if src.dtype in (int32, uint32) or self.lighter(dst.free) is Engine.VECTOR:
+        """Copy or cast on whichever of Vector and Scalar is less busy; 32-bit integers on Vector: it copies bits."""
+        if src.dtype in WORDS or self.lighter(dst.free) is Engine.VECTOR:
             self.b.tensor_copy(dst=dst, src=src)
         else:
             self.b.activation(dst=dst, data=src, op="copy")
 
     def scalar_op(self, dst: AP, data: AP, op: str, operand: Narrow, reverse: bool) -> None:
-        """dst = data op operand, with a number or a [P, 1] operand."""
-        if isinstance(operand, float) and {data.dtype, dst.dtype} <= {int32, uint32}:
-            number = self.as_wide_as(data, self._whole_number(operand, data))
-            self.tensor_op(dst, *((number, data) if reverse else (data, number)), op)
-            return
+        """dst = data op operand, with a number or a [P, 1] operand, in float32."""
         if op == "multiply" and self.lighter(dst.free) is Engine.SCALAR:
             self.b.activation(dst=dst, data=data, op="copy", scale=operand)
             return
@@ -238,22 +257,25 @@ class Emitter:
             self.charge(Engine.VECTOR, dst.free)
         self.b.tensor_scalar(dst=dst, data=data, operand0=operand, op0=op, reverse0=reverse)
 
-    def _whole_number(self, number: float, like: AP) -> AP:
-        """A number as a 32-bit integer in every partition: fp32 operands would lose bits beyond 24."""
-        tile = self.narrow.take(like.partitions, 1, like.dtype)
-        self.give_later(self.narrow, tile)
-        self.b.memset(dst=tile, value=number)
-        return tile
-
     def tensor_op(self, dst: AP, x: AP, y: AP, op: str) -> None:
-        """dst = x op y on whole tiles; exact integer arithmetic runs on GpSimd."""
+        """dst = x op y on whole tiles, in float32; `power` exists on GpSimd alone."""
         if x.memory is Memory.PSUM and y.memory is Memory.PSUM:
             y = self.sbuf(y)
-        exact = {x.dtype, y.dtype} <= {int32, uint32} and not op.startswith("bitwise")
-        engine = Engine.GPSIMD if exact or op == "power" else Engine.VECTOR
+        engine = Engine.GPSIMD if op == "power" else Engine.VECTOR
         if engine is Engine.VECTOR:
             self.charge(engine, 2 * dst.free)
-        self.b.tensor_tensor(dst=dst, data1=x, data2=y, op=op, engine=engine)
+        rounds = {x.dtype, y.dtype} <= WORDS  # the caller knows that nothing is lost
+        self.b.tensor_tensor(dst=dst, data1=x, data2=y, op=op, engine=engine, **({"exact": False} if rounds else {}))
+
+    def word_op(self, dst: AP, x: AP, y: AP, op: str) -> None:
+        """dst = x op y on 32-bit integers: exact, wrapping, on GpSimd."""
+        self.b.tensor_tensor(dst=dst, data1=x, data2=y, op=op, engine=Engine.GPSIMD)
+
+    def fold(self, op: Op, *numbers: float) -> float:
+        """An op of numbers alone, as the graph defines it."""
+        types = [TensorType((), v.dtype) for v in op.operands]
+        arrays = [np.asarray(n).astype(t.dtype.numpy) for n, t in zip(numbers, types)]
+        return float(apply(op.name, arrays, types, op.attrs)[0].item())
 
     # -- rules --------------------------------------------------------------------------------------------------
     def spread(self, value: Value) -> AP:
@@ -269,7 +291,7 @@ class Emitter:
     def store_row(self, value: Value, frame: Frame) -> None:
         """Write out a row value that is kept."""
         self.values, self.frame = dict(self.rows), frame
-        self.loader.store(self, value, frame)
+        self._store(value, frame)
 
     def end_row(self) -> None:
         """Give back what was kept for the rows at hand."""

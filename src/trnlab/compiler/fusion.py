@@ -8,9 +8,11 @@ Afterwards, when all readers are known, epilogues move to where they cost least,
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from math import prod
 
 from trnlab.compiler.groups import Class, Group, Kind, join
+from trnlab.compiler.selection import Rule
 from trnlab.compiler.strided import VIEW_OPS, Strided, identity, is_filled, split_rows
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
@@ -25,8 +27,10 @@ PSUM_BANKS, BANK_COLS = 8, 512  # sums over rows stay in PSUM for the whole loop
 class Partition:
     """Groups of a graph under construction."""
 
-    def __init__(self, graph: Graph, looks: dict[Value, Strided], copies: set[Value]) -> None:
-        self.graph, self.looks, self.copies = graph, looks, copies
+    def __init__(
+        self, graph: Graph, looks: dict[Value, Strided], copies: set[Value], rules: Mapping[Op, Rule]
+    ) -> None:
+        self.graph, self.looks, self.copies, self.rules = graph, looks, copies, rules
         self.groups: list[Group] = []
         self.owner: dict[Value, Group] = {}
         self.readers: dict[Value, list[Group]] = {}  # groups that load a full value from outside, by its root

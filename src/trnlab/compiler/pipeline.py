@@ -14,6 +14,7 @@ from trnlab.chips.spec import Chip
 from trnlab.compiler.canonical import canonicalize, compute_outputs, expand_composites, own_operands
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Group, Kind
+from trnlab.compiler.legalize import legalize
 from trnlab.compiler.lowerings.attention import lower_attention
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.lowerings.dot import lower_dot, lower_scatter
@@ -21,9 +22,10 @@ from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.placement import Lifetime, place
 from trnlab.compiler.precision import cast_matmuls
+from trnlab.compiler.selection import Rule
 from trnlab.compiler.signature import Signature, ports_of, signature
 from trnlab.compiler.strided import is_filled, resolve_views
-from trnlab.compiler.supported import refuse_unsupported
+from trnlab.compiler.supported import select_rules
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes import simplify
@@ -41,6 +43,7 @@ PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
     ("simplify-again", lambda graph, options: simplify(graph)),
+    ("legalize", lambda graph, options: legalize(graph)),
     ("own-operands", lambda graph, options: own_operands(graph)),
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),
 )
@@ -63,17 +66,16 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Program:
     graph = graph.copy()
     for _, run in PASSES:
         run(graph, options)
-    refuse_unsupported(graph, chip)
-    return _Assembly(graph, chip).program()
+    return _Assembly(graph, chip, select_rules(graph, chip)).program()
 
 
 class _Assembly:
     """A canonical graph on its way to a program."""
 
-    def __init__(self, graph: Graph, chip: Chip) -> None:
+    def __init__(self, graph: Graph, chip: Chip, rules: Mapping[Op, Rule]) -> None:
         self.graph, self.chip = graph, chip
         looks, copies = resolve_views(graph)
-        self.part = Partition(graph, looks, copies)
+        self.part = Partition(graph, looks, copies, rules)
         self.groups = self.part.run()
         self.stores = self._stored_values()
         self.tensors: list[Tensor] = []

@@ -2,9 +2,9 @@
 """Mixed precision: what the PE array reads is cast to bfloat16; sums, statistics, state and everything else stay
 fp32.
 
-The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`, for the products that the user asked
-for: running sums and sums of rows by index, which the PE array happens to compute, say `precision` HIGHEST, or are
-other ops, and stay fp32. Casts are put where they cost
+The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`, for the products that the user
+asked for: running sums and sums of rows by index, which the PE array happens to compute, say `precision` HIGHEST, or
+are other ops, and stay fp32. Casts are put where they cost
 least: on what a view looks at rather than on the view, so that whatever computes the value can write it in bfloat16
 at once.
 """

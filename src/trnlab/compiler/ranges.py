@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of whole numbers in a graph: bounds of each value, by interval arithmetic.
 
-The engines compute in float32, which holds whole numbers up to 2^24. Whether an op may run there is a question of what
-its operands and its result can be at most.
+The engines compute in float32, which holds whole numbers up to 2^24. Whether an op may run there is a question of
+what its operands and its result can be at most.
 """
 
 from __future__ import annotations
@@ -46,10 +46,8 @@ BOOL = Range(0, 1)
 
 def limits(dtype: DType) -> Range:
     """All that an integer format holds."""
-    if dtype is bool_:
-        return BOOL
-    info = np.iinfo(dtype.numpy)
-    return Range(int(info.min), int(info.max))
+    low, high = dtype.limits
+    return Range(int(low), int(high))
 
 
 class Ranges:

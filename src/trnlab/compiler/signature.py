@@ -48,7 +48,7 @@ def signature(group: Group, part: Partition, stores: set[Value]) -> Signature:
         results = tuple(
             (r.shape, r.dtype.name, str(group.classes[r]), r in stores, _layout(r, part)) for r in op.results
         )
-        ops.append((op.name, operands, attrs, results))
+        ops.append((op.name, operands, attrs, results, part.rules[op]))
     return (group.kind, group.size, group.cols, group.update, tuple(ops))
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.rules import RULES
 from trnlab.compiler.tiles import Plan
 from trnlab.compiler.tilesource import Frame
 from trnlab.graph.ir import Value
@@ -25,7 +24,9 @@ def steps(e: Emitter, plan: Plan, frame: Frame, base: dict[Value, AP] | None = N
     for op in plan.ops:
         if op not in e.done:
             e.b.location = op.loc or e.b.location
-            RULES[op.name](e, op)
+            emit = e.part.rules[op].emit
+            assert emit is not None, f"a kernel computes {op.name}"
+            emit(e, op)
             e.after(op)
         yield
     e.end()

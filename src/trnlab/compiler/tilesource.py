@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Class, Group
@@ -21,9 +20,6 @@ from trnlab.kernels.blocks import dma_load, dma_store
 from trnlab.kernels.view import Piece, View, rectangle
 from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program import AP, Builder, hbm_view
-
-if TYPE_CHECKING:
-    from trnlab.compiler.emitter import Emitter
 
 PSUM_COLS = 512  # fp32 elements of one bank
 RESIDENT_COL_BYTES = 16 * 1024  # what varies along columns only stays in SBUF up to this size
@@ -61,6 +57,11 @@ class Frame:
         return self.col == 0
 
     @property
+    def last_cols(self) -> bool:
+        """Nothing to the right of it."""
+        return self.col + self.cols == self.domain.cols
+
+    @property
     def first_rows(self) -> bool:
         """Nothing above it."""
         return self.row == 0
@@ -79,7 +80,7 @@ class Loader:
     ):
         self.b, self.group, self.part, self.ports = b, group, part, ports
         self.wide, self.narrow = wide, narrow
-        self._numbers: dict[float, AP] = {}
+        self._numbers: dict[tuple[str, DType], AP] = {}
         self._kept: dict[Value, AP] = {}  # scalars and columns, loaded once
         self._of_rows: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_sweep: dict[Value, AP] = {}
@@ -98,21 +99,22 @@ class Loader:
 
     def prepare(self, other: Loader) -> None:
         """Load before the loop whatever `other`, a trial run of the same group, kept throughout."""
-        for number in other._numbers:
-            self.constant(number, 128)
+        for number, kind in other._numbers:
+            self.constant(float(number), 128, kind)
         for dtype in other._ones:
             self._all_ones(dtype)
         for value in other._kept:
             self._keep(value)
 
     # -- loads --------------------------------------------------------------------------------------------------
-    def constant(self, number: float, rows: int) -> AP:
-        """A number in every partition, [P, 1] fp32."""
-        if number not in self._numbers:
-            tile = self.b.tile((128, 1), float32, name="number")
+    def constant(self, number: float, rows: int, dtype: DType = float32) -> AP:
+        """A number in every partition, [P, 1]."""
+        key = repr(number), dtype  # -0.0 is another number than 0.0, and NaN equals NaN
+        if key not in self._numbers:
+            tile = self.b.tile((128, 1), dtype, name="number")
             self.b.memset(dst=tile, value=number)
-            self._numbers[number] = tile
-        return self._numbers[number][:rows]
+            self._numbers[key] = tile
+        return self._numbers[key][:rows]
 
     def load(self, value: Value, frame: Frame) -> float | AP:
         """A value from outside, for the rows and columns of the frame."""
@@ -231,22 +233,14 @@ class Loader:
         dma_load(self.b, dst, src)
 
     # -- stores -------------------------------------------------------------------------------------------------
-    def store(self, emitter: Emitter, value: Value, frame: Frame) -> None:
-        """Write a computed value out."""
+    def store(self, value: Value, tile: AP, frame: Frame) -> None:
+        """Write a computed value out; the tile lies in SBUF."""
         domain, port = frame.domain, self.ports[value]
-        tile = emitter.ap(value)
         if value.type.size != self.group.size:
             if frame.first_cols:
                 rows = hbm_view(port.buffer, frame.row, ((1, frame.rows), (1, 1)))
                 dma_store(self.b, rows, tile)
             return
-        if tile.free != frame.cols:
-            tile = tile.with_dims((0, frame.cols))
-        if tile.memory is Memory.PSUM or tile.dtype is not value.dtype or (tile.dims and tile.dims[-1][0] == 0):
-            copied = self.wide.take(frame.rows, frame.cols, value.dtype)
-            emitter.copy(copied, tile)
-            self.wide.give(copied)
-            tile = copied
         start = domain.offset + frame.row * domain.cols + frame.col
         out = hbm_view(port.buffer, start, ((domain.cols, frame.rows), (1, frame.cols)))
         dma_store(self.b, out, tile)

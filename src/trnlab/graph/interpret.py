@@ -21,7 +21,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.indexing import gather, scatter
 from trnlab.graph.ir import Callee, Graph, Op, TensorType
 from trnlab.graph.ops import OPS
-from trnlab.numerics.dtypes import DType, bool_, float32, uint32
+from trnlab.numerics.dtypes import DType, bool_, float32, int32
 from trnlab.numerics.rounding import narrow
 
 Array = np.ndarray[Any, Any]
@@ -154,7 +154,7 @@ def _shift(x: Array, y: Array, name: str) -> Array:
     width = 8 * x.dtype.itemsize
     inside = (y >= 0) & (y < width)
     distance = np.where(inside, y, 0).astype(np.uint64)
-    if name == "shift_right_arithmetic":
+    if name == "shift_right_arithmetic" and x.dtype.kind == "i":
         return np.asarray(x.astype(np.int64) >> np.where(inside, y, width - 1).astype(np.int64))
     bits = x.view(f"u{x.dtype.itemsize}").astype(np.uint64)
     moved = bits << distance if name == "shift_left" else bits >> distance
@@ -218,16 +218,18 @@ def _convert(op: Op, x: Array) -> Array:
     """Anything to bool asks whether it is not zero; integers to narrower ones keep their lowest bits.
 
     Floats to integers truncate. What is beyond 32 bits becomes the nearest 32-bit integer, NaN becomes 0; narrower
-    formats keep the lowest bits of that. (C leaves both open; PyTorch on x86 wraps in the same way up to 32 bits.)
+    formats keep the lowest bits, and 0 of what is beyond 32 bits. (C leaves both open. PyTorch on x86 does the same
+    for narrow formats; for int32 it gives -2^31 where this saturates.)
     """
     target: DType = op.attrs["dtype"]
     if target is bool_:
         return np.asarray(x != 0)
     if target.is_float or x.dtype.kind != "f":
         return x
-    info = np.iinfo(np.uint32 if target is uint32 else np.int32)
-    whole = np.clip(np.trunc(np.nan_to_num(x.astype(np.float64), posinf=info.max)), info.min, info.max)
-    return np.asarray(whole.astype(np.int64))
+    x = np.trunc(np.nan_to_num(x.astype(np.float64)))
+    if target.itemsize < int32.itemsize:
+        return np.where(np.abs(x) < 2**31, x, 0).astype(np.int64)
+    return np.asarray(np.clip(x, *target.limits)).astype(np.int64)
 
 
 # -- sources and shapes -------------------------------------------------------------------------------------------

@@ -196,7 +196,11 @@ def _attributes(op: Op) -> str:
     if op.name == "dot_general":
         numbers = f"dot_dimension_numbers = #stablehlo.dot<{_numbers(attrs, _DOT)}>"
         precision = f"#stablehlo<precision {attrs['precision']}>"
-        return numbers if attrs["precision"] == "DEFAULT" else f"{numbers}, precision_config = [{precision}, {precision}]"
+        return (
+            numbers
+            if attrs["precision"] == "DEFAULT"
+            else f"{numbers}, precision_config = [{precision}, {precision}]"
+        )
     if op.name == "gather":
         names = tuple(k for k in attrs if k != "slice_sizes")
         sizes = _array(attrs["slice_sizes"])

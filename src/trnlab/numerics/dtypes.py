@@ -45,6 +45,16 @@ class DType:
         """Whether a word of it holds several values."""
         return bool(self.lane)
 
+    @property
+    def limits(self) -> tuple[int | float, int | float]:
+        """The smallest and the largest value: of a float format the infinities."""
+        if self.is_float:
+            return float("-inf"), float("inf")
+        if self.kind == "b":
+            return 0, 1
+        info = np.iinfo(self.numpy)
+        return int(info.min), int(info.max)
+
     def __repr__(self) -> str:
         return self.name
 

@@ -37,10 +37,12 @@ def lower_move(low: Lowering) -> None:
 
 
 def copy(low: Lowering, source: View, target: View) -> None:
-    """target = source, of one shape."""
+    """target = source, of one shape. Floats of 16 and 32 bits are transposed on the PE array; the rest element by
+    element."""
     if not source.shape:
         source, target = source.expand(0, 1), target.expand(0, 1)
-    if source.strides[-1] not in (0, 1) and source.shape[-1] > 1:
+    turns = source.dtype.is_float and source.dtype.itemsize > 1
+    if turns and source.strides[-1] not in (0, 1) and source.shape[-1] > 1:
         inner = next((d for d, s in enumerate(source.strides) if s == 1 and source.shape[d] > 1), None)
         if inner is not None:
             _transpose(low, source, target, inner)
@@ -76,8 +78,10 @@ def _pad(low: Lowering, out: View) -> None:
     assert fill is not None, "checked before"
     _fill(low, out, fill)
     operand = op.operands[0]
-    index = tuple(slice(n, n + count) for n, count in zip(op.attrs["edge_padding_low"], operand.shape))
-    copy(low, low.view(operand), out[index])
+    inside = op.attrs["interior_padding"]
+    start = sum(n * stride for n, stride in zip(op.attrs["edge_padding_low"], out.strides))
+    strides = tuple(stride * (n + 1) for stride, n in zip(out.strides, inside))
+    copy(low, low.view(operand), View(out.buffer, start, operand.shape, strides))
 
 
 def _fill(low: Lowering, out: View, number: float) -> None:

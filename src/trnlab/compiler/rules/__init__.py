@@ -1,29 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each op becomes instructions on one tile: a rule per op, `rule(emitter, op)`."""
+"""How each op becomes instructions on one tile: rules in order, of which the first that covers the op is taken.
+
+A rule declares the formats, and where whole numbers are concerned the ranges, for which its instructions mean what
+the op means (`selection.Rule`). What no rule covers is rewritten before (`compiler.legalize`), or refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.rules import arithmetic, choices, functions, reductions, sources
+from trnlab.compiler.ranges import Ranges
+from trnlab.compiler.rules import arithmetic, casts, choices, functions, integers, reductions, sources
+from trnlab.compiler.rules.conditions import (
+    bounds_fit_float32,
+    comparable_in_float32,
+    distance_is_legal,
+    extreme_fits_float32,
+    fits_float32,
+    fits_target,
+    indices_are_words,
+    is_bitwise,
+    is_float_reduction,
+    is_whole,
+    operands_fit_float32,
+    reduces_rows,
+    sum_fits_float32,
+)
+from trnlab.compiler.selection import BOOLS, EVERY, FLOATS, INTEGERS, SHORT, WORDS, Rule, first_that_covers
 from trnlab.graph.ir import Op
 
-RULES: dict[str, Callable[[Emitter, Op], None]] = {
-    **dict.fromkeys((*arithmetic.ALU, *arithmetic.LOGICAL, "compare"), arithmetic.binary),
-    **dict.fromkeys((*functions.ACTIVATION, "trn.gelu", "trn.gelu_dx"), functions.unary),
-    **dict.fromkeys(("floor", "ceil", "round_nearest_even"), functions.rounding),
-    **dict.fromkeys(("exponential_minus_one", "log_plus_one"), functions.shifted),
-    **dict.fromkeys(("sine", "cosine"), functions.wave),
-    "negate": arithmetic.negate,
-    "not": arithmetic.logical_not,
-    "divide": arithmetic.divide,
-    "power": arithmetic.power,
-    "convert": choices.convert,
-    "select": choices.select,
-    "clamp": choices.clamp,
-    "is_finite": functions.is_finite,
-    "gather": sources.gather,
-    "reduce": reductions.reduce,
-    "trn.rng_uniform": sources.random,
+_WORDS_ON_GPSIMD = Rule(integers.words, WORDS)
+_BITS = Rule(integers.bits, INTEGERS)
+_LOGIC = Rule(arithmetic.binary, BOOLS)
+_ALU = Rule(arithmetic.binary, FLOATS)
+_KERNEL = Rule(None, FLOATS)
+MOVED = Rule(None, EVERY)
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(
+        ("add", "subtract", "multiply"),
+        (_ALU, Rule(arithmetic.binary, INTEGERS, when=fits_float32), _WORDS_ON_GPSIMD),
+    ),
+    **dict.fromkeys(
+        ("maximum", "minimum"),
+        (_ALU, Rule(arithmetic.binary, INTEGERS, when=operands_fit_float32), _WORDS_ON_GPSIMD),
+    ),
+    "compare": (
+        _ALU,
+        Rule(arithmetic.binary, INTEGERS | BOOLS, when=comparable_in_float32),
+        _WORDS_ON_GPSIMD,
+    ),
+    "remainder": (_ALU,),
+    **dict.fromkeys(("and", "or", "xor"), (_LOGIC, _BITS)),
+    **dict.fromkeys(("shift_left", "shift_right_logical"), (Rule(integers.bits, INTEGERS, when=distance_is_legal),)),
+    "shift_right_arithmetic": (),
+    "not": (Rule(arithmetic.logical_not, BOOLS), Rule(integers.invert, INTEGERS)),
+    "negate": (Rule(arithmetic.negate, FLOATS),),
+    "divide": (Rule(arithmetic.divide, FLOATS),),
+    "power": (Rule(arithmetic.power, FLOATS),),
+    **dict.fromkeys((*functions.ACTIVATION, "trn.gelu", "trn.gelu_dx"), (Rule(functions.unary, FLOATS),)),
+    **dict.fromkeys(("floor", "ceil", "round_nearest_even"), (Rule(functions.rounding, FLOATS),)),
+    **dict.fromkeys(("exponential_minus_one", "log_plus_one"), (Rule(functions.shifted, FLOATS),)),
+    **dict.fromkeys(("sine", "cosine"), (Rule(functions.wave, FLOATS),)),
+    "is_finite": (Rule(functions.is_finite, FLOATS),),
+    "convert": (
+        Rule(casts.copy, EVERY, FLOATS),
+        Rule(casts.truth, EVERY, BOOLS),
+        Rule(casts.copy, INTEGERS | BOOLS, INTEGERS, fits_target),
+        Rule(casts.reinterpret, WORDS, WORDS),
+        Rule(casts.copy, FLOATS, WORDS, is_whole),
+        Rule(casts.truncate, FLOATS, WORDS),
+    ),
+    "select": (Rule(choices.select, FLOATS | SHORT | BOOLS), Rule(choices.select_bits, WORDS)),
+    "clamp": (Rule(choices.clamp, FLOATS), Rule(choices.clamp, INTEGERS, when=bounds_fit_float32)),
+    "reduce": (
+        Rule(reductions.reduce, FLOATS, when=is_float_reduction),
+        Rule(reductions.reduce, BOOLS, when=reduces_rows),
+        Rule(reductions.reduce, INTEGERS, when=is_bitwise),
+        Rule(reductions.reduce, INTEGERS, when=sum_fits_float32),
+        Rule(reductions.reduce, INTEGERS, when=extreme_fits_float32),
+    ),
+    "gather": (Rule(sources.gather, EVERY, when=indices_are_words),),
+    "trn.rng_uniform": (Rule(sources.random, WORDS),),
+    "dot_general": (_KERNEL,),
+    "scatter": (Rule(None, FLOATS, when=indices_are_words),),
 }
+
+
+def select(op: Op, known: Ranges) -> Rule | None:
+    """The rule that computes the op; None when no rule covers it. Ops that only move elements have MOVED."""
+    rules = RULES.get(op.name)
+    return MOVED if rules is None else first_that_covers(rules, op, known)

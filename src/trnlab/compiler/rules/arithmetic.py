@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from trnlab.compiler.emitter import Emitter, Narrow, Pending
 from trnlab.compiler.rules.choices import is_product
 from trnlab.compiler.rules.functions import ACTIVATION, activate
+from trnlab.compiler.rules.integers import COMPARE
 from trnlab.compiler.tiles import origin
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine, Memory
-from trnlab.numerics.dtypes import bool_, float32
+from trnlab.numerics.dtypes import float32
 from trnlab.program import AP
 
 ALU = {
@@ -25,17 +23,16 @@ ALU = {
     "minimum": "min",
     "remainder": "mod",
 }
-LOGICAL = {"and": "logical_and", "or": "logical_or", "xor": "logical_xor"}
-BITWISE = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
-COMPARE = {"EQ": "is_equal", "NE": "not_equal", "LT": "is_lt", "LE": "is_le", "GT": "is_gt", "GE": "is_ge"}
+LOGICAL = {"and": "logical_and", "or": "logical_or", "xor": "logical_xor"}  # of truth values
 SAFE_RECIPROCAL = 2.0**-42  # the activation engine's reciprocal is valid from here to 2^42 (nki.api.shared.rst)
 
 
 def binary(e: Emitter, op: Op) -> None:
-    """Arithmetic and comparisons."""
+    """Arithmetic, comparisons and the logic of truth values, in float32."""
     lhs, rhs = op.operands
     alu = _alu(e, op)
-    if op.name == "multiply" and origin(lhs, e.group) is origin(rhs, e.group) and e.is_wide(lhs):
+    same = origin(lhs, e.group) is origin(rhs, e.group)
+    if op.name == "multiply" and same and op.result.dtype.is_float and e.is_wide(lhs):
         activate(e, op, "square")
         return
     wide_lhs, wide_rhs = e.is_wide(lhs), e.is_wide(rhs)
@@ -54,15 +51,13 @@ def binary(e: Emitter, op: Op) -> None:
 def _alu(e: Emitter, op: Op) -> str:
     if op.name == "compare":
         return COMPARE[op.attrs["comparison_direction"]]
-    if op.name in LOGICAL:
-        return LOGICAL[op.name] if op.result.dtype is bool_ else BITWISE[op.name]
-    return ALU.get(op.name, op.name)
+    return LOGICAL.get(op.name) or ALU[op.name]
 
 
 def _narrow_binary(e: Emitter, op: Op, lhs: Value, rhs: Value, alu: str) -> None:
     x, y = e.get(lhs), e.get(rhs)
     if isinstance(x, float) and isinstance(y, float):
-        e.values[op.result] = _fold(op, x, y)
+        e.values[op.result] = e.fold(op, x, y)
     elif isinstance(y, float):
         e.scalar_op(e.dst(op.result), e.ap(lhs), alu, y, reverse=False)
     elif isinstance(x, float):
@@ -148,7 +143,7 @@ def divide(e: Emitter, op: Op) -> None:
     if isinstance(divisor, float):
         held = e.get(lhs)
         if isinstance(held, float):
-            e.values[op.result] = _fold(op, held, divisor)
+            e.values[op.result] = e.fold(op, held, divisor)
             return
         _tensor_or_narrow_scalar(e, op, lhs, "multiply", float(np.float32(1.0) / np.float32(divisor)))
         return
@@ -183,21 +178,13 @@ def power(e: Emitter, op: Op) -> None:
     """x**2 is a square; anything else runs on GpSimd, the one engine with a power operation, tile by tile."""
     base, exponent = (e.get(v) for v in op.operands)
     if isinstance(base, float) and isinstance(exponent, float):
-        e.values[op.result] = _fold(op, base, exponent)
+        e.values[op.result] = e.fold(op, base, exponent)
     elif exponent == 2.0:
         activate(e, op, "square")
     else:
         wide = e.is_wide(op.result)
         x, y = (e.sbuf(e.spread(v) if wide else e.ap(v)) for v in op.operands)
         e.tensor_op(e.dst(op.result), x, y, "power")
-
-
-def _fold(op: Op, x: float, y: float) -> float:
-    functions: dict[str, Callable[[Any, Any], Any]] = {
-        "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
-        "minimum": np.minimum, "power": np.power,
-    }  # fmt: skip
-    return float(functions[op.name](np.float32(x), np.float32(y)))
 
 
 def _is_bounded_away_from_zero(value: Value) -> bool:

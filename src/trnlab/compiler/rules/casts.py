@@ -6,7 +6,7 @@ from __future__ import annotations
 from trnlab.compiler.emitter import Emitter
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
-from trnlab.numerics.dtypes import float32, int32
+from trnlab.numerics.dtypes import float32
 
 
 def _is_number(e: Emitter, op: Op) -> bool:
@@ -55,7 +55,7 @@ def truncate(e: Emitter, op: Op) -> None:
     space = e.wide if tile.free > 1 else e.narrow
     data = e.as_wide_as(tile, data)
     size, over, sign = (e.temp(space, data, float32) for _ in range(3))
-    whole = e.temp(space, data, int32)
+    whole = e.temp(space, data, op.result.dtype)
     e.charge(Engine.SCALAR, 2 * tile.free)
     e.b.activation(dst=size, data=data, op="abs")
     e.copy(whole, size)

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from trnlab.compiler.emitter import Emitter
 from trnlab.compiler.groups import Class
+from trnlab.compiler.rules.integers import ARITHMETIC, BITS
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import DType, bool_, float32
 from trnlab.program import AP
+
+LOGICAL = {"and": "min", "or": "max"}
 
 
 def reduce(e: Emitter, op: Op) -> None:
@@ -28,28 +31,51 @@ def reduce(e: Emitter, op: Op) -> None:
         combine(e, op, tile)
         return
     e.charge(Engine.VECTOR, data.free)
-    alu = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "multiply", "and": "min", "or": "max"}
-    e.b.tensor_reduce(dst=tile, data=data, op=alu[op.attrs["kind"]], axes=1)
+    e.b.tensor_reduce(dst=tile, data=data, op=_alu(op), axes=1)
     combine(e, op, tile)
+
+
+def _alu(op: Op) -> str:
+    """The operator: truth is 0 or 1, of which the smaller is "and"; integers are combined bit by bit."""
+    kind = op.attrs["kind"]
+    if kind in ("and", "or"):
+        return LOGICAL[kind] if op.result.dtype is bool_ else BITS[kind]
+    return ARITHMETIC[kind]
+
+
+def _partial(op: Op) -> DType:
+    """The format of sums of some columns: rounded once, when all are added."""
+    return float32 if op.result.dtype.is_float else op.result.dtype
 
 
 def row_sum(e: Emitter, op: Op) -> AP:
     """Where the sum over this sweep's columns goes: the result itself when they are all there are."""
     if e.frame.whole_row:
         return e.dst(op.result)
-    return e.narrow.take(e.frame.rows, 1, op.result.dtype)
+    return e.narrow.take(e.frame.rows, 1, _partial(op))
 
 
 def combine(e: Emitter, op: Op, part: AP) -> None:
     """Add the sum over this sweep's columns to that of the columns before."""
     if e.frame.whole_row:
         return
-    alu = {"add": "add", "maximum": "max", "minimum": "min", "multiply": "multiply"}[op.attrs["kind"]]
     if e.frame.first_cols:
-        e.rows[op.result] = e.narrow.take(e.frame.rows, 1, op.result.dtype)
+        e.rows[op.result] = e.narrow.take(e.frame.rows, 1, part.dtype)
         e.b.tensor_copy(dst=e.rows[op.result], src=part)
     else:
         total = e.rows[op.result]
         assert isinstance(total, AP)
-        e.b.tensor_tensor(dst=total, data1=total, data2=part, op=alu)
+        e.tensor_op(total, total, part, _alu(op))
     e.narrow.give(part)
+    if e.frame.last_cols:
+        _round(e, op)
+
+
+def _round(e: Emitter, op: Op) -> None:
+    """The finished sum in the format of the result."""
+    total = e.rows[op.result]
+    assert isinstance(total, AP)
+    if total.dtype is not op.result.dtype:
+        e.rows[op.result] = e.narrow.take(e.frame.rows, 1, op.result.dtype)
+        e.b.tensor_copy(dst=e.rows[op.result], src=total)
+        e.narrow.give(total)

@@ -14,6 +14,7 @@ from trnlab.graph.passes.algebra import simplify_arithmetic
 from trnlab.graph.passes.constants import fold_constants
 from trnlab.graph.passes.dead import remove_dead_ops
 from trnlab.graph.passes.dots import fold_into_dots
+from trnlab.graph.passes.empty import fold_empty
 from trnlab.graph.passes.indexing import replace_indexing
 from trnlab.graph.passes.shapes import compose_shapes
 from trnlab.graph.passes.subexpressions import merge_equal_ops
@@ -22,6 +23,7 @@ Pass = Callable[[Graph], bool]
 
 PASSES: tuple[Pass, ...] = (
     remove_dead_ops,
+    fold_empty,
     fold_constants,
     compose_shapes,
     simplify_arithmetic,

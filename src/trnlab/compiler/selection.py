@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from trnlab.compiler.emitter import Emitter
 from trnlab.compiler.ranges import Ranges
 from trnlab.graph.ir import Op, Value
 from trnlab.numerics.dtypes import ALL, DType, bool_, int8, int16, int32, uint8, uint16, uint32
@@ -22,16 +22,16 @@ BOOLS: Formats = frozenset({bool_})
 EVERY: Formats = FLOATS | INTEGERS | BOOLS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """Instructions for one op, which mean what the op means for everything that the rule declares.
 
-    emit: records them; None where a kernel computes the op, not a rule.
+    emit: records them, given an `Emitter`; None where a kernel computes the op, or where nothing is computed.
     formats: of the operands that hold data (see `data_of`). results: of the result, where the op does not give it.
     when: what else must hold of the op and of its operands' ranges.
     """
 
-    emit: Callable[[Emitter, Op], None] | None
+    emit: Callable[[Any, Op], None] | None
     formats: Formats
     results: Formats = EVERY
     when: Condition | None = None
