@@ -42,7 +42,7 @@ from trnlab.sim.functional.kernels import (
 )
 from trnlab.sim.functional.linking import entry, jit
 from trnlab.sim.functional.matmul import can_multiply, forget_overlap, matmul
-from trnlab.sim.functional.native import give_way, load_acquire, store_release
+from trnlab.sim.functional.native import clock, give_way, load_acquire, store_release
 from trnlab.sim.functional.views import ADDR, CODE, NEAREST, PITCH, P, make_view
 
 # What `run` reports: DONE, an instruction for Python, or an error (with numbers in report[1:]).
@@ -138,14 +138,14 @@ def forget_rewritten(packed, known, writer):
 @entry
 def run(
     begin, end, order, kind, form, slots, ints, floats, operands, base, pitch, views, packed, walks, scratch, block,
-    panels, seed, check, report, need, writer, mine, other, abort,
+    panels, seed, check, report, need, writer, mine, other, abort, cycles,
 ):  # fmt: skip
     """Execute instructions order[begin:end]; returns where it stopped, report[0] says why.
 
     seed: -1 rounds to nearest even, else instruction i rounds with stream `seed + i`. check: see `finite`; when it
     is left to Python to execute an instruction, report[1] says whether it reads an infinity.
     need, writer: of a `Pace`, when two threads share the work; mine, other, abort: addresses of the threads' progress
-    and of the flag that one of them has given up.
+    and of the flag that one of them has given up. cycles: of the host, that each instruction took; or empty.
     """
     known = np.full(2, -1, np.int64)
     for at in range(begin, end):
@@ -154,6 +154,7 @@ def run(
             if not wait_for(need[i], other, abort):
                 return end
             forget_rewritten(packed, known, writer[i])
+        started = clock() if cycles.size else np.int64(0)
         present, f = slots[i], form[i]
         for slot in range(SLOTS):
             if present[slot] >= 0:
@@ -174,6 +175,8 @@ def run(
             report[0] = NOT_FINITE
         if report[0] != DONE:
             return at
+        if cycles.size:
+            cycles[i] = clock() - started
         if need.size:
             store_release(mine, i)
     return end

@@ -68,7 +68,8 @@ class RunOptions:
 
     by_definition: run every instruction through its `meaning`, thousands of times slower; what the kernels are
     tested against. Stochastic rounding is a function of seed, instruction and element: the same bits in any legal
-    order. threads: 2 lets the PE array's instructions run beside the others.
+    order. threads: 2 lets the PE array's instructions run beside the others. measure: keep in `Machine.measured`,
+    for each call, how many cycles of the host's counter each instruction took (0: left to its `meaning`).
     """
 
     stochastic_rounding: bool = False
@@ -76,6 +77,7 @@ class RunOptions:
     check_nan: bool = False
     by_definition: bool = False
     threads: int = field(default_factory=lambda: min(2, cpu_count()))
+    measure: bool = False
 
 
 class Lane:
@@ -108,6 +110,7 @@ class Frame:
     pitch: Array  # per buffer: bytes from one partition to the next
     pace: Pace
     progress: Array
+    cycles: Array  # per instruction, or empty
     memory: tuple[Array | None, ...]  # what `base` points to lives as long as this
 
 
@@ -128,6 +131,7 @@ class Machine:
         self.sbuf = _poisoned(chip.num_partitions, min(wanted, whole))
         self.psum = _poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
         self.executed = self.by_meaning = 0
+        self.measured: list[tuple[Routine, Array]] = []
         self._lanes = (Lane(), Lane())
         self._partner: Partner | None = None
         self._hbm = np.zeros(0, np.uint8)
@@ -190,7 +194,10 @@ class Machine:
         base, pitch = self._bind(routine, args, sbuf_base, scratch)
         if self.options.by_definition:
             plan = replace(plan, kind=np.full_like(plan.kind, k.MEANING))
-        frame = Frame(routine, plan, base, pitch, pace, np.full(24, -1, np.int64), (*args, scratch))
+        cycles = np.zeros(len(routine) if self.options.measure else 0, np.int64)
+        if self.options.measure:
+            self.measured.append((routine, cycles))
+        frame = Frame(routine, plan, base, pitch, pace, np.full(24, -1, np.int64), cycles, (*args, scratch))
         frame.progress[ABORT] = 0
         return frame
 
@@ -235,7 +242,7 @@ class Machine:
             at, end, sequence, plan.kind, plan.form, plan.slots, plan.ints, plan.floats, frame.routine.operands,
             frame.base, frame.pitch, lane.views, lane.packed, lane.walks, _aligned(lane.scratch), lane.block,
             _aligned(lane.panels), self._seed(), check, lane.report, pace.need, pace.writer,
-            progress[thread], progress[1 - thread], progress[0] + 8 * ABORT,
+            progress[thread], progress[1 - thread], progress[0] + 8 * ABORT, frame.cycles,
         )  # fmt: skip
         if lane.report[0] not in (DONE, TO_PYTHON):
             self._fail(frame.routine, int(sequence[stopped]), lane.report)

@@ -241,4 +241,15 @@ def store_release(typingctx: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), codegen
 
 
+@intrinsic
+def clock(typingctx: Any) -> Any:
+    """The host's cycle counter."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        counter = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter")
+        return builder.call(counter, [])
+
+    return types.int64(), codegen
+
+
 give_way = types.ExternalFunction("sched_yield", types.int32())  # of the C library: let another thread have the core
