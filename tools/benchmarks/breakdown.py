@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a step of the demo goes on this machine, by kind of instruction: `python -m benchmarks.breakdown` in tools/.
 
-Each instruction counts with the least cycles that it took in several steps, so what else the machine does hardly shows.
+Each instruction counts with the least cycles that it took in several steps, so what else the machine does hardly
+shows.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from trnlab.isa.base import Engine
 from trnlab.program.routine import Routine
 from trnlab.runtime.session import Session, activate
 from trnlab.sim.functional import Machine, RunOptions
-from trnlab.sim.functional.native import clock  # noqa: F401  (what the cycles below are read from)
+from trnlab.sim.functional.linking import jit
+from trnlab.sim.functional.native import clock
 
 STEPS = 8
 
@@ -55,8 +57,6 @@ def kinds(calls: list[tuple[Routine, Any]], by_routine: bool) -> dict[str, tuple
 
 def hertz() -> float:
     """Cycles of the counter per second."""
-    from trnlab.sim.functional.linking import jit
-
     now = jit(lambda: clock())
     now()
     start, first = time.perf_counter(), now()

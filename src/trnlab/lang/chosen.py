@@ -4,26 +4,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from trnlab.lang.tensor import Tensor
+T = TypeVar("T")  # what tensors are: views have these parts, so this module lies below theirs
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Indirect:
+class Indirect(Generic[T]):
     """Rows chosen at run time: result row p is row index[p] of a table of `rows` rows, `step` elements apart."""
 
-    index: Tensor
+    index: T
     rows: int
     step: int
 
 
-class Register(Protocol):
+class Register(Protocol[T_co]):
     """A register of a sequencer, see `lang.registers`."""
 
     @property
-    def operand(self) -> Tensor:
+    def operand(self) -> T_co:
         """What instructions on registers read."""
         ...
 
@@ -31,20 +31,20 @@ class Register(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Dynamic:
+class Dynamic(Generic[T]):
     """A start chosen at run time: `index` times `step` elements further on.
 
     count: how many values the index may have, where the tensor's shape says that.
     """
 
-    index: Tensor | Register
+    index: T | Register[T]
     step: int
     count: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup:
+class Lookup(Generic[T]):
     """Columns chosen at run time by an index on chip, of `reach` elements per partition."""
 
-    index: Tensor
+    index: T
     reach: int

@@ -8,22 +8,20 @@ the address that it gets. Sources: NkiTensor.ap and select in nki.language; deep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trnlab.isa.base import Engine, Instruction
 from trnlab.isa.indirection import index_name
 from trnlab.lang.chosen import Dynamic, Lookup
 from trnlab.lang.formats import Format
+from trnlab.lang.recording import Recording
 from trnlab.lang.tensor import Region, Tensor, refuse
-
-if TYPE_CHECKING:
-    from trnlab.lang.recorder import Recorder
 
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 
 
 def settled(
-    recorder: Recorder, instr: Instruction, engine: Engine | None, arguments: dict[str, Any]
+    recorder: Recording, instr: Instruction, engine: Engine | None, arguments: dict[str, Any]
 ) -> dict[str, Any] | None:
     """The arguments of an instruction with every run-time start address found out.
 
@@ -61,7 +59,7 @@ def _index_of(instr: Instruction, name: str) -> str:
 
 
 def located(
-    recorder: Recorder, tensor: AnyTensor, dynamic: Dynamic, engine: Engine, skips: bool = False
+    recorder: Recording, tensor: AnyTensor, dynamic: Dynamic[Tensor], engine: Engine, skips: bool = False
 ) -> AnyTensor | None:
     """The view with its address as a number; None where that lies outside and may be skipped."""
     number = _loaded(recorder, dynamic, engine)
@@ -77,7 +75,7 @@ def located(
     )  # fmt: skip
 
 
-def _loaded(recorder: Recorder, dynamic: Dynamic, engine: Engine) -> int:
+def _loaded(recorder: Recording, dynamic: Dynamic[Tensor], engine: Engine) -> int:
     """The number, loaded into a register of the engine that issues the instruction."""
     if isinstance(dynamic.index, Tensor):
         recorder.emit("register_load", engine=engine, dst=_address(recorder, engine), src=dynamic.index)
@@ -88,7 +86,7 @@ def _loaded(recorder: Recorder, dynamic: Dynamic, engine: Engine) -> int:
     return int(dynamic.index)
 
 
-def _address(recorder: Recorder, engine: Engine) -> Tensor:
+def _address(recorder: Recording, engine: Engine) -> Tensor:
     """The register of an engine's sequencer that run-time addresses pass through."""
     tile = recorder.once(
         ("address", engine),
@@ -111,6 +109,6 @@ def _is_inside(tensor: Tensor, start: int) -> bool:
     return first <= start and start + span < first + whole
 
 
-def _last(tensor: Tensor, dynamic: Dynamic) -> int:
+def _last(tensor: Tensor, dynamic: Dynamic[Tensor]) -> int:
     first, span, whole = _room(tensor)
     return (first + whole - 1 - span - tensor.offset) // max(dynamic.step, 1)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from trnlab.lang.formats import FORMATS, Format
 from trnlab.lang.recorder import Recorder, current
+from trnlab.lang.recording import Recording
 from trnlab.lang.source import user_line
 from trnlab.lang.tensor import Region, Tensor, refuse
 
@@ -244,7 +245,7 @@ class Rounds:
         )
 
 
-def _rounds(recorder: Recorder) -> Rounds:
+def _rounds(recorder: Recording) -> Rounds:
     rounds = recorder.once("rounds", Rounds)
     assert isinstance(rounds, Rounds)
     return rounds

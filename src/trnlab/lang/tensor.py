@@ -12,18 +12,16 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
 from trnlab.lang.chosen import Dynamic, Indirect, Lookup
 from trnlab.lang.formats import Format, chip_format, format_of
+from trnlab.lang.recording import Recording
 from trnlab.lang.source import user_line
 from trnlab.lang.strides import free_dims, inferred, restride, row_major
 from trnlab.program.access import AP, hbm_view
-
-if TYPE_CHECKING:
-    from trnlab.lang.recorder import Recorder
 
 Pattern = list[list[int]]
 _ALL = slice(None)
@@ -49,7 +47,7 @@ class Storage:
     cores of a rank see: arguments, whatever their region says, and what is made in shared_hbm.
     """
 
-    recorder: Recorder
+    recorder: Recording
     whole: AP
     region: Region
     shape: tuple[int, ...]
@@ -83,7 +81,7 @@ class Tensor:
 
     def __init__(
         self, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0,
-        fmt: Format | None = None, indirect: Indirect | Dynamic | Lookup | None = None, name: str = "",
+        fmt: Format | None = None, indirect: Indirection | None = None, name: str = "",
     ) -> None:  # fmt: skip
         self.storage, self.shape, self.strides, self.offset = storage, tuple(shape), tuple(strides), offset
         self.format, self._indirect, self.name = fmt or storage.format, indirect, name
@@ -116,12 +114,12 @@ class Tensor:
         return self.storage.region.memory is not Memory.HBM
 
     @property
-    def indirection(self) -> Indirect | Dynamic | Lookup | None:
+    def indirection(self) -> Indirection | None:
         """What of its address is chosen at run time."""
         return self._indirect
 
     @property
-    def indirect_rows(self) -> Indirect | None:
+    def indirect_rows(self) -> Indirect[Tensor] | None:
         """How its rows are chosen at run time, if they are."""
         return self._indirect if isinstance(self._indirect, Indirect) else None
 
@@ -268,7 +266,7 @@ class Tensor:
         view = self[tuple(keys)]
         return type(self)(view.storage, view.shape, view.strides, view.offset, view.format, start, view.name)
 
-    def _dynamic(self, index: Any, step: int, count: int | None) -> Dynamic:
+    def _dynamic(self, index: Any, step: int, count: int | None) -> Dynamic[Tensor]:
         """Checks that one offset is chosen once. Raises ConstraintError otherwise."""
         if self._indirect is not None:
             refuse("only one dynamic address per tensor", limit="a view without run-time indices", got=self,
@@ -377,7 +375,7 @@ class Tensor:
         """Any pattern [[stride, count], ...] over the storage; `offset` counts elements from this view's own."""
         fmt = self.format if dtype is None else format_of(dtype)
         base = self.offset * self.format.itemsize // fmt.itemsize
-        chosen: Indirect | Dynamic | Lookup | None = self._indirect
+        chosen: Indirection | None = self._indirect
         if scalar_offset is not None or vector_offset is not None:
             indirect_dim %= self.ndim
             step = self.strides[indirect_dim] * self.format.itemsize // fmt.itemsize
@@ -411,7 +409,7 @@ class Tensor:
 
     reinterpret_cast = view
 
-    def _rows_left(self, rows: Indirect) -> int:
+    def _rows_left(self, rows: Indirect[Tensor]) -> int:
         """How many rows of a table there are from the view's offset on, all within the tensor."""
         span = sum((n - 1) * s for n, s in zip(self.shape[1:], self.strides[1:]))
         size = self.storage.whole.buffer.nbytes // self.format.itemsize
@@ -481,3 +479,6 @@ class Tensor:
         partition, start = divmod(self.offset, row) if row else (0, 0)
         reach = self._indirect.reach if isinstance(self._indirect, Lookup) else 0
         return AP(buffer, fmt, partition, self.shape[0], 0, start * fmt.itemsize, dims, reach)
+
+
+Indirection = Indirect[Tensor] | Dynamic[Tensor] | Lookup[Tensor]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two host threads compute the bits of one: the PE array's instructions run beside the others."""
+"""Two host threads that share a routine's instructions compute the bits of one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 
 from trnlab import chips
 from trnlab.errors import RunError
+from trnlab.isa import BY_OPCODE
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import bfloat16
 from trnlab.program import Builder, Routine
+from trnlab.program.routine import COL
 from trnlab.sim.functional import Machine, RunOptions
 from trnlab.sim.functional.pairing import NO_PACE, pace_of
 
@@ -52,17 +54,45 @@ def test_two_threads_give_the_bits_of_one(stochastic):
         np.testing.assert_array_equal(run(routine, 2, stochastic=stochastic), expected)
 
 
-def test_each_matmul_waits_for_what_it_reads_and_each_rewrite_for_what_is_read():
+def test_each_instruction_waits_for_what_it_depends_on_on_the_other_thread():
+    """Operand by operand: what wrote or read the same tile before, wherever one of the two writes."""
     routine = rewriting_routine(20)
     pace = pace_of(routine)
-    matmuls, rest = pace.orders
-    assert set(matmuls) | set(rest) == set(range(len(routine)))
-    assert (pace.need < np.arange(len(routine))).all()
-    assert (pace.need[matmuls] >= 0).all()
-    rewrites = matmuls + 1  # the instruction behind each matmul rewrites what it read
-    np.testing.assert_array_equal(pace.need[rewrites], matmuls)
-    assert len(set(pace.writer[matmuls, 1])) == len(matmuls)  # every matmul sees a new moving operand
-    assert len(set(pace.writer[matmuls, 0])) == 1  # and the same stationary one
+    thread = {int(i): t for t, order in enumerate(pace.orders) for i in order}
+    assert sorted(thread) == list(range(len(routine)))
+    assert all((np.diff(order) > 0).all() for order in pace.orders)
+    assert min(map(len, pace.orders)) > len(routine) // 4
+    touched = [instruction_operands(routine, i) for i in range(len(routine))]
+    for i, mine in enumerate(touched):
+        depends = [j for j in range(i) if thread[j] != thread[i] and conflict(touched[j], mine)]
+        assert pace.need[i] >= max(depends, default=-1)
+        assert pace.need[i] < i
+
+
+def instruction_operands(routine: Routine, i: int) -> list[tuple[int, int, bool]]:
+    """Buffer and, in HBM, first row of an instruction's operands, and whether it writes them."""
+    operands = routine.operands[routine.first_operand[i] : routine.first_operand[i + 1]]
+    rows = operands[:, COL["start_partition"]] * operands[:, COL["is_hbm"]]
+    return list(zip(operands[:, COL["buffer"]].tolist(), rows.tolist(), (operands[:, COL["role"]] == 0).tolist()))
+
+
+def conflict(one: list[tuple[int, int, bool]], other: list[tuple[int, int, bool]]) -> bool:
+    return any((a, b) == (c, d) and (x or y) for a, b, x in one for c, d, y in other)
+
+
+def test_a_packed_operand_is_known_by_its_last_writer_on_the_other_thread():
+    routine = rewriting_routine(20)
+    pace = pace_of(routine)
+    thread = {int(i): t for t, order in enumerate(pace.orders) for i in order}
+    rewrites = [i for i in range(len(routine)) if BY_OPCODE[int(routine.opcode[i])].name == "tensor_scalar"]
+    for i in range(len(routine)):
+        if BY_OPCODE[int(routine.opcode[i])].name == "nc_matmul":
+            others = [j for j in [1, *rewrites] if j < i and thread[j] != thread[i]]
+            assert pace.writer[i, 1] == max(others, default=-1)
+
+
+def test_little_work_stays_on_one_thread():
+    assert pace_of(rewriting_routine(1)) is NO_PACE
 
 
 def test_a_failure_on_one_thread_ends_the_other():

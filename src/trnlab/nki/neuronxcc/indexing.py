@@ -7,14 +7,11 @@ the view can only be used under a mask that leaves out what is not there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trnlab.lang.chosen import Indirect
 from trnlab.lang.tensor import Tensor, Window, refuse
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime
-
-if TYPE_CHECKING:
-    from trnlab.nki.neuronxcc.tile import Tile
 
 
 class Limit:
@@ -44,7 +41,7 @@ class Limit:
 class View:
     """A view that is being put together, one dimension of the tensor after the other."""
 
-    def __init__(self, tile: Tile, keys: tuple[Any, ...]) -> None:
+    def __init__(self, tile: Tensor, keys: tuple[Any, ...]) -> None:
         self.tile = tile
         self.ndim = max(_ndim(k) for k in keys) or sum(isinstance(k, (slice, Window)) for k in keys)
         self.shape, self.strides = [1] * self.ndim, [0] * self.ndim

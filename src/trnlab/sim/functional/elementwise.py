@@ -46,6 +46,7 @@ SILU, SILU_DX, SOFTPLUS, MISH, SQRT, ACT_RSQRT, RECIPROCAL, SIGN, ACT_ABS = (
     _CODE[n] for n in ("silu", "silu_dx", "softplus", "mish", "sqrt", "rsqrt", "reciprocal", "sign", "abs")
 )
 NO_FUNCTION = _CODE["copy"]  # `identity` is given this code as well
+CHEAP_FUNCTIONS = frozenset({NO_FUNCTION, SQUARE, SQRT, RELU, RECIPROCAL, ACT_RSQRT, SIGN, ACT_ABS})
 SLOW_FUNCTIONS = frozenset({_CODE["sin"], _CODE["arctan"]})  # no fast loop: the instruction's meaning is used
 
 

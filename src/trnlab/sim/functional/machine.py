@@ -36,9 +36,7 @@ from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning, op
 from trnlab.sim.functional.pairing import (
     ABORT,
     NO_PACE,
-    PE,
     PROGRESS_STRIDE,
-    REST,
     Pace,
     Partner,
     pace_of,
@@ -68,7 +66,7 @@ class RunOptions:
 
     by_definition: run every instruction through its `meaning`, thousands of times slower; what the kernels are
     tested against. Stochastic rounding is a function of seed, instruction and element: the same bits in any legal
-    order. threads: 2 lets the PE array's instructions run beside the others. measure: keep in `Machine.measured`,
+    order. threads: 2 shares them between two threads of the host. measure: keep in `Machine.measured`,
     for each call, how many cycles of the host's counter each instruction took (0: left to its `meaning`).
     """
 
@@ -159,8 +157,8 @@ class Machine:
             self._partner = self._partner or Partner()
             lanes, orders = self._lanes, frame.pace.orders
             self._partner.beside(
-                lambda: self._execute(frame, lanes[PE], orders[PE], PE),
-                lambda: self._execute(frame, lanes[REST], orders[REST], REST),
+                lambda: self._execute(frame, lanes[0], orders[0], 0),
+                lambda: self._execute(frame, lanes[1], orders[1], 1),
             )
         self.executed += len(routine)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two host threads for one core: the PE array's instructions on one, everything else on the other.
+"""Two host threads for one core, which share its instructions.
 
-Each thread takes its instructions in program order and waits, before each, until the other has finished the last one
-that this one depends on. Dependencies are those of the timing simulator (slots), so whatever the threads' speeds the
-bits are those of program order.
+Which thread takes an instruction is decided once per routine, in program order: the one that, by an estimate of what
+instructions cost on the host, will have finished it first. Each thread takes its instructions in program order and
+waits, before each, until the other has finished the last one that this one depends on. Dependencies are those of the
+timing simulator (slots), so whatever the threads' speeds the bits are those of program order.
 """
 
 from __future__ import annotations
@@ -16,20 +17,29 @@ from typing import Any
 import numpy as np
 
 from trnlab import isa
-from trnlab.isa.base import Engine
+from trnlab.program.access import MAX_FREE_DIMS
 from trnlab.program.routine import COL, Routine
+from trnlab.sim.functional import kernels as k
+from trnlab.sim.functional.elementwise import CHEAP_FUNCTIONS
 from trnlab.sim.functional.linking import entry
+from trnlab.sim.functional.plan import Plan, plan_of
 
 Array = np.ndarray[Any, Any]
-PE, REST = 0, 1
 PROGRESS_STRIDE, ABORT = 8, 16  # int64 apart, so that the threads' counters share no cache line
 _MEMO = "sim.functional.pace"
-_FEW = 8  # instructions of the PE array below which a second thread costs more than it saves
+_COUNTS = [COL[f"count{d}"] for d in range(MAX_FREE_DIMS)]
+
+# What instructions cost on a host of 2024, in nanoseconds; only the ratios matter. Per instruction, element of its
+# largest operand and partition; for a matmul per multiplication and per element that is packed; for what Python does.
+_START, _ELEMENT, _FUNCTION, _PARTITION = 600.0, 0.15, 0.6, 15.0
+_PRODUCT, _PACKED, _BY_MEANING = 0.007, 0.17, 100_000.0
+_HANDOVER = 150.0  # until the other thread sees that an instruction has finished
+_TOGETHER = 40_000.0  # to start the other thread, and to wait for its end
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Who does what and waits for what. orders: instructions of the PE array, and the rest, in program order.
+    """Who does what and waits for what. orders: the instructions of each thread, in program order.
 
     need[i]: the last instruction of the other thread that i must wait for, or -1. writer[i]: the last one that wrote
     its first and second source operand, which tells whether a packed operand is still what lies in memory.
@@ -52,17 +62,42 @@ def pace_of(routine: Routine) -> Pace:
 
 
 def _make(routine: Routine) -> Pace:
-    on_pe = routine.engine == Engine.TENSOR
-    if on_pe.sum() < _FEW or on_pe.all():
+    cost, written = costs(routine, plan_of(routine)), _written(routine)
+    alone = float(cost.sum())
+    if alone < 2 * _TOGETHER:
         return NO_PACE
-    thread = np.where(on_pe, PE, REST).astype(np.int64)
+    thread = np.zeros(len(routine), np.int64)
+    slots = np.zeros((2, 2, routine.num_slots))
+    together = share(cost, _HANDOVER, thread, routine.first_operand, written, routine.operands, slots)
+    if together + _TOGETHER > alone:
+        return NO_PACE
     need = np.full(len(routine), -1, np.int64)
     writer = np.full((len(routine), 2), -1, np.int64)
     find_waits(
-        thread, routine.first_operand, _written(routine), routine.operands, need, writer,
+        thread, routine.first_operand, written, routine.operands, need, writer,
         np.full((2, routine.num_slots), -1, np.int64), np.full((2, routine.num_slots), -1, np.int64),
     )  # fmt: skip
-    return Pace((np.flatnonzero(on_pe), np.flatnonzero(~on_pe)), need, writer)
+    return Pace((np.flatnonzero(thread == 0), np.flatnonzero(thread == 1)), need, writer)
+
+
+def costs(routine: Routine, plan: Plan) -> Array:
+    """Estimated nanoseconds of each instruction on the host."""
+    count = len(routine)
+    owner = np.repeat(np.arange(count), np.diff(routine.first_operand))
+    partitions = routine.operands[:, COL["partitions"]]
+    elements = routine.operands[:, _COUNTS].prod(axis=1) * partitions
+    largest, rows = np.zeros(count), np.zeros(count)
+    np.maximum.at(largest, owner, elements)
+    np.maximum.at(rows, owner, partitions)
+    calls_function = (plan.kind == k.ACTIVATION) & ~np.isin(plan.ints[plan.form, k.OP0], list(CHEAP_FUNCTIONS))
+    cost = _START + np.where(calls_function, _FUNCTION, _ELEMENT) * largest + _PARTITION * rows
+    cost[plan.kind == k.COPY] -= (_PARTITION * rows)[plan.kind == k.COPY]
+    cost[plan.kind == k.MEANING] = _BY_MEANING
+    products = np.flatnonzero(plan.kind == k.MATMUL)
+    left, right = (plan.slots[products, slot] for slot in (k.A, k.B))
+    columns = elements[right] / partitions[right]
+    cost[products] = _START + _PRODUCT * elements[left] * columns + _PACKED * (elements[left] + elements[right])
+    return cost
 
 
 def _written(routine: Routine) -> Array:
@@ -76,6 +111,33 @@ def _written(routine: Routine) -> Array:
 
 
 _ROLE, _FIRST, _LAST = COL["role"], COL["first"], COL["last"]
+
+
+@entry
+def share(cost, handover, thread, first_operand, written, operands, done):
+    """Fill `thread` with 0 or 1 for each instruction; returns when both have ended.
+
+    done [2, 2, slots]: when each thread has last read (0) or written (1) a slot.
+    """
+    free = np.zeros(2)
+    for i in range(len(cost)):
+        first, last = first_operand[i], first_operand[i + 1]
+        ready = np.zeros(2)
+        for row in range(first, last):
+            for slot in range(operands[row, _FIRST], operands[row, _LAST] + 1):
+                for mine in range(2):
+                    other = done[1 - mine, 1, slot]
+                    if written[row]:
+                        other = max(other, done[1 - mine, 0, slot])
+                    if other > 0:
+                        ready[mine] = max(ready[mine], other + handover)
+        ends = np.maximum(free, ready) + cost[i]
+        taker = 0 if ends[0] <= ends[1] else 1
+        thread[i], free[taker] = taker, ends[taker]
+        for row in range(first, last):
+            for slot in range(operands[row, _FIRST], operands[row, _LAST] + 1):
+                done[taker, 1 if written[row] else 0, slot] = ends[taker]
+    return max(free[0], free[1])
 
 
 @entry
@@ -106,7 +168,7 @@ class Partner:
         self._start, self._done = threading.Semaphore(0), threading.Semaphore(0)
         self._job: Callable[[], None] | None = None
         self._error: BaseException | None = None
-        threading.Thread(target=self._serve, daemon=True, name="trnlab PE array").start()
+        threading.Thread(target=self._serve, daemon=True, name="trnlab core").start()
 
     def _serve(self) -> None:
         while True:
