@@ -86,12 +86,13 @@ def test_a_run_leaves_a_whole_summary_its_executables_and_their_timelines(folder
     found = summary(folder)
     assert (found["schema"], found["version"], found["status"], found["complete"]) == (
         "trnlab.summary",
-        1,
+        2,
         "complete",
         True,
     )
     assert (found["target"], found["precision"], found["seed"]) == ("trn1.2xlarge", "bf16", 7)
-    assert (found["steps"], found["loss"], found["host_fallback_ops"]) == (3, [3.0, 2.0, 1.5], 0)
+    assert (found["steps"], found["loss"], found["steps_found_by"]) == (3, [3.0, 2.0, 1.5], "report")
+    assert found["host_fallback_ops"] == {"setup": 0, "training": 0}
     assert found["compile"]["cache"] == "miss"
     assert found["step_time_s"] > 0
     assert found["tokens_per_s"] == pytest.approx(64 / found["step_time_s"])

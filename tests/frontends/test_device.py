@@ -11,6 +11,7 @@ from helpers import worst_error
 from torch import nn
 
 import trnlab.frontends.torch as neuron
+from trnlab.errors import UsageError
 
 pytestmark = pytest.mark.torch
 
@@ -29,7 +30,7 @@ def test_device_is_known():
     assert torch.device("neuron").type == "neuron"
     assert torch.neuron.is_available()
     assert torch.accelerator.current_accelerator().type == "neuron"
-    with pytest.raises(ValueError, match="neuron:3"):
+    with pytest.raises(UsageError, match="neuron:3"):
         torch.neuron.set_device(3)
 
 

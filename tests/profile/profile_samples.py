@@ -59,12 +59,14 @@ def total() -> Any:
 def round_summary(**changes: Any) -> dict[str, Any]:
     """A finished run's summary."""
     return {
-        "schema": "trnlab.summary", "version": 1, "trnlab": "0.1.0", "name": "gpt-1", "status": "complete",
+        "schema": "trnlab.summary", "version": 2, "trnlab": "0.1.0", "name": "gpt-1", "status": "complete",
         "complete": True, "script": "/home/me/train.py", "arguments": [], "started": "2026-08-01T12:00:00+00:00",
         "wall_s": 31.0, "step_wall_s": [0.5, 0.2, 0.2], "target": "trn1.2xlarge", "chip": "trn1", "precision": "bf16",
         "stochastic_rounding": False, "seed": 0, "steps": 3, "loss": [4.0, 3.0, 2.5],
         "reference_loss": [4.0, 3.01, 2.5], "reference_loss_gap": 0.01, "instructions": 30_000,
-        "host_fallback_ops": 0, "host_fallbacks": {}, "compile": {"seconds": 2.5, "cache": "miss", "executables": 1},
+        "host_fallback_ops": {"setup": 2, "training": 0},
+        "host_fallbacks": {"setup": {"aten::normal_": 2}, "training": {}},
+        "steps_found_by": "report", "compile": {"seconds": 2.5, "cache": "miss", "executables": 1},
         "step": [{"executable": "k", "times": 1}], "step_time_s": 0.002, "tokens_per_step": 1024,
         "tokens_per_s": 512_000.0, "mfu": 0.25, "hfu": 0.3, "model_flops_per_step": 46_000_000_000,
         "peak_flops": 92e12, "instructions_per_step": 10_000,
@@ -76,7 +78,7 @@ def round_summary(**changes: Any) -> dict[str, Any]:
         "hbm": {"read_bytes": 3 << 20, "write_bytes": 1 << 20, "bandwidth_used": 0.005},
         "memory": {"peak_bytes": 1 << 30, "capacity_bytes": 16 << 30, "parts": {"inputs": 1 << 30}, "largest": []},
         "cost": {
-            "usd_per_million_tokens": 0.00075, "usd_per_million_tokens_all_cores": 0.000375, "usd_per_hour": 1.34,
+            "usd_per_million_tokens": 0.00075, "usd_per_hour": 1.34,
             "price_kind": "on-demand", "price_date": "2026-07", "price_source": "a price list", "cores": 2,
             "cores_used": 1,
         },

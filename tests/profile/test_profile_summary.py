@@ -20,10 +20,11 @@ engines active  dma      75%  ████████████████�
                 tensor   50%  ████████████
                 vector   25%  ██████
 HBM             3 MiB read, 1 MiB written a step (0% of its bandwidth), at most 1 GiB of 16 GiB in use
-cost            $0.00075 per million tokens, $0.000375 were all 2 cores at work ($1.34/h on-demand, 2026-07)
+cost            $0.00075 per million tokens with one of 2 cores at work ($1.34/h on-demand, 2026-07)
                 price from: a price list
 leans on        2 assumed figures; wrong by a factor of two they move the step: dma.start +8.3%, tensor.issue -5.0%
-compiling       2.50 s, not in the cache before; 30,000 instructions executed, no operators on the host"""
+compiling       2.50 s, not in the cache before; 30,000 instructions executed
+on the host     no operator in training, 2 operators before it"""
 
 
 def test_a_finished_run() -> None:
@@ -37,14 +38,16 @@ def test_an_interrupted_run_that_ran_nothing_says_that_it_is_partial() -> None:
         "status": "interrupted",
         "complete": False,
         "loss": [],
+        "steps_found_by": None,
         "steps": 0,
         "compile": {"seconds": 0, "cache": None},
     }
     assert text(cut).splitlines() == [
         "gpt-1 on trn1.2xlarge (trn1, bf16), interrupted: what follows is partial",
         "",
-        "loss       none reported in 31.0 s",
-        "compiling  0.00 s, nothing to compile; 30,000 instructions executed, no operators on the host",
+        "loss         none reported in 31.0 s",
+        "compiling    0.00 s, nothing to compile; 30,000 instructions executed",
+        "on the host  no operator in training, 2 operators before it",
     ]
 
 
@@ -52,8 +55,21 @@ def test_an_interrupted_run_that_ran_nothing_says_that_it_is_partial() -> None:
     ("changes", "line"),
     [
         ({"loss": [4.0, None], "reference_loss_gap": None}, "loss            4.0000 -> NaN in 3 steps"),
-        ({"host_fallback_ops": 1}, "30,000 instructions executed, 1 operator on the host"),
-        ({"host_fallback_ops": 7}, "7 operators on the host"),
+        (
+            {"loss": [], "steps_found_by": "optimizer"},
+            "none reported in 31.0 s; 3 steps by the steps of the optimizer",
+        ),
+        (
+            {
+                "host_fallback_ops": {"setup": 0, "training": 1},
+                "host_fallbacks": {"setup": {}, "training": {"aten::mul": 1}},
+            },
+            "on the host     1 operator in training (aten::mul 1), none before it",
+        ),
+        (
+            {"instructions": 0, "host_fallback_ops": {"setup": 57, "training": 0}},
+            "on the host     everything, 57 operators; nothing ran on the simulated chip",
+        ),
         ({"assumptions": []}, "leans on        no assumed figure"),
         ({"tokens_per_step": 0}, "throughput      MFU 25.0%, HFU 30.0% of 92 TFLOP/s"),
         ({"compile": {"seconds": 0.1, "cache": "hit"}}, "0.10 s, from the cache;"),

@@ -20,7 +20,7 @@ from trnlab import timeline
 from trnlab.errors import RunError
 from trnlab.timeline import Timeline
 
-SCHEMA, VERSION, FILE = "trnlab.summary", 1, "summary.json"
+SCHEMA, VERSION, FILE = "trnlab.summary", 2, "summary.json"
 DETAILS, DETAILS_VERSION = "trnlab.details", 2
 
 Ints = np.ndarray[Any, np.dtype[Any]]

@@ -147,8 +147,10 @@ def _numbers(s: Summary) -> Iterator[tuple[str, str]]:
         yield "cost", words.price(s)
         yield "price from", s["cost"]["price_source"] or "unknown"
     yield "compiling", words.compiling(s)
-    for name, count in s["host_fallbacks"].items():
-        yield "on the host", f"{name}, {count} times"
+    yield "on the host", words.on_the_host(s)
+    for phase, when in (("training", "in training"), ("setup", "before it")):
+        for name, count in s["host_fallbacks"][phase].items():
+            yield "", f"{name}, {count:,} times {when}"
     rounding = f"stochastic, seed {s['seed']}" if s["stochastic_rounding"] else "to nearest, ties to even"
     yield "precision", f"{s['precision']} matrix products, sums in fp32, rounding {rounding}"
     yield "here", f"{s['steps']} steps in {s['wall_s']:.1f} s"

@@ -16,7 +16,9 @@ BAR = 24  # columns of a full bar
 NAMED = 3  # assumed figures that are called by name
 ADVICE = 3  # causes and advice that are told; the report has all
 SMALL = 0.005  # share of the critical path below which nothing is named
+REPORT = "trnlab.frontends.torch.report_step(loss, tokens)"
 CACHE = {"hit": "from the cache", "miss": "not in the cache before", "off": "no cache"}
+FOUND_BY = {"optimizer": "the steps of the optimizer", "repetition": "what the run repeated", "report": "report"}
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -25,7 +27,8 @@ def text(summary: Summary) -> str:
     s = summary
     state = "" if s["complete"] else f", {s['status']}: what follows is partial"
     loss = [] if only_kernels(s) else [("loss", learning(s))]
-    rows = [*loss, *_kernels(s), *_timed(s), ("executed" if loss == [] else "compiling", compiling(s))]
+    done = ("executed" if loss == [] else "compiling", compiling(s))
+    rows = [*loss, *_kernels(s), *_timed(s), done, ("on the host", on_the_host(s))]
     width = max(len(label) for label, _ in rows)
     lines = [f"{s['name']} on {s['target']} ({s['chip']}, {s['precision']}){state}", ""]
     return "\n".join([*lines, *(f"{label:<{width}}  {value}" for label, value in rows)])
@@ -51,7 +54,8 @@ def kernel_line(kernel: Mapping[str, Any]) -> str:
 def learning(s: Summary) -> str:
     """The loss at both ends, and how far the curve is from its reference."""
     if not s["loss"]:
-        return f"none reported in {s['wall_s']:.1f} s"
+        steps = f"; {s['steps']:,} steps by {FOUND_BY[s['steps_found_by']]}" if s["steps_found_by"] else ""
+        return f"none reported in {s['wall_s']:.1f} s{steps}"
     first, last = ("NaN" if x is None else f"{x:.4f}" for x in (s["loss"][0], s["loss"][-1]))
     gap = s["reference_loss_gap"]
     apart = "" if gap is None else f", at most {gap:.4f} from the CPU in fp32"
@@ -76,9 +80,23 @@ def compiling(s: Summary) -> str:
     """What it took to get the programs, and how much of the run they did."""
     made = s["compile"]
     how = CACHE.get(made["cache"], "nothing to compile")
-    host = s["host_fallback_ops"]
-    done = f"{s['instructions']:,} instructions executed, {host or 'no'} operator{'s' * (host != 1)} on the host"
+    done = f"{s['instructions']:,} instructions executed"
     return done if only_kernels(s) else f"{made['seconds']:.2f} s, {how}; {done}"
+
+
+def on_the_host(s: Summary) -> str:
+    """How many operators the host computed, in training and before it."""
+    setup, training = (s["host_fallback_ops"][phase] for phase in ("setup", "training"))
+    if not s["instructions"] and setup + training:
+        return f"everything, {counted(setup + training)}; nothing ran on the simulated chip"
+    most = ", ".join(f"{name} {count:,}" for name, count in list(s["host_fallbacks"]["training"].items())[:NAMED])
+    during = f"{counted(training)} in training ({most})" if training else "no operator in training"
+    return f"{during}, {counted(setup)} before it"
+
+
+def counted(operators: int) -> str:
+    """A number of operators in words."""
+    return f"{operators:,} operator{'s' * (operators != 1)}" if operators else "none"
 
 
 def price(s: Summary) -> str:
@@ -88,9 +106,8 @@ def price(s: Summary) -> str:
         return "no price of this instance is known"
     rate = f"${cost['usd_per_hour']:g}/h {cost['price_kind']}, {cost['price_date']}"
     if cost["usd_per_million_tokens"] is None:
-        return f"{rate}; the script does not say how many tokens it learns from"
-    all_cores = cost["usd_per_million_tokens_all_cores"]
-    cores = f", ${all_cores:.3g} were all {cores} cores at work" if (cores := cost["cores"]) > 1 else ""
+        return f"{rate}; the script does not say how many tokens it learns from: {REPORT}"
+    cores = f" with one of {cores} cores at work" if (cores := cost["cores"]) > 1 else ""
     return f"${cost['usd_per_million_tokens']:.3g} per million tokens{cores} ({rate})"
 
 
@@ -154,7 +171,7 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
     tokens = f" for {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
     here = s["step_wall_s"]
     wall = f"; simulated here in {format_time(median(here) * PS_PER_S)}" if here else ""
-    whole = "all, once" if only_kernels(s) else "one step"
+    whole = "all, once" if only_kernels(s) else "one step" if s["steps_found_by"] else "whole run"
     yield whole, f"{format_time(s['step_time_s'] * PS_PER_S)}{_between(s)} on the chip{tokens}{wall}"
     speed = f"{format_count(s['tokens_per_s'])} tokens/s, " if s["tokens_per_step"] else ""
     yield "throughput", f"{speed}MFU {s['mfu']:.1%}, HFU {s['hfu']:.1%} of {format_count(s['peak_flops'])}FLOP/s"

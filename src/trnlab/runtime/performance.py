@@ -202,12 +202,11 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
 
 
 def _cost(target: chips.Target, tokens_per_s: float) -> dict[str, Any]:
-    """Dollars for a million tokens: with one core at work, as simulated, and if all cores of the instance did so."""
+    """Dollars of the whole instance for a million tokens, with one of its cores at work, as simulated."""
     price = target.usd_per_hour
     usd = price[0] / SECONDS_PER_HOUR / tokens_per_s * MILLION if price and tokens_per_s else None
     return {
         "usd_per_million_tokens": usd,
-        "usd_per_million_tokens_all_cores": usd / target.cores if usd is not None else None,
         "usd_per_hour": price[0] if price else None,
         "price_kind": price[1] if price else None,
         "price_date": target.price_date,

@@ -26,7 +26,7 @@ from trnlab import profile, timeline
 from trnlab.errors import RunError
 from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import data
-from trnlab.runtime import performance, summary
+from trnlab.runtime import performance, steps, summary
 from trnlab.runtime.details import details
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trnlab.runtime.session import Session
 
 SAVE_EVERY_S = 5.0
+LONGEST_SEQUENCE = 1_000_000
 StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times executed
 
 
@@ -49,6 +50,8 @@ class Run:
         self.details: dict[str, dict[str, Any]] = {}  # of the executables, once the run is over
         self.calls: Counter[str] = Counter()
         self._in_step: Counter[str] = Counter()
+        self._sequence: list[str] = []  # of all executions, as long as nobody says where steps end
+        self._updates: list[int] = []  # how many of them were done at each step of an optimizer
         self._patterns: Counter[StepCalls] = Counter()
         self.step_patterns: list[StepCalls] = []  # of each step, in their order
         self._tokens: Counter[int] = Counter()
@@ -64,6 +67,13 @@ class Run:
         self.executables[executable.key] = executable
         self.calls[executable.key] += 1
         self._in_step[executable.key] += 1
+        if not self.losses and len(self._sequence) < LONGEST_SEQUENCE:
+            self._sequence.append(executable.key)
+
+    def updated(self) -> None:
+        """An optimizer made a step, outside of compiled programs."""
+        if not self.losses and len(self._sequence) < LONGEST_SEQUENCE:
+            self._updates.append(len(self._sequence))
 
     def step(self, loss: float, tokens: int = 0) -> None:
         """A training step is over: its loss, and how many tokens (or samples) it learned from."""
@@ -87,6 +97,7 @@ class Run:
     # -- what the run leaves ------------------------------------------------------------------------------------
     def finish(self, status: str) -> dict[str, Any]:
         """Write everything, the summary last, and return it. status: "complete", "interrupted" or "failed"."""
+        self._find_steps()
         for key, executable in self.executables.items():
             about = {**executable.metadata, "cache": executable.cache, "calls": self.calls[key]}
             self._write(f"executables/{key}.json", json.dumps(about, indent=2).encode())
@@ -124,13 +135,14 @@ class Run:
             "precision": session.precision,
             "stochastic_rounding": session.stochastic_rounding,
             "seed": session.seed,
-            "steps": counters.steps,
+            "steps": counters.steps or len(self.step_patterns),
+            "steps_found_by": self._found_by,
             "loss": self.losses,
             "reference_loss": self.reference_losses,
             "reference_loss_gap": self._gap(),
             "instructions": counters.instructions,
-            "host_fallback_ops": counters.host_fallback_ops,
-            "host_fallbacks": dict(counters.host_fallbacks.most_common()),
+            "host_fallback_ops": counters.host.totals(),
+            "host_fallbacks": counters.host.by_name(),
             "compile": self._compile(),
         }
 
@@ -149,6 +161,24 @@ class Run:
     def tokens_per_step(self) -> int:
         """Tokens of a typical step; 0 when the script does not say."""
         return self._tokens.most_common(1)[0][0] if self._tokens else 0
+
+    @property
+    def _found_by(self) -> str | None:
+        """How it is known where a step ends: the script reports it, its optimizer, or what it runs repeats."""
+        if self.losses:
+            return "report"
+        if self._updates and self._patterns:
+            return "optimizer"
+        return "repetition" if self._patterns else None
+
+    def _find_steps(self) -> None:
+        """Where the script reports no steps (its loop is around `torch.compile`), find them in what it ran."""
+        if self.losses or self._patterns or all(e.is_kernel for e in self.executables.values()):
+            return
+        ends = self._updates or steps.ends_of_repetition(self._sequence)
+        for first, last in itertools.pairwise((0, *ends)):
+            self.step_patterns.append(tuple(Counter(self._sequence[first:last]).items()))
+        self._patterns.update(pattern for pattern in self.step_patterns if pattern)
 
     def _gap(self) -> float | None:
         pairs = list(zip(self.losses, self.reference_losses))

@@ -89,7 +89,7 @@ def _finish(run: Run, outcome: str) -> int:
     """Write what the run leaves, and show it if anything happened; returns the exit status of that."""
     try:
         record = run.finish(outcome)
-        if record["steps"] or record["instructions"]:
+        if record["instructions"] or record.get("kernels"):
             profile.render(run.folder)
             print(f"\n{profile.show(run.folder)}", flush=True)
         elif outcome == "complete":
@@ -105,12 +105,13 @@ def _finish(run: Run, outcome: str) -> int:
 
 def nothing_ran(run: Run) -> str:
     """What to say when a script came to its end without using the device, with the likely reason."""
-    host = run.session.counters.host_fallback_ops
+    host = sum(run.session.counters.host.totals().values())
     if re.search(r"^\s*def test_", run.script.read_text(errors="replace"), re.MULTILINE):
         reason = f"it only defines tests: trnlab run -m pytest {run.script.name}"
     elif host:
         reason = (
-            f"{host} operators on neuron tensors ran on the host: compile them, see compile_step and torch.compile"
+            f"all {host:,} operators on neuron tensors ran on the host, which is eager mode: compile them, see "
+            "compile_step and torch.compile"
         )
     else:
         reason = "call a kernel (@nki.jit) on arrays, or compile a model on device 'neuron'"

@@ -11,7 +11,6 @@ TRNLAB_CACHE), and where that is silent too, the error says how to choose.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from trnlab import chips
 from trnlab.errors import UsageError
 from trnlab.graph.ir import Graph
+from trnlab.runtime import host_ops
 from trnlab.runtime.cache import Cache
 from trnlab.runtime.fingerprint import Fingerprint
+from trnlab.runtime.host_ops import HostOps
 
 if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.runtime.device import Executable
@@ -37,16 +38,11 @@ PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 
 @dataclass
 class Counters:
-    """What happened so far. `host_fallbacks`: operators that ran on the host instead of the chip, by name."""
+    """What happened so far. `host`: operators that ran on the host instead of the chip."""
 
     steps: int = 0
     instructions: int = 0
-    host_fallbacks: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def host_fallback_ops(self) -> int:
-        """How many operators ran on the host."""
-        return self.host_fallbacks.total()
+    host: HostOps = field(default_factory=HostOps)
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,8 @@ def activate(session: Session) -> Iterator[Session]:
     """Make `session` the current one within the block."""
     _active.append(session)
     try:
-        yield session
+        with host_ops.use(session.counters.host):
+            yield session
     finally:
         _active.remove(session)
 
@@ -118,6 +115,7 @@ def current() -> Session:
     """The session of this process. Raises UsageError, with the ways to choose one, when no target was chosen."""
     if not _active:
         _active.append(from_environment(os.environ))
+        _active[-1].counters.host = host_ops.current()
     return _active[-1]
 
 

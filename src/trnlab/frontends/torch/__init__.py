@@ -28,6 +28,7 @@ _HOME = {
     "InterpreterEngine": "engine",
     "DeviceEngine": "engine",
     "use": "engine",
+    "report_step": "engine",
     "kernel_op": "kernels",
     "fallback_counts": "host_ops",
     "reset_fallback_counts": "host_ops",

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet, _ExcludeDispatchKeyGuard
 
+from trnlab.frontends.torch.dispatch import implement
+
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
@@ -87,6 +89,6 @@ def register() -> None:
     for names, choose in rules:
         for name in names:
             op = _overload(name)
-            aten.impl(op, _kernel(op, choose), "AutocastPrivateUse1")
+            implement(aten, op, _kernel(op, choose), "AutocastPrivateUse1")
     torch.set_autocast_dtype("neuron", torch.bfloat16)
     _LIBRARIES.extend((everything, aten))

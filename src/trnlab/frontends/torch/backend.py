@@ -18,6 +18,7 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import CheckpointPolicy
 
 from trnlab.frontends.torch import engine, kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
@@ -27,6 +28,14 @@ from trnlab.frontends.torch.step import new_seed
 from trnlab.guards import collected
 
 _COPY = torch.ops.aten.copy_.default
+
+
+def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if not torch.compiler.is_compiling():
+        engine.optimizer_stepped()
+
+
+register_optimizer_step_post_hook(_stepped)
 
 
 def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:

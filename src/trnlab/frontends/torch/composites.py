@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trnlab.frontends.torch.dispatch import implement
+
 _LIBRARIES: list[torch.library.Library] = []
 _SCHEMAS = (
     "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, bool causal, float scale) -> (Tensor out, Tensor lse)",
@@ -138,6 +140,6 @@ def register() -> None:
     torch.library.register_autograd("trnlab::attention", _differentiate, setup_context=_save, lib=library)
     aten = torch.library.Library("aten", "IMPL")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
-        aten.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
-        aten.impl("dropout", dropout, key)
+        implement(aten, "scaled_dot_product_attention", scaled_dot_product_attention, key)
+        implement(aten, "dropout", dropout, key)
     _LIBRARIES.extend((library, aten))

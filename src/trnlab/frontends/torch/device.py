@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from trnlab.frontends.torch import autocast, composites, host_ops, module, modules, storages
+from trnlab.frontends.torch import autocast, composites, generic, host_ops, module, modules, recurrent, storages
 
 
 def register() -> None:
@@ -20,5 +20,7 @@ def register() -> None:
     host_ops.register()
     autocast.register()
     composites.register()
+    recurrent.register()
     storages.register()
     modules.register()
+    generic.register()

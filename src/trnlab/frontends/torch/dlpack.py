@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from trnlab.errors import UsageError
+
 _KDL_CPU, _KDL_EXT_DEV = 1, 12
 
 
@@ -30,20 +32,55 @@ _from_dlpack: Any = torch._C._from_dlpack
 
 
 def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
-    capsule = _to_dlpack(tensor)
+    """The same memory under another device.
+
+    What keeps it alive is a tensor of our own: one of the caller's may be given other memory (`x.data = y`).
+    """
+    try:
+        capsule = _to_dlpack(tensor.detach())
+    except BufferError as error:
+        raise UsageError(
+            f"a tensor of {tensor.dtype} cannot be on the device", code="TRN150", got=error,
+            remedy="keep it on the CPU; the device takes dense tensors of floating point, complex, integer and bool",
+        ) from error  # fmt: skip
     device = _DLDevice.from_address(_capsule_pointer(capsule, b"dltensor") + _DEVICE_OFFSET)
     device.device_type, device.device_id = device_type, 0
     return _from_dlpack(capsule)
 
 
 def as_neuron(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a tensor of device `neuron:0`; `tensor` is on the CPU."""
-    return _relabel(tensor, _KDL_EXT_DEV)
+    """The same memory as a tensor of device `neuron:0`; `tensor` is on the CPU.
+
+    Raises UsageError for sparse and quantized tensors.
+    """
+    if tensor.layout != torch.strided:
+        raise no_sparse(tensor.layout)
+    return _seen_as(tensor, _KDL_EXT_DEV)
 
 
 def as_host(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as a tensor of the CPU; `tensor` is on `neuron` (or on the CPU already)."""
-    return _relabel(tensor, _KDL_CPU) if tensor.device.type == "neuron" else tensor
+    return _seen_as(tensor, _KDL_CPU) if tensor.device.type == "neuron" else tensor
+
+
+def _seen_as(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
+    """`_relabel`, for tensors that stand for the conjugate or the negative of what is in memory, or for zeros without
+    any, too."""
+    if tensor._is_zerotensor():
+        tensor = tensor.clone()
+    if tensor.is_conj():
+        return torch._conj(_seen_as(torch._conj(tensor), device_type))
+    if tensor.is_neg():
+        return torch._neg_view(_relabel(torch._neg_view(tensor), device_type))
+    return _relabel(tensor, device_type)
+
+
+def no_sparse(layout: object) -> UsageError:
+    """The refusal of tensors that are not dense."""
+    return UsageError(
+        "the device has dense tensors only", code="TRN150", got=layout,
+        remedy="keep sparse and nested tensors on the CPU, or use a dense tensor: x.to_dense(), torch.index_add",
+    )  # fmt: skip
 
 
 _NOT_NUMPY = {

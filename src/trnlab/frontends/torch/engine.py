@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from trnlab.errors import NumericsError
-from trnlab.frontends.torch.host_ops import LOG
 from trnlab.graph.ir import Graph
+from trnlab.runtime import host_ops
 
 Array = np.ndarray[Any, Any]
 Program = Callable[[Sequence[Array]], list[Array]]
@@ -60,7 +60,7 @@ class InterpreterEngine:
         from trnlab.graph.interpret import interpret
 
         def run(inputs: Sequence[Array]) -> list[Array]:
-            LOG.program_started()
+            host_ops.current().program_started()
             outputs = [np.array(o) for o in interpret(graph, inputs)]
             for i, j in graph.aliases.items():
                 inputs[j][...] = outputs[i]
@@ -84,7 +84,7 @@ class DeviceEngine:
         loaded = device.compile_graph(graph, now).load(now)
 
         def run(inputs: Sequence[Array]) -> list[Array]:
-            LOG.program_started(now.counters.host_fallbacks)
+            now.counters.host.program_started()
             return loaded.run(inputs)
 
         return checked(graph, run)
@@ -114,3 +114,21 @@ def use(engine: Engine) -> Iterator[Engine]:
         yield engine
     finally:
         _active.pop()
+
+
+def report_step(loss: Any, tokens: int = 0) -> None:
+    """Say that a training step is over: its loss (a number or a tensor), and how many tokens it learned from.
+
+    For loops of your own around `torch.compile`; `compile_step` does it by itself. Without it the summary of
+    `trnlab run` takes a step to end where the optimizer steps, and knows no loss, throughput or cost.
+    """
+    current().step_done(float(getattr(loss, "detach", lambda: loss)()), tokens)
+
+
+def optimizer_stepped() -> None:
+    """An optimizer made a step outside of compiled programs; a run that nobody reports steps to counts them so."""
+    from trnlab.runtime import session
+
+    now = session.active()
+    if now is not None and now.run is not None:
+        now.run.updated()

@@ -24,6 +24,9 @@ class _Tally:
     def executed(self, executable: Executable) -> None:
         self.ps += executable.timeline.total
 
+    def updated(self) -> None:
+        """Nothing: the step is a trial."""
+
     def step(self, loss: float, tokens: int = 0) -> None:
         """Nothing: the step is a trial."""
 

@@ -11,128 +11,236 @@ Views and allocations compute nothing, and copies between host and device are wh
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from trnlab.frontends.torch.dlpack import as_host, as_neuron
+from trnlab.errors import UsageError
+from trnlab.frontends.torch.dispatch import Kernel, fall_back, implement
+from trnlab.frontends.torch.dlpack import as_host, as_neuron, no_sparse
+from trnlab.runtime import host_ops
 
 _CPU = torch.device("cpu")
 _CPU_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_TRANSFERS = frozenset({"aten::_local_scalar_dense", "aten::resize_"})
+_TRANSFERS = frozenset({"aten::_local_scalar_dense"})
+# Operators that take some of their tensors from the host: indices, lengths, numbers of steps.
+_MIXED = ("aten::index", "aten::_index_put_impl_", "aten::_pack_padded", "aten::_foreach", "aten::_fused")
+_OTHER_LAYOUTS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "QuantizedPrivateUse1", "NestedTensorPrivateUse1")
 _LIBRARIES: list[torch.library.Library] = []  # a library's kernels live as long as it does
-
-
-class HostOpLog:
-    """How often each operator ran on the host, before and after the first compiled program started."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything, as if no program had run."""
-        self.setup: Counter[str] = Counter()
-        self.training: Counter[str] = Counter()
-        self._now = [self.setup]
-
-    def add(self, name: str) -> None:
-        """Operator `name` ran."""
-        for counts in self._now:
-            counts[name] += 1
-
-    def program_started(self, session_counts: Counter[str] | None = None) -> None:
-        """From here on what the host computes is missing from the programs; it also counts in `session_counts`."""
-        self._now = [self.training] if session_counts is None else [self.training, session_counts]
-
-
-LOG = HostOpLog()
 
 
 def fallback_counts(phase: str = "training") -> dict[str, int]:
     """Operators that the host computed, by name, most frequent first.
 
-    `phase` is "training" (from the first run of a compiled program on; their sum is the summary's
-    `host_fallback_ops`) or "setup" (before it: building and initialising the model).
+    `phase` is "training" (from the first run of a compiled program on) or "setup" (before it: building and
+    initialising the model, and everything where nothing is compiled). Their sums are the summary's
+    `host_fallback_ops`.
     """
-    return dict((LOG.training if phase == "training" else LOG.setup).most_common())
+    return host_ops.current().by_name()[phase]
 
 
 def reset_fallback_counts() -> None:
     """Forget all counts and return to the phase before the first program."""
-    LOG.reset()
+    host_ops.current().reset()
+
+
+# -- any operator ---------------------------------------------------------------------------------------------------
+
+
+def _boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run any operator on the CPU aliases of its arguments."""
+    name = op._schema.name
+    if name not in _TRANSFERS:
+        host_ops.current().add(name)
+    _check_devices(name, (*args, *kwargs.values()))
+    written = _outs(op)
+    if not op._schema.is_mutable:
+        return _neuron(_called(op, _host(args), {k: _host(v) for k, v in kwargs.items()}), {})
+    given = dict(enumerate(args)) | kwargs
+    hosts = {key: _fresh(value) if _place(op, key) in written else _host(value) for key, value in given.items()}
+    result = _called(op, [hosts[i] for i in range(len(args))], {k: hosts[k] for k in kwargs})
+    originals: dict[int, Tensor] = {}
+    for key, value in given.items():
+        _deliver(hosts[key], value, originals, _place(op, key) in written)
+    return _neuron(result, originals)
+
+
+def _called(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The operator's result. Raises UsageError where PyTorch has none for the host's processor.
+
+    PyTorch turns `x % 2` into an operator of two tensors; the second comes here as the number that it was.
+    """
+    numbers = any(i < len(args) and isinstance(args[i], (int, float, complex)) for i in _tensors(op))
+    try:
+        return (op.overloadpacket if numbers else op)(*args, **kwargs)
+    except NotImplementedError as error:
+        if "Could not run" not in str(error):
+            raise
+        raise UsageError(
+            f"PyTorch cannot run {op._schema.name} on the host's processor, which stands in for the device outside "
+            "of compiled programs", code="TRN152", remedy="write it with other operators",
+        ) from error  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _outs(op: Any) -> frozenset[int]:
+    """Places of the arguments that the caller gives for results: the operator may resize them."""
+    return frozenset(i for i, argument in enumerate(op._schema.arguments) if argument.is_out)
+
+
+@lru_cache(maxsize=4096)
+def _tensors(op: Any) -> tuple[int, ...]:
+    """Places of the arguments that are one tensor each."""
+    return tuple(i for i, argument in enumerate(op._schema.arguments) if str(argument.type) == "Tensor")
+
+
+def _place(op: Any, key: int | str) -> int:
+    """Where an argument, known by its place or its name, stands in the operator's schema."""
+    if isinstance(key, int):
+        return key
+    return next(i for i, argument in enumerate(op._schema.arguments) if argument.name == key)
 
 
 def _host(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return as_host(value)
     if isinstance(value, torch.device):
-        return _CPU if value.type == "neuron" else value
+        return _CPU if only_device(value).type == "neuron" else value
     if isinstance(value, (list, tuple)):
         return type(value)(_host(v) for v in value)
     return value
 
 
-def _resizable(value: Any) -> Any:
-    """An empty `out=` argument becomes a fresh CPU tensor, because the operator will resize it."""
-    if isinstance(value, torch.Tensor) and value.device.type == "neuron" and value.numel() == 0:
-        return torch.empty(0, dtype=value.dtype)
-    return _host(value)
+def _fresh(value: Any) -> Any:
+    """CPU tensors that an operator may make its results in."""
+    if isinstance(value, Tensor):
+        return torch.empty(0, dtype=value.dtype) if value.device.type == "neuron" else value
+    return type(value)(_fresh(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
-def _boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run any operator on the CPU aliases of its arguments."""
-    if op._schema.name not in _TRANSFERS:
-        LOG.add(op._schema.name)
-    if not op._schema.is_mutable:
-        return _neuron(op(*_host(args), **{k: _host(v) for k, v in kwargs.items()}), {})
-    given = [*args, *kwargs.values()]
-    hosts = [_resizable(v) for v in given]
-    result = op(*hosts[: len(args)], **dict(zip(kwargs, hosts[len(args) :])))
-    originals: dict[int, torch.Tensor] = {}
-    for host, value in zip(hosts, given):
-        if isinstance(value, torch.Tensor) and value.device.type == "neuron":
-            originals[id(host)] = value
-            if host.shape != value.shape:
-                value.data = as_neuron(host)
-    return _neuron(result, originals)
+def _deliver(host: Any, value: Any, originals: dict[int, Tensor], fresh: bool) -> None:
+    """Note which of the caller's tensors each host tensor stands for; give those for results what was made."""
+    if isinstance(value, (list, tuple)):
+        for h, v in zip(host, value):
+            _deliver(h, v, originals, fresh)
+    elif isinstance(value, Tensor) and value.device.type == "neuron":
+        originals[id(host)] = value
+        if fresh and host.shape == value.shape:
+            as_host(value).copy_(host)
+        elif fresh or host.shape != value.shape:
+            _give_memory(value, as_neuron(host))
 
 
-def _neuron(value: Any, originals: dict[int, torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
+def _give_memory(tensor: Tensor, other: Tensor) -> None:
+    """Let `tensor` be what `other` is, in the same memory."""
+    torch.ops.aten.set_.source_Tensor(tensor, other)
+
+
+def _neuron(value: Any, originals: dict[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
         return originals[id(value)] if id(value) in originals else as_neuron(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_neuron(v, originals) for v in value)
     return value
 
 
-def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+# -- devices --------------------------------------------------------------------------------------------------------
+
+
+def only_device(device: torch.device) -> torch.device:
+    """The device itself. Raises UsageError for a neuron device other than the first: there is one."""
+    if device.type == "neuron" and device.index not in (None, 0):
+        raise no_such_device(device.index)
+    return device
+
+
+def no_such_device(index: object) -> UsageError:
+    """The refusal of a device number."""
+    return UsageError(
+        f"neuron:{index} does not exist", code="TRN151", limit="neuron:0, one simulated NeuronCore", got=index,
+        remedy='use torch.device("neuron")',
+    )  # fmt: skip
+
+
+def _check_devices(name: str, values: Sequence[Any]) -> None:
+    """Raise RuntimeError, as PyTorch does, when some tensors are on the CPU; single numbers may be."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            _check_devices(name, value)
+        elif isinstance(value, Tensor) and value.dim() and value.device.type == "cpu" and not name.startswith(_MIXED):
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but {name} got tensors on neuron:0 and on cpu"
+            )
+
+
+def _refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Every operator on tensors of a layout that the device lacks."""
+    tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
+    raise no_sparse(next((t.layout for t in tensors if t.layout != torch.strided), op._schema.name))
+
+
+# -- operators with a kernel of their own ---------------------------------------------------------------------------
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     if source.device.type == target.device.type:
-        LOG.add("aten::copy_")
+        host_ops.current().add("aten::copy_")
     as_host(target).copy_(as_host(source))
     return target
 
 
-def _empty(size, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
-    return as_neuron(
-        torch.empty(size, dtype=dtype, device=_CPU, memory_format=memory_format or torch.contiguous_format)
-    )
+def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
+    return _copy_from(source, target.resize_(source.shape))
 
 
-def _empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None):
+def _empty(
+    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    only_device(device)
+    if layout not in (None, torch.strided):
+        raise no_sparse(layout)
+    memory_format = memory_format or torch.contiguous_format
+    return as_neuron(torch.empty(size, dtype=dtype, device=_CPU, memory_format=memory_format))
+
+
+def _empty_strided(
+    size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Tensor:
+    only_device(device)
     return as_neuron(torch.empty_strided(size, stride, dtype=dtype, device=_CPU))
 
 
-def _resize(self, size, *, memory_format=None):
-    grown = torch.empty(size, dtype=self.dtype)
-    kept = min(self.numel(), grown.numel())
-    grown.view(-1)[:kept] = as_host(self).reshape(-1)[:kept]
-    self.data = as_neuron(grown)
+def _resize(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
+    """In the tensor's own memory where it is large enough, else in new memory with the same beginning."""
+    like = torch.empty(size, dtype=self.dtype, device="meta", memory_format=memory_format or torch.contiguous_format)
+    room = self.untyped_storage().nbytes() // self.element_size()
+    if self.storage_offset() + like.numel() <= room:
+        ops = torch.ops.aten.set_.source_Storage_storage_offset
+        ops(self, self.untyped_storage(), self.storage_offset(), like.shape, like.stride())
+        return self
+    grown = torch.empty_strided(like.shape, like.stride(), dtype=self.dtype)
+    kept = room - self.storage_offset()
+    if kept > 0:
+        held = as_host(torch.as_strided(self, (kept,), (1,)))
+        torch.as_strided(grown, (kept,), (1,)).copy_(held)
+    _give_memory(self, as_neuron(grown))
     return self
 
 
-def _convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
-    LOG.add("aten::convolution")
+def _forget(self: Tensor) -> Tensor:
+    _give_memory(self, as_neuron(torch.empty(0, dtype=self.dtype)))
+    return self
+
+
+def _convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int,
+) -> Tensor:  # fmt: skip
+    host_ops.current().add("aten::convolution")
     bias = None if bias is None else as_host(bias)
     result = torch.convolution(
         as_host(x), as_host(weight), bias, stride, padding, dilation, transposed, output_padding, groups
@@ -141,9 +249,10 @@ def _convolution(x, weight, bias, stride, padding, dilation, transposed, output_
 
 
 def _convolution_backward(
-    grad, x, weight, stride, padding, dilation, transposed, output_padding, groups, output_mask
-):
-    LOG.add("aten::convolution_backward")
+    grad: Tensor, x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int, output_mask: Any,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    host_ops.current().add("aten::convolution_backward")
     bias_sizes = [weight.shape[1] * groups if transposed else weight.shape[0]] if output_mask[2] else None
     results = torch.ops.aten.convolution_backward(
         as_host(grad), as_host(x), as_host(weight), bias_sizes, stride, padding, dilation, transposed, output_padding,
@@ -152,34 +261,52 @@ def _convolution_backward(
     return tuple(None if r is None else as_neuron(r) for r in results)
 
 
-def _device_agnostic(op: Any) -> Any:
+def _record_stream(self: Tensor, s: Any) -> None:
+    """Nothing: work on the device is done when the operator returns."""
+
+
+def _device_agnostic(op: Any) -> Kernel:
     """PyTorch's own CPU kernel, which for a view makes a new header over the same storage, whatever the device."""
-    return lambda *args, **kwargs: op.redispatch(_CPU_KEY, *args, **kwargs)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return op.redispatch(_CPU_KEY, *args, **kwargs)
+
+    return run
 
 
 def register() -> None:
     """Give the dispatch key of outside backends the kernels of this file. Called once."""
     everything = torch.library.Library("_", "IMPL")
-    everything.fallback(_boxed, "PrivateUse1")
+    fall_back(everything, _boxed, "PrivateUse1")
+    for key in _OTHER_LAYOUTS:
+        fall_back(everything, _refuse, key)
     aten = torch.library.Library("aten", "IMPL")
     for name, kernel in {
         "_copy_from": _copy_from,
+        "_copy_from_and_resize": _copy_from_and_resize,
         "empty.memory_format": _empty,
         "empty_strided": _empty_strided,
         "resize_": _resize,
+        "set_": _forget,
+        "record_stream": _record_stream,
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
     }.items():
-        aten.impl(name, kernel, "PrivateUse1")
+        implement(aten, name, kernel, "PrivateUse1")
+    for name in ("_copy_from", "_copy_from_and_resize"):
+        for key in ("Conjugate", "Negative"):  # `_copy_from` copies those, else they would be copied first, by itself
+            aten.impl(name, torch.library.fallthrough_kernel, key)
     ops = torch.ops.aten
     for op in (
         ops.as_strided.default,
         ops.view.default,
+        ops.view_as_real.default,
+        ops.view_as_complex.default,
         ops._reshape_alias.default,
         ops.unfold.default,
         ops.set_.source_Storage,
         ops.set_.source_Storage_storage_offset,
         ops.set_.source_Tensor,
     ):
-        aten.impl(op, _device_agnostic(op), "PrivateUse1")
+        implement(aten, op, _device_agnostic(op), "PrivateUse1")
     _LIBRARIES.extend((everything, aten))

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch's device-generic code asks of an outside backend's C++ part, which this backend lacks.
+
+Pinned memory, generators, statistics of memory and growing storages would be asked of C++ hooks, and PyTorch's answer
+where there are none is an error: a script that pins its batches would fail merely because the device is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trnlab.errors import UsageError
+from trnlab.frontends.torch import module
+from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.host_ops import only_device
+
+_LIBRARIES: list[torch.library.Library] = []
+_OF_ACCELERATORS = (
+    "empty_cache", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+    "memory_stats", "reset_accumulated_memory_stats", "reset_peak_memory_stats", "get_memory_info", "synchronize",
+    "get_device_capability", "set_device_index",
+)  # fmt: skip
+
+
+def _is_pinned(self: Tensor, device: Any = None) -> bool:
+    """Never: no copy to the simulated device is faster from pinned memory."""
+    return False
+
+
+def _pin_memory(self: Tensor, device: Any = None) -> Tensor:
+    """A copy, as a user of pinned memory expects: writing to it does not write to the original."""
+    return self.clone()
+
+
+class _GeneratorKind(type(torch._C.Generator)):  # type: ignore[misc]
+    """Makes `torch.Generator("neuron")` a generator of the CPU, from which operators on this device draw."""
+
+    def __call__(cls, device: Any = "cpu") -> Any:
+        chosen = torch.device(device)
+        return torch._C.Generator(device="cpu" if only_device(chosen).type == "neuron" else chosen)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch._C.Generator)
+
+
+class Generator(torch._C.Generator, metaclass=_GeneratorKind):
+    """Stands for `torch.Generator`."""
+
+
+def _on_neuron(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.accelerator.<name>`, which asks our module where the accelerator is ours."""
+    ours = getattr(module, name)
+
+    @wraps(original)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        found = torch.accelerator.current_accelerator()
+        return (ours if found is not None and found.type == "neuron" else original)(*args, **kwargs)
+
+    return ask
+
+
+def _resizing(original: Any) -> Any:
+    @wraps(original)
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
+        if self.device.type != "neuron":
+            return original(self, size)
+        if size != self.nbytes():
+            raise UsageError(
+                "the memory of a tensor on the device cannot change its size", code="TRN153",
+                limit=f"{self.nbytes()} bytes", got=f"{size} bytes", remedy="make a new tensor",
+            )  # fmt: skip
+        return self
+
+    return resize_
+
+
+def register() -> None:
+    """Install what is above. Called once."""
+    if not torch.cuda.is_available():  # else memory is pinned for that, as ever
+        aten = torch.library.Library("aten", "IMPL")
+        implement(aten, "is_pinned", _is_pinned, "CPU")
+        implement(aten, "_pin_memory", _pin_memory, "CPU")
+        _LIBRARIES.append(aten)
+    torch.Generator = Generator  # type: ignore[misc]
+    for name in _OF_ACCELERATORS:
+        asking = _on_neuron(name, getattr(torch.accelerator, name))
+        setattr(torch.accelerator, name, asking)
+        if hasattr(torch.accelerator.memory, name):
+            setattr(torch.accelerator.memory, name, asking)
+    torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)  # type: ignore[method-assign]
