@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tiles lie: addresses in SBUF and PSUM, decided when the whole kernel is recorded.
 
-A tile occupies its bytes from the first instruction that names it to the last. Tiles first spread over all of the
-memory, so that neighbours in time do not wait for each other's bytes; where that fragments it, they are packed.
+A tile occupies its bytes from the first instruction that names it to the last. Tiles go round the memory as in a ring,
+each behind the one before, so that what is reused has been free for longest and neighbours in time do not wait for each
+other's bytes; where that fragments the memory, they are packed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,8 +50,7 @@ class _Placer:
         self.limit, self.align, self.spread = limit, align, spread
         self.live: list[tuple[int, int, Demand]] = []  # address, end
         self.ending: list[tuple[int, int, int, Demand]] = []  # last, address, end
-        self.freed: dict[int, deque[int]] = {}  # by size, longest ago first
-        self.top = 0  # nothing above has been used
+        self.after = 0  # where the last tile ends
 
     def run(self, demands: Sequence[Demand]) -> dict[int, int]:
         fixed = [d for d in demands if d.address is not None]
@@ -71,40 +70,30 @@ class _Placer:
             out[demand.id] = address
             insort(self.live, (address, address + size, demand), key=lambda item: item[0])
             insort(self.ending, (demand.last, address, address + size, demand), key=lambda item: item[0])
-            self.top = max(self.top, address + size)
+            self.after = address + size
         return out
 
     def _retire(self, now: int) -> None:
         while self.ending and self.ending[0][0] < now:
-            _, address, end, demand = self.ending.pop(0)
+            _, address, _, demand = self.ending.pop(0)
             at = bisect_left(self.live, address, key=lambda item: item[0])
             assert self.live[at][2] is demand
             del self.live[at]
-            self.freed.setdefault(end - address, deque()).append(address)
 
     def _find(self, size: int, blocked: list[tuple[int, int, Demand]]) -> int | None:
-        if self.spread:
-            if self.top + size <= self.limit and self._is_free(self.top, size, blocked):
-                return self.top
-            queue = self.freed.get(size, deque())
-            for _ in range(len(queue)):
-                address = queue.popleft()
-                if self._is_free(address, size, blocked):
-                    return address
-        return self._first_gap(size, blocked)
+        """The lowest gap behind the last tile, else the lowest of all."""
+        taken = sorted([*self.live, *blocked], key=lambda item: item[0]) if blocked else self.live
+        behind = self._gap(size, taken, self.after, bool(blocked)) if self.spread else None
+        return behind if behind is not None else self._gap(size, taken, 0, bool(blocked))
 
-    def _is_free(self, address: int, size: int, blocked: list[tuple[int, int, Demand]]) -> bool:
-        at = bisect_left(self.live, address, key=lambda item: item[0])
-        if at and self.live[at - 1][1] > address:
-            return False
-        if at < len(self.live) and self.live[at][0] < address + size:
-            return False
-        return all(end <= address or start >= address + size for start, end, _ in blocked)
-
-    def _first_gap(self, size: int, blocked: list[tuple[int, int, Demand]]) -> int | None:
-        address = 0
-        for start, end, _ in sorted([*self.live, *blocked], key=lambda item: item[0]):
+    def _gap(self, size: int, taken: list[tuple[int, int, Demand]], address: int, overlaps: bool) -> int | None:
+        """The lowest address from `address` on with `size` bytes that nobody has taken. Live tiles are disjoint, so
+        that only the last one below matters; tiles with given addresses may overlap."""
+        first = 0 if overlaps else max(bisect_left(taken, address, key=lambda item: item[0]) - 1, 0)
+        for start, end, _ in taken[first:]:
+            if end <= address:
+                continue
             if start - address >= size:
                 return address
-            address = max(address, -(-end // self.align) * self.align)
+            address = -(-end // self.align) * self.align
         return address if address + size <= self.limit else None
