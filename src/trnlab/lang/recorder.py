@@ -30,6 +30,7 @@ from trnlab.lang.place import Demand, DoesNotFitError, place
 from trnlab.lang.source import user_line
 from trnlab.lang.strides import row_major
 from trnlab.lang.tensor import Region, Storage, Tensor, refuse
+from trnlab.program import passes
 from trnlab.program.access import AP, Buffer
 from trnlab.program.builder import Builder
 from trnlab.program.routine import Routine
@@ -116,6 +117,7 @@ class Recorder:
     _turn: dict[Engine, int] = field(default_factory=dict)
     _memo: dict[Any, Any] = field(default_factory=dict)
     _last: tuple[str, Engine | None, dict[str, Any]] | None = None
+    written: Routine | None = None
 
     def __post_init__(self) -> None:
         self.builder = Builder(self.name, self.chip)
@@ -336,34 +338,45 @@ class Recorder:
 
     # -- the end ------------------------------------------------------------------------------------------------
     def finish(self) -> Routine:
-        """Place the tiles and build the routine. Raises CapacityError for what does not fit in SBUF or PSUM."""
+        """Run the passes of the hardware's compiler, place the tiles and build the routine.
+
+        What the kernel says, before any pass, is then in `written`, for those who check it. Raises CapacityError for
+        what does not fit in SBUF or PSUM.
+        """
         self.spans.end(0, len(self.builder))
-        uses, _ = self.builder.uses()
-        addresses: dict[int, int] = {}
-        for memory in (Memory.SBUF, Memory.PSUM):
-            demands = [self._demand(made, uses) for made in self.tiles if made.region.memory is memory]
-            alive = [d for d in demands if d is not None]
-            sbuf = memory is Memory.SBUF
-            psum = self.chip.psum
-            limit = self.builder.sbuf_limit if sbuf else psum.num_banks * psum.bank_bytes_per_partition
-            try:
-                addresses |= place(alive, limit, 64 if sbuf else psum.bank_bytes_per_partition)
-            except DoesNotFitError as error:
-                raise self._too_much(memory, error, limit) from None
+        self.builder.settle({made.buffer.id: made.address for made in self.tiles if made.address is not None})
+        self.written = self.builder.part(0)
+        passes.run(self.builder, frozenset(made.buffer.id for made in self.tiles if made.address is None))
         self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
-        self.builder.settle(addresses)
+        self._place()
         return self.builder.build()
 
-    def _demand(self, made: Made, uses: dict[int, tuple[int, int]]) -> Demand | None:
-        buffer = made.buffer
-        if buffer.id not in uses:
-            return None
-        first, last = uses[buffer.id]
-        return Demand(buffer.id, buffer.name, buffer.nbytes, first, last, made.address)
+    def _place(self) -> None:
+        given = {made.buffer.id: made.address for made in self.tiles if made.address is not None}
+        uses, _ = self.builder.uses()
+        demands = {
+            memory: [
+                Demand(b.id, b.name, b.nbytes, *uses[b.id], given.get(b.id))
+                for b in self.builder.buffers
+                if b.memory is memory and b.id in uses
+            ]
+            for memory in (Memory.SBUF, Memory.PSUM)
+        }
+        psum = self.chip.psum
+        limits = {
+            Memory.SBUF: (self.builder.sbuf_limit, 64),
+            Memory.PSUM: (psum.num_banks * psum.bank_bytes_per_partition, psum.bank_bytes_per_partition),
+        }
+        for memory, (limit, align) in limits.items():
+            try:
+                self.builder.settle(place(demands[memory], limit, align))
+            except DoesNotFitError as error:
+                raise self._too_much(memory, error, limit) from None
 
     def _too_much(self, memory: Memory, error: DoesNotFitError, limit: int) -> CapacityError:
         wanted, alive = error.demand, sorted(error.alive, key=lambda d: -d.size)
-        made = next(made for made in self.tiles if made.buffer.id == wanted.id)
+        name_of_tile = wanted.name.partition("'")[0]
+        made = next(made for made in self.tiles if made.buffer.name == name_of_tile)
         listed = ", ".join(f"{d.name} {d.size} B" for d in alive[:6])
         more = f" and {len(alive) - 6} more" if len(alive) > 6 else ""
         name = memory.name

@@ -219,7 +219,8 @@ class Kernel:
             recorder.order(self.schedule)
             members.append(Member(seat.place, recorder.finish(), tuple(recorder.numbers)))
             seen = objects_of(result, Tensor)
-            found += checking.findings(recorder, members[-1].routine, len(arrays), seen, len(seats) == 1)
+            assert recorder.written is not None
+            found += checking.findings(recorder, recorder.written, len(arrays), seen, len(seats) == 1)
             constants |= {recorder.numbers[p]: array for p, array in recorder.arrays.items()}
         results = map_objects(lambda t: self._result(seats[0].recorder, t), returned[0], Tensor)
         content = content_of(arrays) if depends else None

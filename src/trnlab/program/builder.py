@@ -15,7 +15,7 @@ routine = b.build()
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -38,7 +38,7 @@ _ALIGN = 64  # bytes; tiles start on multiples
 # Ints per instruction while recording: opcode, engine, queue, work, attributes, line, what is left open, and how many
 # operands there are up to its end.
 COLUMNS = 8
-_END = COLUMNS - 1
+END = COLUMNS - 1
 
 
 class Pool:
@@ -155,7 +155,7 @@ class Builder:
     def uses(self) -> tuple[dict[int, tuple[int, int]], int]:
         """First and last instruction that names each buffer (by id), and the number of instructions so far."""
         ids = np.array(self._operands, np.int64).reshape(-1, REFERENCE)[:, 2]
-        owner = np.repeat(np.arange(len(self)), np.diff(np.array(self._rows[_END::COLUMNS]), prepend=0))
+        owner = np.repeat(np.arange(len(self)), np.diff(np.array(self._rows[END::COLUMNS]), prepend=0))
         last = dict(zip(ids.tolist(), owner.tolist()))
         first = dict(zip(ids[::-1].tolist(), owner[::-1].tolist()))
         return {buffer: (first[buffer], last[buffer]) for buffer in first}, len(self)
@@ -303,7 +303,7 @@ class Builder:
 
     def _first(self, instruction: int) -> int:
         """Number of the instruction's first operand."""
-        return self._rows[(instruction - 1) * COLUMNS + _END] if instruction else 0
+        return self._rows[(instruction - 1) * COLUMNS + END] if instruction else 0
 
     def show(self, prefix: str, ap: AP, shape: tuple[int, ...]) -> None:
         """Print what lies there when the routine comes to this point. Takes no time."""
@@ -325,6 +325,33 @@ class Builder:
         return Routine(
             **columns, num_slots=num_slots, hbm_slot=hbm_slot, prints=tuple(self._prints), after=tuple(self._after)
         )
+
+    # -- what passes change, see `passes` -----------------------------------------------------------------------
+    @property
+    def buffers(self) -> list[Buffer]:
+        """All buffers by id; passes append to it."""
+        return self._buffers
+
+    @property
+    def attributes(self) -> Sequence[Attrs]:
+        """The attributes that instructions refer to."""
+        return self._attrs
+
+    @property
+    def prints(self) -> Sequence[Print]:
+        """What is shown when the routine runs."""
+        return self._prints
+
+    def recorded(self) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+        """Copies of the rows of all instructions (`COLUMNS`) and of their operands (`REFERENCE`)."""
+        rows = np.array(self._rows, np.int64).reshape(-1, COLUMNS)
+        return rows, np.array(self._operands, np.int64).reshape(-1, REFERENCE)
+
+    def rebind(self, owner: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Let each operand lie in buffer `owner` of it, of the same form as its own."""
+        references = np.array(self._operands, np.int64).reshape(-1, REFERENCE)
+        references[:, 2] = owner
+        self._operands = array("q", references.tobytes())
 
     def part(self, start: int) -> Routine:
         """The instructions from number `start` on, for whoever executes while others are still being recorded.
@@ -350,7 +377,7 @@ class Builder:
             "work": rows[3].copy(),
             "attr": rows[4].copy(),
             "loc": rows[5].copy(),
-            "first_operand": np.concatenate([np.zeros(1, np.int32), rows[_END] - np.int32(first)]),
+            "first_operand": np.concatenate([np.zeros(1, np.int32), rows[END] - np.int32(first)]),
             "operands": operand_records(references),
             "works": tuple(self._works),
             "attr_table": tuple(self._attrs),
