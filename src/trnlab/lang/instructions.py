@@ -169,8 +169,8 @@ def _piece(argument: Any, shape: tuple[int, ...], axis: int, i: int) -> Any:
 def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> bool:
     """Let the instruction that made `value` just now write `dst` instead; False when that is not the same.
 
-    accumulate: for a matmul, as in `nc_matmul`. An instruction computes in float32, so that a float32 value may go to
-    any format.
+    accumulate: for a matmul, as in `matmul`; no other instruction adds to what is there, so that any but a matmul's
+    value then stays where it is. An instruction computes in float32, so that a float32 value may go to any format.
     """
     if value.format != dst.format and str(value.format) != "float32":
         return False
@@ -180,10 +180,12 @@ def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> boo
     name, engine, arguments = taken
     instr = isa.REGISTRY[name]
     try:
-        if instr.reads_destination({**instr.attrs, **arguments}):  # what it leaves of `value` is part of it
+        sums = name in ("nc_matmul", "nc_matmul_mx")
+        kept = instr.reads_destination({**instr.attrs, **arguments})  # what it leaves of `value` is part of it
+        if kept or (accumulate is not False and not sums):
             current().emit(name, engine=engine, **arguments)
             return False
-        if name in ("nc_matmul", "nc_matmul_mx"):
+        if sums:
             options = {k: v for k, v in arguments.items() if k not in ("dst", "accumulate")}
             matmul(name, dst, accumulate, **options)
         else:

@@ -347,11 +347,26 @@ class Builder:
         rows = np.array(self._rows, np.int64).reshape(-1, COLUMNS)
         return rows, np.array(self._operands, np.int64).reshape(-1, REFERENCE)
 
-    def rebind(self, owner: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Let each operand lie in buffer `owner` of it, of the same form as its own."""
-        references = np.array(self._operands, np.int64).reshape(-1, REFERENCE)
-        references[:, 2] = owner
-        self._operands = array("q", references.tobytes())
+    def attribute_index(self, instr: Instruction, attributes: Mapping[str, Any]) -> int:
+        """Number of these attributes of an instruction, as its row refers to them."""
+        return self._attributes(instr, dict(attributes))
+
+    def replace(
+        self,
+        rows: np.ndarray[Any, np.dtype[np.int64]],
+        references: np.ndarray[Any, np.dtype[np.int64]],
+        kept: np.ndarray[Any, np.dtype[np.bool_]],
+    ) -> None:
+        """Record instead the instructions `kept` of rows and references in the form of `recorded`."""
+        counts = np.diff(rows[:, END], prepend=0)
+        number = np.cumsum(kept) - 1  # of those that stay
+        rows = rows[kept].copy()
+        rows[:, END] = np.cumsum(counts[kept])
+        self._rows = array("i", rows.astype(np.int32).tobytes())
+        self._operands = array("q", references[np.repeat(kept, counts)].tobytes())
+        self._after = [(int(number[a]), int(number[b])) for a, b in self._after if kept[a] and kept[b]]
+        before = np.concatenate([number + 1 - kept, [int(kept.sum())]])
+        self._prints = [replace(p, at=int(before[p.at])) for p in self._prints]
 
     def part(self, start: int) -> Routine:
         """The instructions from number `start` on, for whoever executes while others are still being recorded.

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums in PSUM: a product that is only added to a sum in PSUM is accumulated there by the matmul itself.
+
+    t = nisa.nc_matmul(x, w)        # may be copied to SBUF first, since engines do not read two operands from PSUM
+    total += t
+
+The name `t` says nothing about where the product lies. The PE array adds to PSUM at no cost, and so does the
+hardware's compiler.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.isa.base import Memory
+from trnlab.numerics.dtypes import float32
+from trnlab.program.builder import END
+from trnlab.program.passes.draft import COVERS, OFFSET, OPCODE, OWNER, PATTERN, READS, ROLE, START, WRITES, Draft
+
+_NEAR = 64  # instructions between a product and its sum
+
+
+def accumulate_in_psum(draft: Draft) -> None:
+    """Let matmuls add where their product would only be added."""
+    matmul, copy, add = (isa.REGISTRY[name].opcode for name in ("nc_matmul", "tensor_copy", "tensor_tensor"))
+    products = np.flatnonzero(draft.rows[:, OPCODE] == matmul)
+    if not len(products) or not (draft.rows[:, OPCODE] == add).any():
+        return
+    uses = _uses(draft)
+    first = draft.first
+    for i in products.tolist():
+        k = int(first[i])  # the destination comes first
+        found = _sum_of(draft, uses, i, k, copy, add)
+        if found is None:
+            continue
+        copied, summed, target = found
+        draft.references[k, 1:] = draft.references[target, 1:]
+        draft.access[k] = READS | WRITES
+        draft.set_attributes(i, {"accumulate": True})
+        draft.deleted[[*copied, summed]] = True
+
+
+def _uses(draft: Draft) -> dict[int, list[int]]:
+    """The operands of each tile, in order."""
+    uses: dict[int, list[int]] = defaultdict(list)
+    for k, owner in enumerate(draft.owner.tolist()):
+        if owner in draft.movable:
+            uses[owner].append(k)
+    return uses
+
+
+def _sum_of(
+    draft: Draft, uses: dict[int, list[int]], i: int, k: int, copy: int, add: int
+) -> tuple[list[int], int, int] | None:
+    """Copies of the product that instruction `i` writes to operand `k`, the addition that alone reads it, and the
+    operand that is its sum. None where it is anything else."""
+    copied: list[int] = []
+    of, opcode = draft.of_list, draft.rows[:, OPCODE]
+    if draft.access[k] != WRITES | COVERS or draft.buffers[int(draft.owner[k])].dtype is not float32:
+        return None
+    while True:
+        mine = uses.get(int(draft.owner[k]), [])
+        if len(mine) != 2 or mine[0] != k:
+            return None
+        reader = of[mine[1]]
+        if opcode[reader] == add:
+            break
+        dst = int(draft.first_list[reader])
+        if opcode[reader] != copy or draft.access[dst] != WRITES | COVERS or copied:
+            return None
+        if draft.buffers[int(draft.owner[dst])].dtype is not float32:
+            return None
+        copied.append(reader)
+        k = dst
+    return _checked(draft, i, copied, reader, mine[1])
+
+
+def _checked(
+    draft: Draft, i: int, copied: list[int], summed: int, product: int
+) -> tuple[list[int], int, int] | None:
+    """Whether addition `summed` adds `product` to what it overwrites, a sum in PSUM that nothing between uses."""
+    begin, end = draft.first_list[summed], draft.first_list[summed + 1]
+    same = [PATTERN, OWNER, START, OFFSET]
+    dst, others = begin, [k for k in range(begin + 1, end) if k != product]
+    if draft.attributes(summed)["op"] != "add" or len(others) != 1 or summed - i > _NEAR:
+        return None
+    target = int(draft.owner[dst])
+    if draft.buffers[target].memory is not Memory.PSUM or draft.buffers[target].dtype is not float32:
+        return None
+    if (draft.references[dst, same] != draft.references[others[0], same]).any():
+        return None
+    between = draft.owner[draft.first_list[i] : begin]
+    return None if (between == target).any() else (copied, summed, dst)
+
+
+assert (ROLE, END) == (0, 7)

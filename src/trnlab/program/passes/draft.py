@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded kernel while passes change it: rows of instructions, references of operands, what is done to each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.program.access import Buffer, operand_records
+from trnlab.program.builder import END, Builder
+from trnlab.program.routine import COL
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+READS, WRITES, COVERS = 1, 2, 4  # bits of `Draft.access`
+OPCODE, ATTR = 0, 4  # columns of `Draft.rows`
+ROLE, PATTERN, OWNER, START, OFFSET = range(5)  # columns of `Draft.references`
+
+
+class Draft:
+    """What a builder has recorded, in columns.
+
+    rows: per instruction the columns of `program.builder`, the last of which is where its operands end. references:
+    per operand role, pattern, buffer, first partition, offset. access: per operand READS, WRITES, and COVERS where
+    all of its buffer is written. movable: tiles whose address the kernel leaves to the compiler.
+    """
+
+    def __init__(self, b: Builder, movable: frozenset[int]) -> None:
+        self.b, self.movable = b, movable
+        self.rows, self.references = b.recorded()
+        self.deleted = np.zeros(len(self.rows), np.bool_)
+        self.access = self._access()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """All buffers by id."""
+        return self.b.buffers
+
+    @property
+    def first(self) -> Ints:
+        """Where the operands of each instruction begin, and where the last end."""
+        return np.concatenate([np.zeros(1, np.int64), self.rows[:, END]])
+
+    @property
+    def of(self) -> Ints:
+        """The instruction of each operand."""
+        return np.repeat(np.arange(len(self)), np.diff(self.first))
+
+    @cached_property
+    def of_list(self) -> list[int]:
+        """`of` as a list, for passes that look at single operands."""
+        found: list[int] = self.of.tolist()
+        return found
+
+    @cached_property
+    def first_list(self) -> list[int]:
+        """`first` as a list."""
+        found: list[int] = self.first.tolist()
+        return found
+
+    @property
+    def owner(self) -> Ints:
+        """The buffer of each operand."""
+        return self.references[:, OWNER]
+
+    def again(self, origin: int, mark: str) -> int:
+        """A new movable tile like `origin`; returns its id."""
+        old, number = self.buffers[origin], len(self.buffers)
+        self.buffers.append(replace(old, id=number, name=f"{old.name.partition(chr(39))[0]}'{mark}"))
+        self.movable |= {number}
+        return number
+
+    def attributes(self, instruction: int) -> dict[str, Any]:
+        """The attributes of an instruction."""
+        return dict(self.b.attributes[int(self.rows[instruction, ATTR])])
+
+    def set_attributes(self, instruction: int, changed: Mapping[str, Any]) -> None:
+        """Give an instruction other attributes."""
+        instr = isa.BY_OPCODE[int(self.rows[instruction, OPCODE])]
+        self.rows[instruction, ATTR] = self.b.attribute_index(instr, {**self.attributes(instruction), **changed})
+
+    def commit(self) -> None:
+        """Hand everything back to the builder, without the instructions that were deleted."""
+        self.b.replace(self.rows, self.references, ~self.deleted)
+
+    def _access(self) -> Ints:
+        """See the class."""
+        opcode, attrs = self.rows[self.of, OPCODE], self.rows[self.of, ATTR]
+        access = _roles()[opcode, self.references[:, ROLE]].astype(np.int64)
+        both = access == READS | WRITES
+        for code, attr in np.unique(np.stack([opcode[both], attrs[both]], 1), axis=0).tolist():
+            if not isa.BY_OPCODE[code].reads_destination(dict(self.b.attributes[attr])):
+                access[both & (opcode == code) & (attrs == attr)] = WRITES
+        return access | np.where((access & WRITES != 0) & self._covers(), COVERS, 0)
+
+    def _covers(self) -> Bools:
+        """Which operands are all of an on-chip buffer: every partition, and every byte of each exactly once."""
+        if not len(self.references):
+            return np.zeros(0, np.bool_)
+        records = operand_records(self.references)
+        owner = records[:, COL["buffer"]]
+        nbytes = np.array([x.nbytes for x in self.buffers], np.int64)[owner]
+        partitions = np.array([x.partitions for x in self.buffers], np.int64)[owner]
+        numbers, form = np.unique(self.references[:, PATTERN], return_index=True)
+        dims = records[form, COL["step0"] : COL["count3"] + 1].tolist()
+        packed = np.array([_is_packed(tuple(d)) for d in dims])[np.searchsorted(numbers, self.references[:, PATTERN])]
+        whole = (records[:, COL["first"]] == 0) & (records[:, COL["last"]] == nbytes - 1)
+        rows = (records[:, COL["start_partition"]] == 0) & (records[:, COL["partitions"]] == partitions)
+        return np.asarray(whole & rows & packed & (records[:, COL["is_hbm"]] == 0))
+
+
+@lru_cache(maxsize=4096)
+def _is_packed(dims: tuple[int, ...]) -> bool:
+    """Whether the pattern (step and count of each dimension) touches adjacent elements, each once."""
+    expected = 1
+    for step, count in sorted(pair for pair in zip(dims[::2], dims[1::2]) if pair[1] != 1):
+        if step != expected:
+            return False
+        expected *= count
+    return True
+
+
+@lru_cache(maxsize=1)
+def _roles() -> np.ndarray[Any, np.dtype[np.int8]]:
+    """READS and WRITES of each operand role, by opcode; destinations that may be read count as both."""
+    widest = max(len(instr.operands) for instr in isa.BY_OPCODE.values())
+    roles = np.zeros((max(isa.BY_OPCODE) + 1, widest), np.int8)
+    for code, instr in isa.BY_OPCODE.items():
+        for i, spec in enumerate(instr.operands):
+            roles[code, i] = READS if spec.role != "dst" else READS | WRITES if spec.rw else WRITES
+    return roles
