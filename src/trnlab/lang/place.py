@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tiles lie: addresses in SBUF and PSUM, decided when the whole kernel is recorded.
 
-A tile occupies its bytes from the first instruction that names it to the last. Tiles go round the memory as in a ring,
-each behind the one before, so that what is reused has been free for longest and neighbours in time do not wait for each
-other's bytes; where that fragments the memory, they are packed.
+A tile occupies its bytes from the first instruction that names it to the last. Tiles go round the memory as in a
+ring, each behind the one before, so that what is reused has been free for longest, and neighbours in time do not wait
+for each other's bytes; where that fragments the memory, they are packed.
 """
 
 from __future__ import annotations

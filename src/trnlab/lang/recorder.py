@@ -79,7 +79,8 @@ class Recorder:
 
     grid, program: the launch grid and this program's place in it. arrays: initial contents of HBM tensors that the
     kernel brings along (constants), by position in the routine's parameters. memory: the tensors of the rank, which
-    the recorders of its cores have in common; numbers: for each parameter, its number there. rank: which rank this
+    the recorders of its cores have in common; static_dma: transfers that do not say otherwise find their descriptors
+    in a ring; numbers: for each parameter, its number there. rank: which rank this
     is; cores: how many cores it has.
 
     reader: whoever executes what has been recorded so far and says what a tensor holds then; lang itself runs
@@ -98,6 +99,7 @@ class Recorder:
     rank: int = 0
     cores: int = 1
     memory: Hbm = field(default_factory=Hbm)
+    static_dma: bool = False
     hbm: list[Tensor] = field(default_factory=list)  # in the order of the routine's parameters
     numbers: list[int] = field(default_factory=list)
     arrays: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
@@ -297,6 +299,8 @@ class Recorder:
             for k, v in arguments.items()
             if v is not None
         }
+        if self.static_dma and "dge_mode" in instr.attrs and "index" not in given:
+            given.setdefault("dge_mode", "none")
         try:
             self.builder.append(instr, engine, queue, given)
         except TrnlabError as error:

@@ -32,7 +32,7 @@ from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
 from trnlab.nki.company import Company
 from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
 from trnlab.nki.live import Copies, Shadow, content_of
-from trnlab.nki.target import default_chip
+from trnlab.nki.target import default_chip, static_dma
 from trnlab.nki.traces import CallSignature, Recording, Result, Trace, TraceCache, memory_of, result_of, tensors_of
 from trnlab.program.gang import Member, gang_of
 from trnlab.runtime import kernels
@@ -68,6 +68,7 @@ class Kernel:
         self.function, self.grid, self.chip, self.options = function, grid, chip, options
         self.traces = TraceCache(function, stand_in) if traces is None else traces
         self.schedule: tuple[tuple[str, str], ...] = ()
+        self.flags = ""  # of the hardware's compiler, see `static_dma`
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -82,7 +83,7 @@ class Kernel:
             if launched is not NOT_HANDLED:
                 return launched  # type: ignore[no-any-return]
         made = type(self)(self.function, self.launch(grid), self.traces, self.chip, self.options)
-        made.schedule = self.schedule
+        made.schedule, made.flags = self.schedule, self.flags
         return made
 
     def with_schedule(self, schedule: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
@@ -91,6 +92,7 @@ class Kernel:
         Source: nki/guides/how-to-scheduling-apis.rst of aws-neuron/aws-neuron-sdk.
         """
         made = type(self)(self.function, self.grid, None, self.chip, self.options)
+        made.flags = self.flags
         made.schedule = tuple(
             (later, name)
             for later, earlier in schedule
@@ -166,7 +168,7 @@ class Kernel:
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
         chip = self.chip or default_chip()
         read, depends = self.traces.key(structure)
-        key = (Is(chip), self.grid, read)
+        key = (Is(chip), self.grid, static_dma(self.flags), read)
         known = self.traces.get(key)
         if known is None or (known.content is not None and known.content != content_of(arrays)):
             known = self.record([(structure, arrays)], chip).traces[0]
@@ -201,7 +203,7 @@ class Kernel:
         for core, programs in enumerate(self.grid.cores):
             recorder = Recorder(
                 self.function.__name__, chip, self.grid.sizes, tensor_type=self.tensor_type, rank=rank, cores=cores,
-                memory=memory,
+                memory=memory, static_dma=static_dma(self.flags),
             )  # fmt: skip
             inputs = {name: self._arguments(recorder, name, value) for name, value in structure.items()}
             seats.append(Seat(Place(rank, core), recorder, Shadow(recorder, hbm, self.options), programs, inputs))

@@ -59,18 +59,31 @@ def _to_hbm(tensor: Tensor) -> Tensor:
     return out
 
 
-def kernel_of(function: Any, target: str | None = None) -> OldKernel:
-    """The kernel of a function, or of what another decorator made of it. target: its chip, if not the session's."""
+def kernel_of(function: Any, target: str | None = None, flags: str = "") -> OldKernel:
+    """The kernel of a function, or of what another decorator made of it.
+
+    target: its chip, if not the session's. flags: of the compiler, see `target.static_dma`.
+    """
     if isinstance(function, measure.Benchmark):
         function = function.kernel
     chip = _chip(target)
     if isinstance(function, OldKernel):
-        return function if chip is None else OldKernel(function.function, function.grid, None, chip, function.options)
-    return OldKernel(function.function if isinstance(function, Kernel) else function, chip=chip)
+        if chip is None and not flags:
+            return function
+        made = OldKernel(function.function, function.grid, None, chip or function.chip, function.options)
+        made.flags = flags or function.flags
+        return made
+    made = OldKernel(function.function if isinstance(function, Kernel) else function, chip=chip)
+    made.flags = flags
+    return made
 
 
 def _chip(target: str | None) -> Chip | None:
     return None if target is None else chips.get(GENERATIONS.get(target, target))
+
+
+def _flags(options: dict[str, Any]) -> str:
+    return str(options.get("additional_compile_opt") or "")
 
 
 def _check(decorator: str, options: dict[str, Any]) -> None:
@@ -92,7 +105,7 @@ def jit(func: Callable[..., Any] | None = None, mode: str = "auto", **options: A
     if mode in ("benchmark", "profile"):
         return (benchmark if mode == "benchmark" else profile)(func, **options)
     _check("jit", options)
-    return kernel_of(func, options.get("platform_target"))
+    return kernel_of(func, options.get("platform_target"), _flags(options))
 
 
 def trace(func: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -105,7 +118,7 @@ def baremetal(kernel: Any = None, **options: Any) -> Any:
     if kernel is None:
         return lambda function: baremetal(function, **options)
     _check("baremetal", options)
-    return kernel_of(kernel, options.get("platform_target"))
+    return kernel_of(kernel, options.get("platform_target"), _flags(options))
 
 
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
@@ -118,7 +131,10 @@ def benchmark(kernel: Any = None, **options: Any) -> Any:
     if kernel is None:
         return lambda function: benchmark(function, **options)
     _check("benchmark", options)
-    return measure.Benchmark(kernel_of(kernel, options.get("platform_target")), bool(options.get("quiet")))
+    return measure.Benchmark(
+        kernel_of(kernel, options.get("platform_target"), _flags(options)),
+        bool(options.get("quiet")),
+    )
 
 
 def profile(
@@ -137,7 +153,7 @@ def profile(
             **options,
         )  # fmt: skip
     _check("profile", options)
-    kernel = kernel_of(func, options.get("platform_target"))
+    kernel = kernel_of(func, options.get("platform_target"), _flags(options))
     if working_directory is None:
         return measure.Benchmark(kernel, bool(options.get("quiet")))
     executions = tuple(range(profile_nth, max(num_execs or profile_nth, profile_nth) + 1, profile_nth))

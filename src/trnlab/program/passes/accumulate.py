@@ -17,8 +17,7 @@ import numpy as np
 from trnlab import isa
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import float32
-from trnlab.program.builder import END
-from trnlab.program.passes.draft import COVERS, OFFSET, OPCODE, OWNER, PATTERN, READS, ROLE, START, WRITES, Draft
+from trnlab.program.passes.draft import COVERS, OFFSET, OPCODE, OWNER, PATTERN, READS, START, WRITES, Draft
 
 _NEAR = 64  # instructions between a product and its sum
 
@@ -36,11 +35,11 @@ def accumulate_in_psum(draft: Draft) -> None:
         found = _sum_of(draft, uses, i, k, copy, add)
         if found is None:
             continue
-        copied, summed, target = found
+        gone, target, starts = found
         draft.references[k, 1:] = draft.references[target, 1:]
-        draft.access[k] = READS | WRITES
-        draft.set_attributes(i, {"accumulate": True})
-        draft.deleted[[*copied, summed]] = True
+        draft.access[k] = WRITES if starts else READS | WRITES
+        draft.set_attributes(i, {"accumulate": not starts})
+        draft.deleted[gone] = True
 
 
 def _uses(draft: Draft) -> dict[int, list[int]]:
@@ -54,9 +53,10 @@ def _uses(draft: Draft) -> dict[int, list[int]]:
 
 def _sum_of(
     draft: Draft, uses: dict[int, list[int]], i: int, k: int, copy: int, add: int
-) -> tuple[list[int], int, int] | None:
-    """Copies of the product that instruction `i` writes to operand `k`, the addition that alone reads it, and the
-    operand that is its sum. None where it is anything else."""
+) -> tuple[list[int], int, bool] | None:
+    """Of the product that instruction `i` writes to operand `k`: the copies and the addition that alone read it, the
+    operand that is the sum, and whether the sum starts with it. None where it is anything else.
+    """
     copied: list[int] = []
     of, opcode = draft.of_list, draft.rows[:, OPCODE]
     if draft.access[k] != WRITES | COVERS or draft.buffers[int(draft.owner[k])].dtype is not float32:
@@ -80,20 +80,33 @@ def _sum_of(
 
 def _checked(
     draft: Draft, i: int, copied: list[int], summed: int, product: int
-) -> tuple[list[int], int, int] | None:
+) -> tuple[list[int], int, bool] | None:
     """Whether addition `summed` adds `product` to what it overwrites, a sum in PSUM that nothing between uses."""
-    begin, end = draft.first_list[summed], draft.first_list[summed + 1]
-    same = [PATTERN, OWNER, START, OFFSET]
-    dst, others = begin, [k for k in range(begin + 1, end) if k != product]
+    dst, end = draft.first_list[summed], draft.first_list[summed + 1]
+    others = [k for k in range(dst + 1, end) if k != product]
     if draft.attributes(summed)["op"] != "add" or len(others) != 1 or summed - i > _NEAR:
         return None
     target = int(draft.owner[dst])
     if draft.buffers[target].memory is not Memory.PSUM or draft.buffers[target].dtype is not float32:
         return None
-    if (draft.references[dst, same] != draft.references[others[0], same]).any():
+    if not _same(draft, dst, others[0]):
         return None
-    between = draft.owner[draft.first_list[i] : begin]
-    return None if (between == target).any() else (copied, summed, dst)
+    between = [k for k in range(draft.first_list[i], dst) if draft.owner[k] == target]
+    if not between:
+        return [*copied, summed], dst, False
+    if len(between) == 1 and _is_zero(draft, between[0]) and _same(draft, dst, between[0]):
+        return [*copied, summed, draft.of_list[between[0]]], dst, True
+    return None
 
 
-assert (ROLE, END) == (0, 7)
+def _same(draft: Draft, one: int, other: int) -> bool:
+    """Whether two operands are the same elements."""
+    place = [PATTERN, OWNER, START, OFFSET]
+    return bool((draft.references[one, place] == draft.references[other, place]).all())
+
+
+def _is_zero(draft: Draft, k: int) -> bool:
+    """Whether operand `k` is filled with zero."""
+    instruction = draft.of_list[k]
+    filled = draft.rows[instruction, OPCODE] == isa.REGISTRY["memset"].opcode
+    return bool(filled and draft.attributes(instruction)["value"] == 0)

@@ -99,7 +99,8 @@ class Draft:
         for code, attr in np.unique(np.stack([opcode[both], attrs[both]], 1), axis=0).tolist():
             if not isa.BY_OPCODE[code].reads_destination(dict(self.b.attributes[attr])):
                 access[both & (opcode == code) & (attrs == attr)] = WRITES
-        return access | np.where((access & WRITES != 0) & self._covers(), COVERS, 0)
+        found: Ints = access | np.where((access & WRITES != 0) & self._covers(), COVERS, 0)
+        return found
 
     def _covers(self) -> Bools:
         """Which operands are all of an on-chip buffer: every partition, and every byte of each exactly once."""

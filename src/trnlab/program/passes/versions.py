@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renaming: a tile that an instruction overwrites as a whole holds a new value, and needs not lie where the old one did.
+"""Renaming: a tile that is overwritten as a whole holds a new value, which need not lie where the old one did.
 
 A kernel that declares its tiles before a loop and fills them again in every iteration has one place for each. The
 hardware's compiler gives every value a place of its own, so that the next load does not wait for the last reader.

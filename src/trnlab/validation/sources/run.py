@@ -84,6 +84,7 @@ def _session(kernel: SourceKernel) -> session.Session:
 
 def _timed(function: Any, launch: Launch, kernel: SourceKernel) -> Any:
     assert isinstance(function, Kernel), f"{kernel.id}: {launch.function} is no kernel"
+    function.flags = " ".join(kernel.flags)
     traced = function.trace(*map(_argument, launch.arguments), **kernel.options)
     chip = session.current().chip
     return time_routine(traced.routine, chip, profiled=kernel.statistic == "profile")

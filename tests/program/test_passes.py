@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The passes over a recorded kernel: each does what it says, and none changes a value that may not change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import trnlab.nki.neuronxcc as nki
+import trnlab.nki.neuronxcc.isa as nisa
+import trnlab.nki.neuronxcc.language as nl
+from trnlab.program import passes
+from trnlab.program.passes.versions import rename_overwritten
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((128, 2048)).astype(np.float32)
+W = RNG.standard_normal((128, 128)).astype(np.float32)
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Turns passes off by name."""
+
+    def off(*names):
+        kept = {name: run for name, run in passes.PASSES.items() if name not in names}
+        monkeypatch.setattr(passes, "PASSES", kept)
+
+    return off
+
+
+def one_tile():
+    @nki.jit
+    def doubled(x):
+        """One tile for all iterations, declared before the loop."""
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        for j in nl.sequential_range(4):
+            tile[...] = nl.load(x[:, nl.ds(512 * j, 512)])
+            nl.store(out[:, nl.ds(512 * j, 512)], nl.add(tile, tile))
+        return out
+
+    return doubled
+
+
+def versions_of(kernel, *arguments):
+    """Names of the tiles that a pass has made."""
+    return [b.name for b in kernel.trace(*arguments).routine.buffers if "'" in b.name]
+
+
+def test_a_tile_that_is_overwritten_is_a_new_tile(without):
+    kernel = one_tile()
+    assert len(versions_of(kernel, X)) == 3, "one for each iteration after the first"
+    np.testing.assert_array_equal(kernel(X), 2 * X)
+    renamed = kernel.timeline(X).total
+    without("versions")
+    kept = one_tile()
+    assert not versions_of(kept, X)
+    np.testing.assert_array_equal(kept(X), 2 * X)
+    assert renamed < 0.8 * kept.timeline(X).total, "loads no longer wait for the last reader"
+
+
+def test_what_is_read_or_written_in_part_is_no_new_tile():
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+        total = nl.zeros((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        half = nl.zeros((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        for j in nl.sequential_range(4):
+            half[:, 0:256] = nl.load(x[:, nl.ds(512 * j, 256)])
+            total += half
+        nl.store(out, total)
+        return out
+
+    assert not versions_of(kernel, X)
+    expected = np.zeros((128, 512), np.float32)
+    for j in range(4):
+        expected[:, :256] += X[:, 512 * j : 512 * j + 256]
+    np.testing.assert_array_equal(kernel(X), expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_kernels_compute_the_same_bits_renamed(seed, without):
+    """Loads, sums and products over a few tiles, all of them or a part, in random order."""
+
+    def made():
+        rng = np.random.default_rng(seed)
+
+        @nki.jit
+        def kernel(x):
+            out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+            tiles = [nl.zeros((128, 512), dtype=x.dtype, buffer=nl.sbuf) for _ in range(4)]
+            for _ in range(30):
+                a, b, c = (tiles[i] for i in rng.integers(0, 4, 3))
+                columns = slice(0, 512) if rng.random() < 0.6 else slice(128, 384)
+                if rng.random() < 0.3:
+                    a[:, columns] = nl.load(x[:, 512:1024][:, columns])
+                else:
+                    a[:, columns] = (nl.add if rng.random() < 0.5 else nl.multiply)(b[:, columns], c[:, columns])
+            for t in tiles[1:]:
+                tiles[0][...] = nl.add(tiles[0], t)
+            nl.store(out, tiles[0])
+            return out
+
+        return kernel
+
+    with np.errstate(all="ignore"):
+        renamed = made()(X)
+        without("versions")
+        np.testing.assert_array_equal(renamed, made()(X))
+
+
+def named_product():
+    @nki.jit
+    def kernel(x, w):
+        out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+        weights = nl.load(w)
+        total = nl.zeros((128, 512), dtype=nl.float32, buffer=nl.psum)
+        for j in nl.sequential_range(4):
+            product = nisa.nc_matmul(weights, nl.load(x[:, nl.ds(512 * j, 512)]))
+            total += product
+        nl.store(out, total)
+        return out
+
+    return kernel
+
+
+def kinds_of(kernel, *arguments):
+    return [op.name for op in (lambda t: [t.ops[i] for i in t.op])(kernel.timeline(*arguments))]
+
+
+def test_a_named_product_is_accumulated_in_psum(without):
+    expected = sum(W.T @ X[:, 512 * j : 512 * j + 512] for j in range(4))
+    kernel = named_product()
+    kinds = kinds_of(kernel, X, W)
+    assert kinds.count("nc_matmul") == 4
+    assert "tensor_tensor" not in kinds
+    np.testing.assert_allclose(kernel(X, W), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    without("accumulate")
+    written = named_product()
+    assert kinds_of(written, X, W).count("tensor_tensor") == 4
+    np.testing.assert_allclose(kernel(X, W), written(X, W), rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_product_that_is_used_twice_stays():
+    @nki.jit
+    def kernel(x, w):
+        out = nl.ndarray((2, 128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+        total = nl.zeros((128, 512), dtype=nl.float32, buffer=nl.psum)
+        product = nisa.nc_matmul(nl.load(w), nl.load(x[:, 0:512]))
+        total += product
+        nl.store(out[0], total)
+        nl.store(out[1], product)
+        return out
+
+    assert "tensor_tensor" in kinds_of(kernel, X, W)
+    expected = W.T @ X[:, :512]
+    for part in kernel(X, W):
+        np.testing.assert_allclose(part, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_adding_to_psum_adds_whatever_made_the_value():
+    """`psum += value` of an instruction that is no matmul, not named: it is added, it does not replace."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+        total = nl.zeros((128, 512), dtype=nl.float32, buffer=nl.psum)
+        for j in nl.sequential_range(3):
+            tile = nl.load(x[:, nl.ds(512 * j, 512)])
+            total += nisa.tensor_tensor(tile, tile, op=nl.multiply)
+        nl.store(out, total)
+        return out
+
+    squares = np.square(X).reshape(128, 4, 512)
+    np.testing.assert_allclose(kernel(X), squares[:, 0] + squares[:, 1] + squares[:, 2], rtol=1e-6)
+
+
+def test_every_pass_is_listed_with_what_it_does():
+    assert list(passes.PASSES) == ["versions", "accumulate"]
+    assert passes.PASSES["versions"] is rename_overwritten
+    assert all(f"    {name}  " in (passes.__doc__ or "") for name in passes.PASSES)
