@@ -129,10 +129,17 @@ class Callee(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An op whose result must not leave its format: the framework's name of it and the user's line, for messages."""
+    """Something that must hold of values: the framework's name of the op and the user's line, for messages.
+
+    rule: what must hold: "fits" (an integer stays within its format) or "index" (low <= index < high, or `exempt`).
+    """
 
     origin: str
     where: Location | None
+    rule: str = "fits"
+    low: int = -(2**31)
+    high: int = 2**31
+    exempt: int | None = None
 
 
 @dataclass(eq=False)
@@ -140,6 +147,7 @@ class Graph:
     """A function of tensors. `aliases[i] = j`: output i overwrites input j in place (a donated buffer).
 
     When there are `checks`, the last output is int32 [len(checks)]: not zero where a check failed (`overflow`).
+    `limits[j]`: what must hold of input j; whoever runs the graph looks before it runs.
     """
 
     name: str
@@ -149,6 +157,7 @@ class Graph:
     output_names: list[str] = field(default_factory=list)
     aliases: dict[int, int] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    limits: dict[int, list[Check]] = field(default_factory=dict)
 
     def users(self) -> dict[Value, list[Op]]:
         """For each value the ops that read it, in order (outputs of the graph are not ops)."""
@@ -170,7 +179,7 @@ class Graph:
         outputs = [new[v] for v in self.outputs]
         return Graph(
             self.name, [new[v] for v in self.inputs], ops, outputs, list(self.output_names), dict(self.aliases),
-            self.checks,
+            self.checks, self.limits,
         )  # fmt: skip
 
     def values(self) -> Iterator[Value]:

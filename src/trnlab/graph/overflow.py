@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""64-bit integers that lie on the chip as 32: the graph watches that none of them leaves its 32 bits.
+"""What must hold of integers while a graph runs: 64-bit ones stay within 32 bits, indices within what they index.
 
 The chip has no 64-bit integers. An op on them computes in int32, which is exact as long as the result fits. Where the
 intervals of `ranges` cannot show that it does, the graph computes a flag beside the result; all flags leave as one
@@ -9,6 +9,8 @@ more output, which `engine` reads after the run.
     negate, abs             exact: the one value without a counterpart
     multiply, power, sums   in float32, and on the safe side: a result within 2^-20 of the limit counts as beyond it
     conversion of floats    exact: NaN counts as beyond, too
+
+An index that is an input of the graph is looked at before the graph runs; one that is computed has a flag.
 """
 
 from __future__ import annotations
@@ -59,11 +61,30 @@ class Watch:
         flag = make(self._b, op) if make is not None else None
         if flag is None:
             return op.name in _CANNOT_LEAVE
+        self._flag(flag, Check(op.origin or op.name, op.loc))
+        return True
+
+    def _flag(self, flag: Value, check: Check) -> None:
         if flag.shape:
             flag = self._b.reduce(flag, range(len(flag.shape)), "or")
         self._flags.append(flag)
-        self.checks.append(Check(op.origin or op.name, op.loc))
-        return True
+        self.checks.append(check)
+
+    def index(self, ids: Value, low: int, high: int, exempt: int | None = None) -> None:
+        """Require low <= ids < high of every element that is not `exempt`."""
+        known = self._known.get(ids, of_format(ids.dtype))
+        if ids.type.size == 0 or (low <= known[0] and known[1] < high):
+            return
+        b = self._b
+        check = Check(b.origin, b.loc, "index", low, high, exempt)
+        source = _all_of(ids)
+        if source.op is None:
+            held = b.graph.limits.setdefault(b.graph.inputs.index(source), [])
+            if check not in held:
+                held.append(check)
+            return
+        flag = b.or_(b.compare(ids, "LT", low), b.compare(ids, "GE", high))
+        self._flag(flag if exempt is None else b.and_(flag, b.compare(ids, "NE", exempt)), check)
 
     def finish(self) -> None:
         """Append the flags, one int32 per check, as the graph's last output."""
@@ -72,6 +93,15 @@ class Watch:
             lines = [b.reshape(b.convert(flag, int32), (1,)) for flag in self._flags]
             b.output(lines[0] if len(lines) == 1 else b.concatenate(lines, 0), "overflow")
             b.graph.checks = tuple(self.checks)
+
+
+def _all_of(value: Value) -> Value:
+    """The value that `value` has all elements of, in whatever order and how often."""
+    while value.op is not None and value.op.name in ("reshape", "transpose", "broadcast_in_dim"):
+        if 0 in value.shape:
+            break
+        value = value.op.operands[0]
+    return value
 
 
 # -- flags: true where a result left 32 bits -----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from trnlab.errors import NumericsError
-from trnlab.graph.ir import Graph
+from trnlab.graph.ir import Check, Graph
 from trnlab.runtime import host_ops
 
 Array = np.ndarray[Any, Any]
@@ -34,22 +34,47 @@ class Engine(Protocol):
 
 
 def checked(graph: Graph, program: Program) -> Program:
-    """`program` without its last output when that reports checks: one that failed raises NumericsError (TRN210)."""
-    if not graph.checks:
+    """`program` with the checks of its graph: inputs before it runs, the flags of its last output after.
+
+    Raises NumericsError: TRN210 for a 64-bit integer beyond 32 bits, TRN213 for an index out of range.
+    """
+    if not graph.checks and not graph.limits:
         return program
 
     def run(inputs: Sequence[Array]) -> list[Array]:
-        *results, flags = program(inputs)
-        for place in np.flatnonzero(flags)[:1]:
-            check = graph.checks[place]
-            raise NumericsError(
-                f"a 64-bit integer of {check.origin} does not fit in the 32 bits that the chip has", code="TRN210",
-                where=check.where, limit=f"{-(2**31)} to {2**31 - 1}",
-                remedy="keep the numbers smaller, compute them in float32, or before the step on the host",
-            )  # fmt: skip
+        for place, checks in graph.limits.items():
+            for check in checks:
+                _check_index(check, inputs[place])
+        results = program(inputs)
+        if graph.checks:
+            for place in np.flatnonzero(results.pop())[:1]:
+                raise _violated(graph.checks[place])
         return results
 
     return run
+
+
+def _check_index(check: Check, ids: Array) -> None:
+    if ids.size == 0 or (ids.min() >= check.low and ids.max() < check.high):
+        return
+    wrong = (ids < check.low) | (ids >= check.high)
+    if check.exempt is not None:
+        wrong &= ids != check.exempt
+    for place in np.argwhere(wrong)[:1]:
+        raise _violated(check, f"{ids[tuple(place)]} at {[int(i) for i in place]}")
+
+
+def _violated(check: Check, got: str | None = None) -> NumericsError:
+    if check.rule == "index":
+        return NumericsError(
+            f"an index of {check.origin} is out of range", code="TRN213", where=check.where, got=got,
+            limit=f"{check.low} to {check.high - 1}", remedy="make the table larger, or mask and clamp the indices",
+        )  # fmt: skip
+    return NumericsError(
+        f"a 64-bit integer of {check.origin} does not fit in the 32 bits that the chip has", code="TRN210",
+        where=check.where, limit=f"{check.low} to {check.high - 1}",
+        remedy="keep the numbers smaller, compute them in float32, or before the step on the host",
+    )  # fmt: skip
 
 
 class InterpreterEngine:

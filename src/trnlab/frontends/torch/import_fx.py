@@ -172,7 +172,7 @@ class _Importer:
         begin = len(self.b.graph.ops)
         try:
             types = _result_types(node)
-            results = self._lower(node, Site(self.b, node, types, self.random))
+            results = self._lower(node, Site(self.b, node, types, self.random, self.watch))
             self._follow(node, begin)
         except (Refused, UnsupportedOpError) as refusal:
             self.unsupported.append(_unsupported(_name(node.target), _operands(node), where, refusal))

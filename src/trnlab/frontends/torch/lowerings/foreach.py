@@ -30,7 +30,7 @@ _ELEMENTS = {
 def _per_element(element: Any) -> Any:
     def run(site, *args, **kwargs):
         def one(i: int) -> Any:
-            here = Site(site.b, site.node, [site.types[i]], site.random)
+            here = Site(site.b, site.node, [site.types[i]], site.random, site.watch)
             pick = lambda a: a[i] if isinstance(a, (list, tuple)) else a  # noqa: E731
             return LOWERINGS[element](here, *map(pick, args), **{k: pick(a) for k, a in kwargs.items()})
 

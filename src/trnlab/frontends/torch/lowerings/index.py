@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows by number, and elements by number within rows.
 
-Rows go through the DMA engines' indirect addressing (gather and scatter of rows). Within a row the chip has no cheap
-indirect read, so elements are picked by comparing a counter with the index: a mask, then a select and a sum.
+Rows go through the DMA engines' indirect addressing (gather and scatter of rows); several index tensors together make
+one row number, and single elements are rows of one. Within a row elements are picked by comparing a counter with the
+index: a mask, then a select and a reduction. Assignments look for the last update of each place and gather it: every
+format is exact, and repeated indices mean what they mean on the CPU.
 
-Letters: V rows of a table or classes, C columns.
+Every index is checked (`Watch.index`): before the program runs where it is an input, by a flag where it is computed.
+
+Letters: V rows of a table or classes, C columns, J indices per row, M updates.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, dims_of, lowers
+import numpy as np
+
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, dim_of, dims_of, lowers
+from trnlab.frontends.torch.lowerings.shape import padded
 from trnlab.graph.ir import Value
-from trnlab.numerics.dtypes import bool_, int32
+from trnlab.numerics.dtypes import bool_, float32, int32
+
+_OUTSIDE = "a strided view goes beyond the memory of its tensor"
+_MOST_COMPARED = 2**26  # places times updates that an assignment compares
 
 
 def one_hot(site: Site, ids: Value, classes: int) -> Value:
@@ -33,7 +44,8 @@ def _counts(ids: Value) -> bool:
 
 @lowers("embedding.default")
 def embedding(site, table, ids, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    if _counts(ids):
+    site.watch.index(ids, 0, table.shape[0])
+    if _counts(ids) and ids.type.size <= table.shape[0]:
         return site.shaped(site.b.slice_dim(table, 0, 0, ids.type.size))
     return site.b.take_rows(table, ids)
 
@@ -55,6 +67,11 @@ def embedding_backward(site, grad, ids, rows, padding_idx, scale_grad_by_freq):
 # -- elements along a dimension -------------------------------------------------------------------------------------
 
 
+def _at_least_one(site: Site, *xs: Any) -> list[Any]:
+    """Tensors without dimensions as ones of a single element."""
+    return [site.b.reshape(x, (1,)) if isinstance(x, Value) and not x.shape else x for x in xs]
+
+
 def _last(site: Site, x: Value, dim: int) -> Value:
     """x with dimension `dim` moved to the end."""
     order = [d for d in range(len(x.shape)) if d != dim] + [dim]
@@ -74,6 +91,11 @@ def _cropped(site: Site, x: Value, lead: tuple[int, ...]) -> Value:
     return site.b.slice(x, [0] * len(x.shape), [*lead, x.shape[-1]])
 
 
+def _grown(site: Site, x: Value, lead: tuple[int, ...], value: Any) -> Value:
+    """x with `value` behind it in its leading dimensions, up to `lead`."""
+    return padded(site, x, [0] * len(x.shape), [n - m for n, m in zip((*lead, x.shape[-1]), x.shape)], value)
+
+
 def _bools(site: Site, x: Value) -> Value:
     """Selected sums need numbers."""
     return site.b.convert(x, int32) if x.dtype is bool_ else x
@@ -82,129 +104,368 @@ def _bools(site: Site, x: Value) -> Value:
 @lowers("gather.default")
 def gather(site, x, dim, index, sparse_grad=False):
     b = site.b
-    if not x.shape:
-        return x
-    dim %= len(x.shape)
+    x, index = _at_least_one(site, x, index)
+    dim = dim_of(dim, len(x.shape))
+    site.watch.index(index, 0, x.shape[dim])
     index = _last(site, index, dim)  # [..., J]
     x = _cropped(site, _last(site, _bools(site, x), dim), index.shape[:-1])
     mask = one_hot(site, index, x.shape[-1])  # [..., J, V]
     rows = b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
-    return _unlast(site, site.cast(b.reduce(b.select(mask, rows, 0), (-1,))), dim)
+    return site.shaped(_unlast(site, site.cast(b.reduce(b.select(mask, rows, 0), (-1,))), dim))
+
+
+class _Scattered:
+    """The target with dimension `dim` last, the mask of which index [..., J] hits which place [..., J, V], and the
+    source in the shape of the index."""
+
+    def __init__(self, site: Site, x: Value, dim: int, index: Value, source: Any) -> None:
+        b = site.b
+        x, index, source = _at_least_one(site, x, index, source)
+        self.site, self.dim = site, dim_of(dim, len(x.shape))
+        site.watch.index(index, 0, x.shape[self.dim])
+        self.target, index = _last(site, x, self.dim), _last(site, index, self.dim)
+        self.lead, self.count = self.target.shape[:-1], index.shape[-1]
+        self.mask = one_hot(site, index, self.target.shape[-1])
+        if isinstance(source, Value):
+            source = b.slice(_last(site, source, self.dim), [0] * len(index.shape), index.shape)
+        self.source = source
+
+    def reduced(self, kind: str, start: Any) -> Value:
+        """All of the source that goes to each place, combined; `start` where there is none. [..., V]"""
+        b = self.site.b
+        column = self.source
+        if isinstance(column, Value):
+            column = b.reshape(column, (*column.shape, 1))
+        spread = b.select(self.mask, column, start)
+        return _grown(self.site, b.reduce(spread, (-2,), kind), self.lead, start)
+
+    def winner(self) -> Value:
+        """The last index that hits each place, -1 where none does. int32 [..., V]"""
+        b = self.site.b
+        places = b.select(self.mask, b.iota(self.mask.shape, int32, len(self.mask.shape) - 2), -1)
+        return _grown(self.site, b.reduce(places, (-2,), "maximum"), self.lead, -1)
+
+    def done(self, result: Value) -> Value:
+        """The result with its dimensions in PyTorch's order."""
+        return self.site.shaped(_unlast(self.site, result, self.dim))
 
 
 @lowers("scatter.value")
 def scatter_value(site, x, dim, index, value):
-    return _assign(site, x, dim, index, value)
+    to = _Scattered(site, x, dim, index, value)
+    return to.done(site.b.select(site.b.compare(to.winner(), "GE", 0), value, to.target))
 
 
 @lowers("scatter.src")
 def scatter_src(site, x, dim, index, source):
-    return _assign(site, x, dim, index, source)
-
-
-def _assign(site: Site, x: Value, dim: int, index: Value, source: Any) -> Value:
-    """x with the elements named by `index` replaced; the leading sizes of `index` are those of x."""
-    b, dim = site.b, dim % len(x.shape)
-    moved, index = _last(site, x, dim), _last(site, index, dim)
-    if index.shape[:-1] != moved.shape[:-1]:
-        raise Refused("scatter with an index smaller than its target; slice the target first")
-    mask = one_hot(site, index, moved.shape[-1])  # [..., J, V]
-    if index.shape[-1] == 1 or not isinstance(source, Value):
-        hit = b.reduce(mask, (-2,), "or")
-        value = source
-        if isinstance(source, Value):
-            value = b.slice(_last(site, source, dim), [0] * len(index.shape), index.shape)
-        return _unlast(site, b.select(hit, value, moved), dim)
-    raise Refused("scatter of several elements per row; use scatter_add into zeros, or gather the other way round")
+    b, to = site.b, _Scattered(site, x, dim, index, source)
+    winner = to.winner()
+    if to.count == 1:
+        value = _grown(site, b.broadcast_to(to.source, (*to.source.shape[:-1], winner.shape[-1])), to.lead, 0)
+    else:
+        source = _grown(site, to.source, to.lead, 0)
+        rows = b.reshape(b.iota((prod(to.lead), 1), int32), (*to.lead, 1))
+        value = elements(site, source, b.add(b.multiply(rows, to.count), b.maximum(winner, 0)))
+    return to.done(b.select(b.compare(winner, "GE", 0), value, to.target))
 
 
 @lowers("scatter_add.default")
 def scatter_add(site, x, dim, index, source):
-    b, dim = site.b, dim % len(x.shape)
-    moved, index = _last(site, x, dim), _last(site, index, dim)
-    if index.shape[:-1] != moved.shape[:-1]:
-        raise Refused("scatter_add with an index smaller than its target; slice the target first")
-    source = b.slice(_last(site, source, dim), [0] * len(index.shape), index.shape)
-    spread = b.select(one_hot(site, index, moved.shape[-1]), b.reshape(source, (*index.shape, 1)), 0)
-    return _unlast(site, b.add(moved, b.reduce(spread, (-2,))), dim)
+    to = _Scattered(site, x, dim, index, source)
+    if site.dtype is bool_:
+        return to.done(site.b.or_(to.target, site.b.compare(to.winner(), "GE", 0)))
+    return to.done(site.b.add(to.target, to.reduced("add", 0)))
+
+
+@lowers("scatter.reduce", "scatter.value_reduce")
+def scatter_reduced(site, x, dim, index, source, reduce):
+    return scatter_reduce(site, x, dim, index, source, {"add": "sum", "multiply": "prod"}[reduce])
+
+
+@lowers("scatter_reduce.two")
+def scatter_reduce(site, x, dim, index, source, reduce, include_self=True):
+    """Each place combined with all of the source that goes there; without itself where something does, if asked."""
+    b = site.b
+    kind, start = _REDUCTIONS[reduce](x)
+    to = _Scattered(site, _bools(site, x), dim, index, _bools(site, source) if isinstance(source, Value) else source)
+    if to.mask.type.size == 0 or x.type.size == 0:
+        return x
+    hits = b.compare(to.winner(), "GE", 0)
+    own = to.target if include_self else b.select(hits, start, to.target)
+    combined = b.binary(kind, own, to.reduced(kind, start))
+    if reduce == "mean":
+        combined = _averaged(site, to, combined, include_self)
+    return site.cast(to.done(b.select(hits, combined, to.target)))
+
+
+def _averaged(site: Site, to: _Scattered, sums: Value, include_self: bool) -> Value:
+    """Sums by how many there are of each; integers round down, as PyTorch's do."""
+    b = site.b
+    counts = b.reduce(b.convert(to.mask, int32), (-2,), "add")
+    counts = b.add(_grown(site, counts, to.lead, 0), 1 if include_self else 0)
+    if sums.dtype.is_float:
+        return site.cast(b.divide(b.convert(sums, float32), b.convert(b.maximum(counts, 1), float32)))
+    raise Refused("means of integers have no lowering", "convert to float32 first")
+
+
+def _largest(x: Value) -> Any:
+    return float("inf") if x.dtype.is_float else 1 if x.dtype is bool_ else int(np.iinfo(x.dtype.numpy).max)
+
+
+def _smallest(x: Value) -> Any:
+    return float("-inf") if x.dtype.is_float else 0 if x.dtype is bool_ else int(np.iinfo(x.dtype.numpy).min)
+
+
+_REDUCTIONS: dict[str, Any] = {
+    "sum": lambda x: ("add", 0),
+    "mean": lambda x: ("add", 0),
+    "prod": lambda x: ("multiply", 1),
+    "amax": lambda x: ("maximum", _smallest(x)),
+    "amin": lambda x: ("minimum", _largest(x)),
+}
+
+
+# -- elements anywhere ----------------------------------------------------------------------------------------------
+
+
+def elements(site: Site, x: Value, ids: Value) -> Value:
+    """Elements of x by their row-major numbers, in the shape of `ids`."""
+    return site.b.reshape(site.b.take_rows(site.b.reshape(x, (x.type.size, 1)), ids), ids.shape)
+
+
+def _constant_ids(site: Site, ids: np.ndarray[Any, Any]) -> Value:
+    return site.b.constant(ids.astype(np.int32), int32, ids.shape)
+
+
+def _storage_places(like: Any, size: Any, stride: Any, offset: int | None) -> np.ndarray[Any, Any]:
+    """Row-major numbers of the elements of tensor `like` that a strided view of its storage shows; -1 for none."""
+    offset = like.storage_offset() if offset is None else offset
+    own = _addresses(like.shape, like.stride(), like.storage_offset())
+    wanted = _addresses(size, stride, offset)
+    table = np.full(max(own.max(initial=-1), wanted.max(initial=-1)) + 1, -1)
+    table[own.reshape(-1)] = np.arange(own.size)
+    return np.asarray(table[wanted])
+
+
+def _addresses(size: Any, stride: Any, offset: int) -> np.ndarray[Any, Any]:
+    found = np.full((), int(offset))
+    for count, step in zip(size, stride):
+        found = found[..., None] + np.arange(int(count)) * int(step)
+    return found
+
+
+@lowers("as_strided.default", "as_strided_copy.default")
+def as_strided(site, x, size, stride, storage_offset=None):
+    """A view of memory in any order: elements by number. What lies outside of the tensor is not there to be read."""
+    places = _storage_places(site.node.args[0].meta["val"], size, stride, storage_offset)
+    if (places < 0).any():
+        raise Refused(_OUTSIDE, "take the view of the tensor that holds the memory")
+    return elements(site, x, _constant_ids(site, places))
+
+
+@lowers("as_strided_scatter.default")
+def as_strided_scatter(site, x, source, size, stride, storage_offset=None):
+    places = _storage_places(site.node.args[0].meta["val"], size, stride, storage_offset)
+    if (places < 0).any():
+        raise Refused(_OUTSIDE, "take the view of the tensor that holds the memory")
+    winner = np.full(x.type.size, -1)
+    winner[places.reshape(-1)] = np.arange(places.size)
+    winner = winner.reshape(x.shape)
+    taken = elements(site, site.b.broadcast_to(source, tuple(size)), _constant_ids(site, np.maximum(winner, 0)))
+    return site.b.select(site.b.constant(winner >= 0, bool_, winner.shape), taken, x)
+
+
+@lowers("unfold.default", "unfold_copy.default")
+def unfold(site, x, dim, size, step):
+    """Windows of `size` along `dim`, every `step`; the elements of a window come last."""
+    if not x.shape:
+        return site.b.broadcast_to(site.b.reshape(x, (1,)), site.shape)
+    numbers = np.arange(x.type.size).reshape(x.shape)
+    dim = dim_of(dim, len(x.shape))
+    windows = np.lib.stride_tricks.sliding_window_view(numbers, size, dim)
+    return elements(site, x, _constant_ids(site, windows[(slice(None),) * dim + (slice(None, None, step),)]))
+
+
+@lowers("take.default")
+def take(site, x, index):
+    site.watch.index(index, -x.type.size, x.type.size)
+    return elements(site, x, _wrapped(site, index, x.type.size))
+
+
+@lowers("put.default")
+def put(site, x, index, source, accumulate=False):
+    b, count = site.b, x.type.size
+    site.watch.index(index, -count, count)
+    ids = b.reshape(_wrapped(site, index, count), (index.type.size,))
+    table, values = b.reshape(x, (count, 1)), b.reshape(source, (source.type.size, 1))
+    return site.shaped(_added(site, table, ids, values) if accumulate else _assigned(site, table, ids, values))
+
+
+@lowers("masked_scatter.default")
+def masked_scatter(site, x, mask, source):
+    """Where the mask holds, the next element of the source: the number of those before says which."""
+    b = site.b
+    mask, x = b.broadcast_to(mask, site.shape), b.broadcast_to(x, site.shape)
+    count = mask.type.size
+    if count > 2**13:
+        raise Refused("a masked scatter of more than 8192 places", "use torch.where with a source of the same shape")
+    line = b.convert(b.reshape(mask, (1, count)), int32)
+    before = b.compare(b.iota((count, count), int32, 1), "LT", b.iota((count, count), int32, 0))
+    number = b.reshape(b.reduce(b.select(before, line, 0), (1,)), site.shape)
+    number = b.minimum(number, max(source.type.size - 1, 0))
+    return b.select(mask, elements(site, source, number), x)
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _only_index(indices: list[Value | None]) -> tuple[int, Value]:
-    """The dimension indexed and the index; one tensor of integers is what the DMA engines can follow."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if len(given) != 1 or given[0][1].dtype is bool_:
-        raise Refused("indexing with a mask or with several tensors; use torch.where, gather, or one index tensor")
-    return given[0]
-
-
 def _wrapped(site: Site, ids: Value, size: int) -> Value:
     """Negative numbers count from the end. (The minimum shows that the sum stays within the format.)"""
     b = site.b
+    ids = b.convert(ids, int32)
     return b.select(b.compare(ids, "LT", 0), b.add(b.minimum(ids, 0), size), ids)
 
 
-def _rows_first(site: Site, x: Value, dim: int) -> Value:
-    order = [dim, *(d for d in range(len(x.shape)) if d != dim)]
-    return x if dim == 0 else site.b.transpose(x, order)
+class _Indexed:
+    """x indexed by tensors in some of its dimensions: those lie in front, as one dimension of rows.
+
+    ids: the row numbers, in the broadcast shape of the index tensors. dims: the dimensions indexed.
+    """
+
+    def __init__(self, site: Site, x: Value, indices: list[Value | None]) -> None:
+        b = site.b
+        self.site, self.x = site, x
+        self.dims = [d for d, i in enumerate(indices) if i is not None]
+        given = [i for i in indices if i is not None]
+        if any(i.dtype is bool_ for i in given):
+            raise Refused(
+                "indexing with a mask makes a tensor whose size depends on values",
+                "use torch.where or masked_fill, or multiply by the mask",
+            )
+        shape = np.broadcast_shapes(*(i.shape for i in given))
+        number: Any = None
+        for dim, ids in zip(self.dims, given):
+            site.watch.index(ids, -x.shape[dim], x.shape[dim])
+            ids = b.broadcast_to(_wrapped(site, ids, x.shape[dim]), shape)
+            number = ids if number is None else b.add(b.multiply(number, x.shape[dim]), ids)
+        self.ids: Value = number
+        self.order = [*self.dims, *(d for d in range(len(x.shape)) if d not in self.dims)]
+        moved = x if self.order == sorted(self.order) else b.transpose(x, self.order)
+        self.rest = moved.shape[len(self.dims) :]
+        self.table = b.reshape(moved, (prod(moved.shape[: len(self.dims)]), prod(self.rest)))
+
+    @property
+    def place(self) -> int:
+        """Where the dimensions of the ids lie in a result: where the indexed ones were; in front if apart."""
+        together = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
+        return self.dims[0] if together else 0
+
+    def taken(self) -> Value:
+        """The rows, with dimensions in PyTorch's order."""
+        b, n = self.site.b, len(self.ids.shape)
+        rows = b.reshape(b.take_rows(self.table, self.ids), (*self.ids.shape, *self.rest))
+        order = [*range(n, n + self.place), *range(n), *range(n + self.place, n + len(self.rest))]
+        return rows if order == sorted(order) else b.transpose(rows, order)
+
+    def updates(self, values: Value) -> Value:
+        """Values that broadcast to a result, as one row per id. [M, C]"""
+        b, n = self.site.b, len(self.ids.shape)
+        shape = (*self.rest[: self.place], *self.ids.shape, *self.rest[self.place :])
+        values = b.broadcast_to(values, shape)
+        order = [*range(self.place, self.place + n), *range(self.place), *range(self.place + n, len(shape))]
+        values = values if order == sorted(order) else b.transpose(values, order)
+        return b.reshape(values, (self.ids.type.size, self.table.shape[1]))
+
+    def back(self, table: Value) -> Value:
+        """A changed table in the shape of x."""
+        b = self.site.b
+        moved = b.reshape(table, tuple(self.x.shape[d] for d in self.order))
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return moved if inverse == sorted(inverse) else b.transpose(moved, inverse)
+
+
+def _added(site: Site, table: Value, ids: Value, updates: Value) -> Value:
+    """table [V, C] with row ids[i] increased by updates[i]."""
+    if table.dtype is bool_:
+        raise Refused("adding bools by index", "convert to integers first")
+    return site.b.scatter_add_rows(ids, site.cast(updates), table.shape[0], table)
+
+
+def _assigned(site: Site, table: Value, ids: Value, updates: Value) -> Value:
+    """table [V, C] with row ids[i] replaced by updates[i], by the last one where several go to one row."""
+    b, rows, count = site.b, table.shape[0], ids.type.size
+    if rows * count > _MOST_COMPARED:
+        raise Refused(
+            f"assigning {count} rows by number among {rows}", "accumulate (index_add), or use torch.where with a mask"
+        )
+    if count == 0 or table.type.size == 0:
+        return table
+    hit = b.compare(b.iota((rows, count), int32, 0), "EQ", b.reshape(ids, (1, count)))
+    winner = b.reduce(b.select(hit, b.iota((rows, count), int32, 1), -1), (1,), "maximum")
+    taken = b.take_rows(site.cast(updates), b.maximum(winner, 0))
+    return b.select(b.reshape(b.compare(winner, "GE", 0), (rows, 1)), taken, table)
 
 
 @lowers("index.Tensor", "_unsafe_index.Tensor")
 def index_tensor(site, x, indices):
-    dim, ids = _only_index(indices)
-    return _take(site, x, dim, _wrapped(site, ids, x.shape[dim]))
+    return _Indexed(site, x, indices).taken()
 
 
 @lowers("index_select.default")
 def index_select(site, x, dim, ids):
-    return _take(site, x, dim % len(x.shape), ids)
+    x, ids = _at_least_one(site, x, ids)
+    dim = dim_of(dim, len(x.shape))
+    site.watch.index(ids, 0, x.shape[dim])
+    return site.shaped(_Indexed(site, x, [None] * dim + [ids]).taken())
 
 
 def _take(site: Site, x: Value, dim: int, ids: Value) -> Value:
     """x[:, ..., ids, ...] with the dimensions of ids in the place of `dim`."""
-    b = site.b
-    table = _rows_first(site, x, dim)
-    rest = table.shape[1:]
-    rows = b.reshape(b.take_rows(b.reshape(table, (table.shape[0], -1)), ids), (*ids.shape, *rest))
-    n = len(ids.shape)
-    order = [*range(n, n + dim), *range(n), *range(n + dim, n + len(rest))]
-    return rows if dim == 0 else b.transpose(rows, order)
+    return _Indexed(site, x, [None] * dim + [ids]).taken()
+
+
+def _where_masked(site: Site, x: Value, mask: Value, values: Value) -> Value:
+    """x[mask] = one value for all places."""
+    rank = len(mask.shape)
+    if len(values.shape) > len(x.shape) - rank:
+        if values.shape[0] != 1:
+            raise Refused("assigning one value per place of a mask", "use torch.where, or masked_scatter")
+        values = site.b.reshape(values, values.shape[1:])
+    mask = site.b.reshape(mask, (*mask.shape, *[1] * (len(x.shape) - rank)))
+    return site.b.select(site.b.broadcast_to(mask, x.shape), site.b.broadcast_to(site.cast(values), x.shape), x)
 
 
 @lowers("index_put.default", "_unsafe_index_put.default")
 def index_put(site, x, indices, values, accumulate=False):
-    dim, ids = _only_index(indices)
-    if not accumulate:
-        raise Refused("assigning to rows by number; accumulate instead, or use torch.where")
-    shape = (*x.shape[:dim], *ids.shape, *x.shape[dim + 1 :])
-    return _add_rows(site, x, dim, _wrapped(site, ids, x.shape[dim]), site.b.broadcast_to(values, shape))
+    mask = indices[0] if len([i for i in indices if i is not None]) == 1 else None
+    if not accumulate and mask is not None and mask.dtype is bool_:
+        return _where_masked(site, x, mask, values)
+    to = _Indexed(site, x, indices)
+    if to.ids.type.size == 0 or x.type.size == 0:
+        return x
+    ids, updates = site.b.reshape(to.ids, (to.ids.type.size,)), to.updates(site.cast(values))
+    return to.back((_added if accumulate else _assigned)(site, to.table, ids, updates))
 
 
 @lowers("index_add.default")
 def index_add(site, x, dim, ids, source, alpha=1):
-    source = source if alpha == 1 else site.b.multiply(source, alpha)
-    return _add_rows(site, x, dim % len(x.shape), ids, source)
-
-
-def _add_rows(site: Site, x: Value, dim: int, ids: Value, values: Value) -> Value:
-    """x with x[:, ..., ids, ...] increased by `values`, which have the dimensions of ids in the place of `dim`."""
-    b, n = site.b, len(ids.shape)
-    moved = _rows_first(site, x, dim)
-    order = [*range(dim, dim + n), *range(dim), *range(dim + n, len(values.shape))]
-    values = values if dim == 0 else b.transpose(values, order)
-    table = b.reshape(moved, (moved.shape[0], -1))
-    updates = b.reshape(site.cast(values), (*ids.shape, table.shape[1]))
-    summed = b.reshape(b.scatter_add_rows(ids, updates, table.shape[0], table), moved.shape)
-    return summed if dim == 0 else b.transpose(summed, [*range(1, dim + 1), 0, *range(dim + 1, len(x.shape))])
+    b = site.b
+    x, ids, source = _at_least_one(site, x, ids, source)
+    dim = dim_of(dim, len(x.shape))
+    site.watch.index(ids, 0, x.shape[dim])
+    if ids.type.size == 0 or x.type.size == 0:
+        return site.shaped(x)
+    source = source if alpha == 1 else b.multiply(source, alpha)
+    to = _Indexed(site, x, [None] * dim + [ids])
+    return site.shaped(to.back(_added(site, to.table, ids, to.updates(site.cast(source)))))
 
 
 @lowers("flip.default")
 def flip(site, x, dims):
     """The elements along each of `dims` in reverse."""
     b = site.b
-    for dim in dims_of(dims, len(x.shape)):
+    for dim in dims_of(dims, len(x.shape)) if list(dims) else ():
         size = x.shape[dim]
-        x = _take(site, x, dim, b.subtract(size - 1, b.iota((size,), int32)))
+        if size > 1:
+            x = _take(site, x, dim, b.subtract(size - 1, b.iota((size,), int32)))
     return x

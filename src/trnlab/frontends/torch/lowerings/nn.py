@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.index import one_hot
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import Site, dims_of, lowers
 from trnlab.graph.ir import TensorType, Value
 from trnlab.numerics.dtypes import float32
 
@@ -93,7 +93,7 @@ def rms_norm_backward(site, grad, x, normalized_shape, rstd, weight, output_mask
 
 def _shifted(site: Site, x: Value, dim: int) -> tuple[Value, tuple[int, ...]]:
     """x less its largest element along `dim`, so that no exponential overflows."""
-    x, dims = site.wide(x), (dim % len(x.shape),)
+    x, dims = site.wide(x), dims_of(dim, len(x.shape))
     return site.b.subtract(x, site.b.reduce(x, dims, "maximum", keepdims=True)), dims
 
 
@@ -107,7 +107,7 @@ def softmax(site, x, dim, half_to_float):
 @lowers("_softmax_backward_data.default")
 def softmax_backward(site, grad, y, dim, input_dtype):
     b, grad, y = site.b, site.wide(grad), site.wide(y)
-    weighted = b.reduce(b.multiply(grad, y), (dim,), keepdims=True)
+    weighted = b.reduce(b.multiply(grad, y), dims_of(dim, len(y.shape)), keepdims=True)
     return site.cast(b.multiply(y, b.subtract(grad, weighted)))
 
 
@@ -121,7 +121,9 @@ def log_softmax(site, x, dim, half_to_float):
 @lowers("_log_softmax_backward_data.default")
 def log_softmax_backward(site, grad, y, dim, input_dtype):
     b, grad, y = site.b, site.wide(grad), site.wide(y)
-    return site.cast(b.subtract(grad, b.multiply(b.exponential(y), b.reduce(grad, (dim,), keepdims=True))))
+    return site.cast(
+        b.subtract(grad, b.multiply(b.exponential(y), b.reduce(grad, dims_of(dim, len(y.shape)), keepdims=True)))
+    )
 
 
 # -- losses ---------------------------------------------------------------------------------------------------------
@@ -143,6 +145,7 @@ def _class_weights(site: Site, weight: Value | None, target: Value, classes: int
 def nll_loss(site, logp, target, weight, reduction, ignore_index):
     """Loss and the total weight that a mean divides by. logp [N, C] or [C]."""
     b, classes = site.b, logp.shape[-1]
+    site.watch.index(target, 0, classes, ignore_index)
     weights = _class_weights(site, weight, target, classes, ignore_index)
     chosen = b.reduce(b.select(one_hot(site, target, classes), site.wide(logp), 0.0), (-1,))
     losses = b.negate(b.multiply(chosen, weights))

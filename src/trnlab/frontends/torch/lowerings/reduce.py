@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.elementwise import truth
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, dims_of, lowers
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, dim_of, dims_of, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
@@ -78,12 +78,12 @@ def min_(site, x):
 
 @lowers("any.default", "any.dim", "any.dims")
 def any_(site, x, dim=None, keepdim=False):
-    return total(site, truth(site, x), dims_of(dim, len(x.shape)), "or")
+    return site.cast(total(site, truth(site, x), dims_of(dim, len(x.shape)), "or"))
 
 
 @lowers("all.default", "all.dim", "all.dims")
 def all_(site, x, dim=None, keepdim=False):
-    return total(site, truth(site, x), dims_of(dim, len(x.shape)), "and")
+    return site.cast(total(site, truth(site, x), dims_of(dim, len(x.shape)), "and"))
 
 
 def _first_place(site: Site, x: Value, dim: int, kind: str) -> tuple[Value, Value]:
@@ -106,19 +106,21 @@ def argmin(site, x, dim=None, keepdim=False):
 
 
 def _place(site: Site, x: Value, dim: int | None, kind: str) -> Value:
-    if dim is None:
+    if dim is None or not x.shape:
         x, dim = site.b.reshape(x, (x.type.size,)), 0
-    return site.shaped(_first_place(site, x, dim % len(x.shape), kind)[1])
+    return site.shaped(_first_place(site, x, dim_of(dim, len(x.shape)), kind)[1])
 
 
 @lowers("max.dim")
 def max_dim(site, x, dim, keepdim=False):
-    return tuple(site.shaped(v) for v in _first_place(site, x, dim % len(x.shape), "maximum"))
+    x = x if x.shape else site.b.reshape(x, (1,))
+    return tuple(site.shaped(v) for v in _first_place(site, x, dim_of(dim, len(x.shape)), "maximum"))
 
 
 @lowers("min.dim")
 def min_dim(site, x, dim, keepdim=False):
-    return tuple(site.shaped(v) for v in _first_place(site, x, dim % len(x.shape), "minimum"))
+    x = x if x.shape else site.b.reshape(x, (1,))
+    return tuple(site.shaped(v) for v in _first_place(site, x, dim_of(dim, len(x.shape)), "minimum"))
 
 
 @lowers("linalg_vector_norm.default")

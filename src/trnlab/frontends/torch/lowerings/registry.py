@@ -22,6 +22,7 @@ from trnlab.frontends.torch.draws import draw_of
 from trnlab.frontends.torch.types import format_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import TensorType, Value
+from trnlab.graph.overflow import Watch
 from trnlab.numerics.dtypes import DType, float32, int32
 
 Lowering = Callable[..., Any]
@@ -88,8 +89,10 @@ class Randomness:
 class Site:
     """One node being imported: the graph under construction and what PyTorch says the node's results are."""
 
-    def __init__(self, b: GraphBuilder, node: fx.Node, types: list[TensorType | None], random: Randomness) -> None:
-        self.b, self.node, self.types, self.random = b, node, types, random
+    def __init__(
+        self, b: GraphBuilder, node: fx.Node, types: list[TensorType | None], random: Randomness, watch: Watch
+    ) -> None:
+        self.b, self.node, self.types, self.random, self.watch = b, node, types, random, watch
         self._drawn = 0
 
     @property
@@ -132,6 +135,11 @@ class Site:
     def shaped(self, x: Value) -> Value:
         """x with the result's shape (same elements, row-major)."""
         return self.b.reshape(x, self.shape)
+
+
+def dim_of(dim: int, rank: int) -> int:
+    """A dimension as PyTorch gives it (negative from the end); a tensor without dimensions has one, of size one."""
+    return dim % max(rank, 1)
 
 
 def dims_of(dim: Any, rank: int) -> tuple[int, ...]:

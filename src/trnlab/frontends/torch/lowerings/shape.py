@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+import numpy as np
+
+from trnlab.frontends.torch.lowerings.registry import Site, dim_of, lowers
 from trnlab.graph.ir import Value
-from trnlab.numerics.dtypes import int32
+from trnlab.numerics.dtypes import bool_, int32
 
 
 @lowers(
@@ -30,6 +32,8 @@ def t(site, x):
 
 @lowers("transpose.int")
 def transpose(site, x, first, second):
+    if not x.shape:
+        return x
     order = list(range(len(x.shape)))
     order[first], order[second] = order[second], order[first]
     return _transposed(site, x, order)
@@ -52,7 +56,7 @@ def bounds(size: int, start: Any, end: Any) -> tuple[int, int]:
 
 @lowers("slice.Tensor")
 def slice_(site, x, dim=0, start=None, end=None, step=1):
-    dim %= len(x.shape)
+    dim = dim_of(dim, len(x.shape))
     begin, stop = bounds(x.shape[dim], start, end)
     if (begin, stop, step) == (0, x.shape[dim], 1):
         return x
@@ -160,14 +164,29 @@ def select_backward(site, grad, sizes, dim, index):
 
 @lowers("slice_scatter.default")
 def slice_scatter(site, x, source, dim=0, start=None, end=None, step=1):
-    """x with x[start:end] along `dim` replaced."""
-    if step != 1:
-        raise Refused("assigning to a strided slice; use torch.where with a mask")
-    b, dim = site.b, dim % len(x.shape)
+    """x with x[start:end:step] along `dim` replaced."""
+    b, dim = site.b, dim_of(dim, len(x.shape))
     begin, stop = bounds(x.shape[dim], start, end)
+    if stop <= begin:
+        return x
+    if step != 1:
+        return _strided_scatter(site, x, site.cast(source), dim, begin, step)
     parts = [b.slice_dim(x, dim, 0, begin), site.cast(source), b.slice_dim(x, dim, stop, x.shape[dim])]
     kept = [p for p in parts if p.shape[dim]]
     return kept[0] if len(kept) == 1 else b.concatenate(kept, dim)
+
+
+def _strided_scatter(site: Site, x: Value, source: Value, dim: int, begin: int, step: int) -> Value:
+    """The source spread to every step-th place; a counter says where those are."""
+    b, size = site.b, x.shape[dim]
+    spread = _spread(site, source, dim, step)
+    low, high = [0] * len(x.shape), [0] * len(x.shape)
+    low[dim], high[dim] = begin, size - begin - spread.shape[dim]
+    inside = np.zeros(size, bool)
+    inside[begin : begin + source.shape[dim] * step : step] = True
+    mask = b.constant(inside, bool_, (size,))
+    shape = [size if d == dim else 1 for d in range(len(x.shape))]
+    return b.select(b.broadcast_to(b.reshape(mask, shape), x.shape), padded(site, spread, low, high), x)
 
 
 @lowers("select_scatter.default")

@@ -15,8 +15,13 @@ def fill(site: Site, value: float) -> Value:
     return site.b.constant(value, site.dtype, site.shape)
 
 
-@lowers("full.default", "new_full.default", "full_like.default")
+@lowers("full.default", "full_like.default")
 def full(site, _like, value, *rest, **where):
+    return fill(site, value)
+
+
+@lowers("new_full.default")
+def new_full(site, _like, size, value, **where):
     return fill(site, value)
 
 
