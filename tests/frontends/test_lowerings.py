@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from helpers import TRN1, assert_same, check, through_graph
 
 import trnlab.frontends.torch as neuron
+from trnlab.errors import NumericsError, RunError
 from trnlab.frontends.torch.lowerings import LOWERINGS
 
 pytestmark = pytest.mark.torch
@@ -102,7 +103,7 @@ UNARY = {
 }
 
 
-NOT_ON_THE_CHIP = {"casts", "nan_checks"}  # the compiler does not do these as the interpreter defines them yet
+NOT_ON_THE_CHIP = {"nan_checks"}  # the compiler does not divide by a constant zero yet
 
 
 def _assigned(x):
@@ -236,7 +237,83 @@ INDEXING = {
     "index_select": (lambda x, i: x.index_select(1, i), lambda: [normal(2, 6, 4), ids(3)]),
     "index_add": (lambda x, i, s: x.index_add(0, i, s), lambda: [normal(6, 4), ids(3), normal(3, 4, seed=5)]),
     "one_hot": (lambda x, i: x * F.one_hot(i, 6).float(), lambda: [normal(4, 6), ids(4)]),
+    "two_indices": (lambda x, i, j: x[i, j], lambda: [normal(6, 5, 4), ids(3), ids(3, high=5)]),
+    "two_indices_apart": (lambda x, i, j: x[i, :, j], lambda: [normal(6, 5, 4), ids(3), ids(3, high=4)]),
+    "indices_that_broadcast": (
+        lambda x, i, j: x[:, i - 5, j],
+        lambda: [normal(2, 5, 4), ids(3, 1, high=5), ids(2, high=4)],
+    ),
+    "assigned_rows": (
+        lambda x, i, v: x.index_put((i,), v),
+        lambda: [normal(6, 4), torch.tensor([4, 0, -3]), normal(3, 4)],
+    ),
+    "assigned_pairs": (
+        lambda x, i, j: x.index_put((i, j), x[0, 0] * 2),
+        lambda: [normal(6, 4), ids(3), ids(3, high=4)],
+    ),
+    "added_pairs": (
+        lambda x, i, j, v: x.index_put((i, j), v, accumulate=True),
+        lambda: [normal(6, 4), ids(5), ids(5, high=4), normal(5)],
+    ),
+    "masked_assignment": (lambda x: x.detach().index_put((x > 0,), x.detach().sum()), lambda: [normal(6, 4)]),
+    "index_copy": (lambda x, i, v: x.index_copy(1, i, v), lambda: [normal(3, 5), torch.tensor([4, 1]), normal(3, 2)]),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 3.0), lambda: [normal(6, 4), ids(2)]),
+    "scatter_several": (
+        lambda x, i, s: x.scatter(1, i, s),
+        lambda: [normal(4, 6), torch.tensor([[0, 3], [5, 1]]), normal(2, 2)],
+    ),
+    "scatter_smaller": (
+        lambda x, i, s: x.scatter_add(0, i, s),
+        lambda: [normal(4, 6), ids(3, 2, high=4), normal(3, 2)],
+    ),
+    "scatter_amax": (
+        lambda x, i, s: x.detach().scatter_reduce(1, i, s.detach(), "amax", include_self=False),
+        lambda: [normal(4, 6), ids(4, 3), normal(4, 3)],
+    ),
+    "scatter_mean": (
+        lambda x, i, s: x.scatter_reduce(0, i, s, "mean"),
+        lambda: [normal(6, 4), ids(5, 4), normal(5, 4)],
+    ),
+    "take": (lambda x, i: x.take(i - 12), lambda: [normal(3, 4), ids(2, 5, high=24)]),
+    "put": (lambda x, i, v: x.put(i, v, accumulate=True), lambda: [normal(3, 4), ids(5, high=12), normal(5)]),
+    "strided_view": (lambda x: x.as_strided((3, 4), (2, 1), 1), lambda: [normal(12)]),
+    "windows": (lambda x: x.unfold(-1, 3, 2), lambda: [normal(2, 9)]),
+    "strided_assignment": (lambda x: _strided_assignment(x), lambda: [normal(3, 8)]),
+    "no_rows": (lambda x, i: (x[i], x.index_add(0, i, x[:0])), lambda: [normal(3, 4), ids(0)]),
+    "0-d": (lambda x, i: (x.gather(0, i), x.index_select(0, i.reshape(1))), lambda: [normal(), torch.tensor(0)]),
 }
+
+
+def _strided_assignment(x):
+    y = x.clone()
+    y[:, 1::3] = 7.0
+    return y * 2
+
+
+OUT_OF_RANGE = {
+    "embedding": (lambda i, w: F.embedding(i, w), lambda: [torch.tensor([0, 6]), normal(6, 3)]),
+    "negative embedding": (lambda i, w: F.embedding(i, w), lambda: [torch.tensor([0, -1]), normal(6, 3)]),
+    "gather": (lambda x, i: x.gather(-1, i), lambda: [normal(2, 6), torch.tensor([[0], [6]])]),
+    "rows": (lambda x, i: x[i], lambda: [normal(6, 3), torch.tensor([0, -7])]),
+    "computed": (lambda x, i: x[i.clamp(max=9) + 1], lambda: [normal(6, 3), torch.tensor([0, 5])]),
+    "labels": (lambda x, t: F.cross_entropy(x, t), lambda: [normal(2, 6), torch.tensor([0, 6])]),
+    "scatter": (lambda x, i: x.scatter(0, i, 1.0), lambda: [normal(3, 2), torch.tensor([[3, 0]])]),
+    "pairs": (lambda x, i: x[i, i], lambda: [normal(3, 2), torch.tensor([2, 0])]),
+}
+
+
+@pytest.mark.parametrize("on", ["interpreter", TRN1])
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_an_index_out_of_range_is_an_error_with_its_line(name, on):
+    """PyTorch raises IndexError (on the CPU); a program that took another row in silence would be wrong."""
+    function, inputs = OUT_OF_RANGE[name]
+    with pytest.raises((NumericsError, RunError), match="TRN213|row that does not exist") as caught:
+        through_graph(function, inputs(), gradients=False, on=on)
+    assert caught.value.where.file == __file__
+
+
+def test_labels_that_are_ignored_may_lie_outside():
+    check(F.cross_entropy, [normal(3, 6), torch.tensor([0, -100, 5])])
 
 
 @pytest.mark.parametrize("name", INDEXING)
@@ -249,7 +326,7 @@ def test_places_of_extremes():
     def function(x):
         return x.argmax(-1), x.argmin(0), x.argmax(), x.max(-1)[1], *x.min(0)
 
-    check(function, [normal(5, 7)], on=["interpreter"])
+    check(function, [normal(5, 7)])
 
 
 def test_integers_narrow_to_32_bits():

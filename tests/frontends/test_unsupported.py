@@ -51,6 +51,22 @@ def test_the_message_shows_code_shapes_line_and_remedy(error):
     assert "complex64" in text
 
 
+def test_operators_are_counted_once_each_and_their_other_places_are_named():
+    def loss(model, x):
+        y = model(x)
+        for _ in range(3):
+            y = y.sort()[0]
+            y = y.sort()[0]
+        return y.sum()
+
+    model = nn.Linear(4, 4).to("neuron")
+    with pytest.raises(UnsupportedOpError, match="1 operator cannot run") as caught:
+        neuron.capture_step(model, None, loss, [torch.ones(4, 4, device="neuron")])
+    assert "and  1 more places" in str(caught.value)
+    assert caught.value.ops[0].reason == "it has no lowering to the chip"
+    assert "on the host" in caught.value.ops[0].do
+
+
 def test_reading_a_value_inside_the_step_is_refused_with_its_line():
     model = nn.Linear(4, 4).to("neuron")
 
@@ -66,9 +82,9 @@ def test_reading_a_value_inside_the_step_is_refused_with_its_line():
 
 REFUSED = {
     "mask index": (lambda x: x[x.bool()].sum(), "TRN204"),
-    "two indices": (lambda x: x[torch.tensor([0], device=x.device), torch.tensor([1], device=x.device)], "one index"),
     "norm of order three": (lambda x: torch.linalg.vector_norm(x, 3), "1, 2 or inf"),
-    "row assignment": (lambda x: x.index_put((torch.tensor([0], device=x.device),), x[:1]), "accumulate"),
+    "mask assignment": (lambda x: x + x.detach().index_put((x > 0,), x.detach()[0]), "torch.where"),
+    "sorting": (lambda x: x.sort()[0], "on the host"),
 }
 
 

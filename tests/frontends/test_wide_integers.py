@@ -53,8 +53,7 @@ WITHIN = {
 @pytest.mark.parametrize("name", WITHIN)
 def test_a_result_within_32_bits_is_exact(name):
     function, inputs = WITHIN[name]
-    on = ["interpreter"] if name in ("float to int", "sum") else None  # not exact on the chip, still
-    check(function, inputs, gradients=False, on=on)
+    check(function, inputs, gradients=False)
 
 
 UNWATCHED = {
