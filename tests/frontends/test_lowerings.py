@@ -307,7 +307,7 @@ OUT_OF_RANGE = {
 def test_an_index_out_of_range_is_an_error_with_its_line(name, on):
     """PyTorch raises IndexError (on the CPU); a program that took another row in silence would be wrong."""
     function, inputs = OUT_OF_RANGE[name]
-    with pytest.raises((NumericsError, RunError), match="TRN213|row that does not exist") as caught:
+    with pytest.raises((NumericsError, RunError), match=r"TRN213|row that does not exist") as caught:
         through_graph(function, inputs(), gradients=False, on=on)
     assert caught.value.where.file == __file__
 

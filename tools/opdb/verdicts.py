@@ -8,10 +8,11 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trnlab.errors import CapacityError, TrnlabError, UnsupportedOpError, UsageError
+from trnlab.errors import CapacityError, NumericsError, TrnlabError, UnsupportedOpError, UsageError
 
 PASSED, REFUSED, FAILED = "passed", "refused", "failed"
-_REFUSALS = (UnsupportedOpError, UsageError, CapacityError)  # others come from inside: a rule of the chip, of a graph
+_REFUSALS = (UnsupportedOpError, UsageError, CapacityError, NumericsError)  # others: rules of the chip, of a graph
+_DEFECT = "TRN219"  # said with operator and line, but a crash from inside all the same
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def of_error(error: BaseException) -> Verdict:
     if isinstance(error, OutOfTime):
         return Verdict(FAILED, "timeout", "took longer than the time limit")
     ours = _ours(error)
-    if ours is not None and isinstance(ours, _REFUSALS):
+    if isinstance(ours, _REFUSALS) and ours.code != _DEFECT:
         return Verdict(REFUSED, ours.code, _brief(ours))
     if ours is not None:
         return Verdict(FAILED, ours.code, _brief(ours))

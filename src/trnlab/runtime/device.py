@@ -115,7 +115,9 @@ class Loaded:
     def _output(self, index: int, bindings: Mapping[int, Array], inputs: Sequence[Array]) -> Array:
         """The output, in the memory of the input that it replaces where the graph says so."""
         program, source = self.executable.program, self._aliases.get(index)
-        value = bindings[program.outputs[index]].reshape(self.executable.metadata["outputs"][index])
+        value = bindings[program.outputs[index]]
+        shape = self.executable.metadata["outputs"][index]
+        value = np.empty(shape, value.dtype) if 0 in shape else value.reshape(shape)
         if source is None:
             return value
         if program.outputs[index] != program.inputs[source]:
