@@ -21,7 +21,7 @@ ADD_ROWS = {"update_window_dims": (2,), "inserted_window_dims": (0,), "input_bat
             "kind": "add"}  # fmt: skip
 PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_padding": (0, 2)}
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
-HEADS = {"causal": True, "scale": 0.5}
+HEADS = {"causal": True, "scale": 0.5, "hides": False}
 
 FOLLOWS = [
     *[(name, ["2x3xfloat32"], {}, ["2x3xbool" if name == "is_finite" else F23]) for name in UNARY if name != "not"],

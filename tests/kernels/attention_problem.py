@@ -30,6 +30,8 @@ class Problem:
     kind: str = "float32"
     chip: str = "trn2"
     spread: float = 1.0  # of q: how far apart the scores are
+    hides: bool = False  # the bias is 0 or minus infinity
+    form: str = "fused"
 
     @property
     def scale(self):
@@ -53,6 +55,9 @@ def tensors(p, seed=0):
     shapes = (p.q_shape, p.k_shape, p.k_shape, p.q_shape)
     q, k, v, dout = (rng.standard_normal(s, np.float32) for s in shapes)
     bias = rng.standard_normal(p.bias, np.float32) if p.bias is not None else None
+    if p.hides:
+        bias = np.where(bias > 0.5, np.float32(0), np.float32(-np.inf))
+        bias[0, 0, -1] = -np.inf  # a query that sees no key
     return [x.astype(dtype(p.kind).numpy) for x in (q * np.float32(p.spread), k, v, dout)], bias
 
 
@@ -69,10 +74,12 @@ def exact(p, q, k, v, bias):
     if bias is not None:
         scores = scores + bias
     if p.causal:
-        scores = np.where(np.tri(p.queries, dtype=bool), scores, -np.inf)
-    top = scores.max(-1, keepdims=True)
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    top = np.maximum(scores.max(-1, keepdims=True), np.finfo(np.float64).min)
     weights = np.exp(scores - top)
     total = weights.sum(-1, keepdims=True)
+    hidden = total == 0
+    total[hidden], top[hidden] = 1, 0
     return weights / total, weights / total @ v, (top + np.log(total))[..., 0]
 
 

@@ -11,6 +11,7 @@ from trnlab.isa import REGISTRY
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention import attention_forward
 from trnlab.kernels.attention_backward import attention_backward
+from trnlab.kernels.attention_blocks_backward import attention_backward_blocks
 from trnlab.kernels.view import full
 from trnlab.numerics.dtypes import dtype
 from trnlab.sim.functional import Machine
@@ -31,7 +32,8 @@ def backward_routine(p):
     grads = record(p, b, ("dq", "dk", "dv"))
     bias = full(b.param("bias", p.bias, "float32")) if p.bias is not None else None
     free = b.sbuf_free
-    attention_backward(b, *inputs.values(), lse, *grads.values(), causal=p.causal, scale=p.scale, bias=bias)
+    kernel = attention_backward if p.form == "fused" else attention_backward_blocks
+    kernel(b, *inputs.values(), lse, *grads.values(), causal=p.causal, scale=p.scale, bias=bias)
     assert b.sbuf_free == free, "the call must release its tiles"
     return b.build()
 
@@ -88,13 +90,20 @@ FP32 = [
     Problem(heads=6, kv_heads=2, depth=64, causal=True),
     Problem(heads=8, kv_heads=1, queries=40),
     Problem(heads=4, kv_heads=2, queries=200, keys=700, depth=96),
+    *(Problem(queries=t, keys=s, causal=True, kv_heads=1) for t, s in ((300, 200), (700, 513), (260, 1))),
+]
+BIASED = [
     Problem(batch=2, keys=200, bias=(2, 2, 130, 200)),
     Problem(batch=2, keys=200, bias=(1, 1, 1, 200)),
     Problem(causal=True, bias=(1, 2, 130, 130)),
+    Problem(causal=True, queries=300, keys=200, bias=(1, 1, 300, 200)),
 ]
+HIDING = [replace(p, hides=True) for p in BIASED]
+WIDE = [Problem(queries=150, keys=140, depth=d, causal=c) for d in (130, 256) for c in (False, True)]
+BLOCKS = [replace(p, form="blocks") for p in (*FP32[::3], *BIASED, *HIDING, *WIDE)]
 
 
-@pytest.mark.parametrize("p", FP32, ids=str)
+@pytest.mark.parametrize("p", [*FP32, *HIDING, *BLOCKS], ids=str)
 def test_fp32_gradients_are_right_to_five_digits(p):
     inputs, bias = case(p)
     got = backward(p, *inputs, bias)
@@ -115,7 +124,8 @@ def test_fp32_gradients_are_right_to_five_digits(p):
         Problem(queries=300, depth=64),
         Problem(heads=1, queries=700, depth=128, causal=True),
         Problem(heads=4, kv_heads=2, queries=130, keys=200, depth=96),
-        Problem(keys=200, bias=(1, 1, 130, 200)),
+        Problem(keys=200, bias=(1, 1, 130, 200), hides=True),
+        Problem(keys=700, bias=(1, 1, 130, 700), form="blocks"),
     ],
     ids=str,
 )

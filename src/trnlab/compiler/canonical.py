@@ -15,22 +15,11 @@ import numpy as np
 from trnlab.compiler.ranges import limits
 from trnlab.compiler.strided import VIEW_OPS
 from trnlab.graph.builder import GraphBuilder
-from trnlab.graph.composites import define
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.rewrite import rewrite
 from trnlab.numerics.dtypes import int32
 
-WIDEST_HEAD = 128  # the PE array contracts over as many rows
 LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
-
-
-def expand_composites(graph: Graph) -> None:
-    """Spell out attention with heads too wide for the kernels."""
-    rewrite(graph, dict.fromkeys(("trn.attention", "trn.attention_backward"), _attention))
-
-
-def _attention(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
-    return define(op.name, op.operands, op.attrs, b) if op.operands[1].shape[-1] > WIDEST_HEAD else None
 
 
 def canonicalize(graph: Graph) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.canonical import canonicalize, compute_outputs, expand_composites, own_operands
+from trnlab.compiler.canonical import canonicalize, compute_outputs, own_operands
+from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Group, Kind
 from trnlab.compiler.legalize import legalize
-from trnlab.compiler.lowerings.attention import lower_attention
+from trnlab.compiler.lowerings.attention import fits_fused, lower_attention, lower_attention_by_blocks
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.lowerings.dot import lower_dot, lower_scatter
 from trnlab.compiler.lowerings.move import lower_move
@@ -48,12 +49,13 @@ PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),
 )
 
-LOWERINGS: dict[Kind, Callable[[Lowering], None]] = {
-    Kind.ROWS: lower_rows,
-    Kind.DOT: lower_dot,
-    Kind.ATTENTION: lower_attention,
-    Kind.SCATTER: lower_scatter,
-    Kind.MOVE: lower_move,
+# The forms of each kind of group, the fastest first, and what a group must be like for a form.
+LOWERINGS: dict[Kind, tuple[tuple[Callable[[Lowering], None], Callable[[Group], bool]], ...]] = {
+    Kind.ROWS: ((lower_rows, lambda group: True),),
+    Kind.DOT: ((lower_dot, lambda group: True),),
+    Kind.ATTENTION: ((lower_attention, fits_fused), (lower_attention_by_blocks, lambda group: True)),
+    Kind.SCATTER: ((lower_scatter, lambda group: True),),
+    Kind.MOVE: ((lower_move, lambda group: True),),
 }
 
 
@@ -143,14 +145,25 @@ class _Assembly:
         return index
 
     def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
-        """Within half of SBUF if possible, so that neighbouring calls overlap; else with all of it."""
-        usable = self.chip.sbuf.usable_bytes_per_partition
-        try:
-            return self._build(unit, stores, usable // 2 // 64 * 64)
-        except CapacityError:
-            return self._build(unit, stores, usable)
+        """The first form that fits, within half of SBUF if possible, so that neighbouring calls overlap.
 
-    def _build(self, unit: Unit, stores: list[set[Value]], limit: int) -> Routine:
+        Raises CapacityError, with the user's line, when none does.
+        """
+        usable = self.chip.sbuf.usable_bytes_per_partition
+        forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
+        for form in forms:
+            for limit in (usable // 2 // 64 * 64, usable):
+                try:
+                    return self._build(unit, stores, limit, form)
+                except CapacityError as error:
+                    failure = error
+        failure.where = failure.where or unit[0].ops[0].loc
+        failure.remedy = (
+            "make the tensors of this line smaller: fewer rows at once, shorter rows, or a narrower format"
+        )
+        raise failure
+
+    def _build(self, unit: Unit, stores: list[set[Value]], limit: int, form: Callable[[Lowering], None]) -> Routine:
         b = Builder(_label(unit), self.chip, sbuf_limit=limit)
         lowerings = []
         for group, stored in zip(unit, stores):
@@ -165,7 +178,7 @@ class _Assembly:
                 if len(unit) > 1:
                     lower_rows(low, turns)
                 else:
-                    LOWERINGS[low.group.kind](low)
+                    form(low)
         return b.build()
 
     # -- tensors ------------------------------------------------------------------------------------------------

@@ -123,46 +123,67 @@ def split_rows(seen: Strided, rows: int, cols: int) -> tuple[Strided, int] | Non
 def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
     """Every view op's result as a look at a root, and the view results that must be copied out to memory.
 
-    Copies are values whose reader's reshape cannot look through them, and views that are outputs of the graph.
+    Copies are values whose reader's reshape cannot look through them, views that are outputs of the graph, and views
+    that code from elsewhere reads, which wants them whole. What cannot be copied gives way: a layout of its own is
+    given up, and an iota that is reshaped across its dimensions is computed (an op more in the graph).
     """
-    looks = _layouts(graph)
-    copies: set[Value] = set()
+    layouts = _layouts(graph)
+    called = _called(graph)
+    wanted = {v for v in graph.outputs if v.op is not None and v.op.name in VIEW_OPS}
+    while True:
+        looks, copies, stuck = _one_pass(graph, layouts, called, wanted)
+        if not stuck:
+            return looks, copies
+        given_up = stuck & layouts.keys()
+        for value in given_up:
+            del layouts[value]
+        for value in stuck - given_up:
+            _compute(graph, value)
 
-    def source_of(value: Value) -> Strided:
-        return looks.get(value) or identity(value)
 
+def _one_pass(
+    graph: Graph, layouts: dict[Value, Strided], called: set[Value], outputs: set[Value]
+) -> tuple[dict[Value, Strided], set[Value], set[Value]]:
+    """Looks, copies, and the values that are neither views nor lie as their reader needs them.
+
+    A value that is copied for one reader is the root of those that follow; readers before it look at what it looks at.
+    """
+    looks = dict(layouts)
+    copies = set(outputs)
+    stuck: set[Value] = set()
     for op in graph.ops:
         if op.name not in VIEW_OPS:
             continue
         operand = op.operands[0]
-        seen = look(op, source_of(operand))
-        if seen is None:
+        seen = look(op, looks.get(operand) or identity(operand))
+        if seen is None and operand.op is not None and operand.op.name in VIEW_OPS:
             copies.add(operand)
-            looks[operand] = identity(operand)
+            looks.pop(operand, None)
             seen = look(op, identity(operand))
-            assert seen is not None
-        looks[op.result] = seen
-    copies.update(value for value in graph.outputs if value in looks)
-    copies.update(v for v in _called(graph) if v in looks and not looks[v].is_contiguous)
-    for value in copies:
-        looks.pop(value, None)
-    return _follow(graph, looks, copies), copies
+        if seen is None:
+            stuck.add(operand)
+        elif op.result in copies:
+            continue
+        elif op.result in called and not seen.is_contiguous:
+            copies.add(op.result)
+        else:
+            looks[op.result] = seen
+    return looks, copies, stuck
+
+
+def _compute(graph: Graph, value: Value) -> None:
+    """Let all readers of a value read a copy of it, made by an op."""
+    assert value.op is not None, "inputs lie row by row"
+    copy = Op("convert", (value,), {"dtype": value.dtype}, (), value.op.loc, value.op.origin)
+    copy.results = (Value(value.type, copy, 0, value.name),)
+    for op in graph.ops:
+        op.operands = tuple(copy.results[0] if v is value else v for v in op.operands)
+    graph.ops.insert(graph.ops.index(value.op) + 1, copy)
 
 
 def _called(graph: Graph) -> set[Value]:
     """Values that code from elsewhere reads: it wants them whole, in the order of their dimensions."""
     return {v for op in graph.ops if op.name == "custom_call" for v in op.operands}
-
-
-def _follow(graph: Graph, looks: dict[Value, Strided], copies: set[Value]) -> dict[Value, Strided]:
-    """Recompute the looks now that all copies are known."""
-    final = _layouts(graph)
-    for op in graph.ops:
-        if op.name in VIEW_OPS and op.result not in copies:
-            seen = look(op, final.get(op.operands[0]) or identity(op.operands[0]))
-            assert seen is not None
-            final[op.result] = seen
-    return final
 
 
 def _layouts(graph: Graph) -> dict[Value, Strided]:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import OPS
@@ -18,6 +20,7 @@ from trnlab.numerics import threefry
 from trnlab.numerics.dtypes import float32, int32, uint32
 
 Attrs = dict[str, Any]
+_LOWEST = float(np.finfo(np.float32).min)
 _TANH_SCALE, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
@@ -89,11 +92,13 @@ def _silu_dx(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[
 def _attention(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     q, k, v = operands[:3]
     scores = _scores(b, _grouped(b, q, k), k, operands[3:], attrs)
-    highest = b.reduce(scores, [-1], "maximum", keepdims=True)
+    highest = b.maximum(b.reduce(scores, [-1], "maximum", keepdims=True), _LOWEST)
     weights = b.exponential(b.subtract(scores, highest))
     total = b.reduce(weights, [-1], "add", keepdims=True)
+    hidden = b.compare(total, "EQ", 0.0)  # a query that sees no key
+    total = b.select(hidden, 1.0, total)
     out = b.dot_general(b.divide(weights, total), v, ((4,), (2,)), ((0, 1), (0, 1)))
-    lse = b.add(b.log(total), highest)
+    lse = b.add(b.log(total), b.select(hidden, 0.0, highest))
     return b.reshape(out, q.shape), b.reshape(lse, q.shape[:3])
 
 

@@ -75,7 +75,7 @@ class OpDef:
 
 _INTS, _SHAPE, _DTYPE = Attr("ints"), Attr("ints"), Attr("dtype")
 _NONE = Attr("ints", ())
-_ATTENTION_ATTRS = {"causal": Attr("bool", False), "scale": Attr("float")}
+_ATTENTION_ATTRS = {"causal": Attr("bool", False), "scale": Attr("float"), "hides": Attr("bool", False)}
 _GELU = {"approximate": Attr("str", "none", ("none", "tanh"))}
 
 
@@ -165,7 +165,8 @@ _TABLE: tuple[OpDef, ...] = (
     OpDef("trn.gelu_dx", ELEMENTWISE, ("operand",), "f", _GELU),
     *_unary("f", "trn.silu", "trn.silu_dx"),
     # q [B,H,T,D], k and v [B,Hkv,S,D], bias [B or 1, H or 1, T or 1, S] added to scale * q k^T, lse [B,H,T] float32.
-    # causal: query t sees keys 0..t.
+    # causal: query t sees keys 0..t. hides: the bias is known to hold nothing but 0 and -inf. Of a query that sees no
+    # key, out is zero, and lse is finite and means nothing.
     OpDef("trn.attention", ATTENTION, ("q", "k", "v", "bias"), "f", _ATTENTION_ATTRS, ("out", "lse"), 1),
     OpDef(
         "trn.attention_backward",

@@ -38,6 +38,7 @@ from itertools import groupby
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_tiles import (
+    LEAST_MAXIMUM,
     RESERVE,
     Bias,
     Constants,
@@ -67,6 +68,7 @@ from trnlab.program.builder import Builder, Pool
 LEAD = 3  # superblocks from the transposes to the exponentials
 LOOKAHEAD = 3  # tiles of scores between exp and P V
 QUADRANT = 32
+LEAST_SUM = 1e-37  # of exponentials: their inverse is finite
 MAXIMA_BANKS, SCORE_BANKS, OUT_BANKS = (0, 1, 2), (3, 4, 5), (6, 7)  # emptied by VectorE, ScalarE, ScalarE
 
 
@@ -76,7 +78,7 @@ def attention_forward(
     k: View,
     v: View,
     out: View,
-    lse: View,
+    lse: View | None,
     *,
     causal: bool,
     scale: float,
@@ -84,9 +86,11 @@ def attention_forward(
 ) -> None:
     """Record softmax(scale * q k^T + bias) v into `out`, and the log of the softmax's denominator into `lse`.
 
-    q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32; bias [B or 1, H or 1,
-    T or 1, S]. D <= 128; causal needs T == S. Any strides will do; DMA is fast when the heads of one token are
-    adjacent. SBUF holds the operands of one head whole: CapacityError beyond about 6000 tokens of 128
+    q, out [B, H, T, D]; k, v [B, Hkv, S, D] with H a multiple of Hkv; lse [B, H, T] float32, or None when nobody
+    needs it; bias [B or 1, H or 1, T or 1, S], of 0 and minus infinity only. A query that sees no key gives zero,
+    and a finite lse. D <= 128, scale > 0; causal (query t sees keys 0..t) needs T >= S. Any strides will do; DMA is
+    fast when the heads of one token are adjacent. SBUF holds the operands of one head whole: CapacityError beyond
+    about 6000 tokens of 128
     values in bf16.
     """
     task = Task(q, k, v, bias, causal, scale)
@@ -126,7 +130,7 @@ class _Job:
 class _Forward:
     """The state of one call while it is recorded."""
 
-    def __init__(self, b: Builder, task: Task, out: View, lse: View) -> None:
+    def __init__(self, b: Builder, task: Task, out: View, lse: View | None) -> None:
         self.b, self.task, self.out, self.lse = b, task, out, lse
         # Row of the contraction that holds -m: a quadrant's first, where engines can write; none left for D > 96.
         self.shift_row = -(-task.depth // QUADRANT) * QUADRANT
@@ -149,6 +153,7 @@ class _Forward:
         columns = BANK * float32.itemsize // dt.itemsize
         self.maxima = Pool([b.psum((P, BANK), bank=i, name="scores") for i in MAXIMA_BANKS])
         self.scores = Pool([b.psum((P, BANK), bank=i, name="scores") for i in SCORE_BANKS])
+        self.same_banks = dict(zip(self.scores.tiles, (b.psum((P, columns), dt, bank=i) for i in SCORE_BANKS)))
         banks = MAXIMA_BANKS if copier(b.chip) is Engine.VECTOR else SCORE_BANKS
         self.operands = Pool([b.psum((P, columns), dt, bank=i, name="operand") for i in banks])
         self.sums = Pool([b.psum((P, BANK), bank=i, name="out") for i in OUT_BANKS])
@@ -226,7 +231,8 @@ class _Forward:
             self.pending.popleft()()
         for _, step in self.later:
             step()
-        self._store_lse()
+        if self.lse is not None:
+            self._store_lse(self.lse)
 
     def _record(self, job: _Job | None, *ahead: _Job | None) -> None:
         """The exponentials of a superblock, among what the ones ahead of it need."""
@@ -333,8 +339,9 @@ class _Forward:
             moving = pack.kt[: task.depth, self._key(pack, head + i), k0 : k0 + count]
             firsts.append((scores[:, i], pack.qt[: task.depth, head + i, q0 : q0 + n], moving))
         if task.causal and k0 + count > q0:
-            mask = self.constants.mask_keys_after()[:n, :n].repeat(0, heads)
-            more += by_rows(scores[:, :, q0 - k0 : q0 - k0 + n], self.constants.identity()[:n, :n], mask)
+            width = min(n, k0 + count - q0)
+            mask = self.constants.mask_keys_after()[:n, :width].repeat(0, heads)
+            more += by_rows(scores[:, :, q0 - k0 : q0 - k0 + width], self.constants.identity()[:n, :n], mask)
         if self.bias is not None and job.bias is not None:
             more.append(self.bias.to_queries(scores[:, 0], job.bias, (q0 - job.q0) // P, k0))
         accumulate(self.b, firsts, more)
@@ -348,19 +355,27 @@ class _Forward:
         ]
 
     def _shift(self, job: _Job) -> None:
-        """-m from a column per query block to a row: times the identity on the PE array."""
+        """-m from a column per query block to a row. A transpose, in which a NaN does not reach other queries."""
         pack, width = job.pack, job.q1 - job.q0
-        bank = self.scores.next()[:1].with_dims((width, pack.heads), (1, width))
+        if self.bias is not None:
+            self._limit_shift(job)
+        bank = self.same_banks[self.scores.next()][:1].with_dims((width, pack.heads), (1, width))
         for i in range(pack.heads):
             for q0, n in pieces(job.q0, job.q1, P):
                 column = self.shift_all[:n, self._column(pack) + i, q0 // P : q0 // P + 1]
-                dst = bank[:, i, q0 - job.q0 : q0 - job.q0 + n]
-                self.b.nc_matmul(dst=dst, stationary=column, moving=self.constants.identity()[:n, :n])
+                self.b.nc_transpose(dst=bank[:, i, q0 - job.q0 : q0 - job.q0 + n], data=column)
         if self.shifts is None:
             job.shift = pack.qt[self.shift_row : self.shift_row + 1, :, job.q0 : job.q1]
         else:
             job.shift = self.shifts.next().with_dims((width, pack.heads), (1, width))
         self.b.activation(dst=job.shift, data=bank, op="copy")
+
+    def _limit_shift(self, job: _Job) -> None:
+        """Let queries that see no key have exponentials of zero."""
+        row = self._column(job.pack)
+        for block, n, count in block_runs(job.q0, job.q1):
+            shift = self.shift_all[:n, row : row + job.pack.heads, block : block + count]
+            self.b.tensor_scalar(dst=shift, data=shift, operand0=-LEAST_MAXIMUM, op0="min")
 
     def _column(self, pack: _Pack) -> int:
         """Where the pack's first head is among all (batch, head) pairs."""
@@ -393,8 +408,9 @@ class _Forward:
         if not self.fused:
             more += by_rows(scores, self.constants.ones()[:, :n], job.shift[:, :, skip:])
         if task.causal and k0 >= job.q0:
-            mask = self.constants.mask_queries_before()[:n, :n].repeat(0, pack.heads)
-            more += by_rows(scores[:, :, :n], self.constants.identity()[:n, :n], mask)
+            seen = min(n, width - skip)  # queries from the block's end on see all of it
+            mask = self.constants.mask_queries_before()[:n, :seen].repeat(0, pack.heads)
+            more += by_rows(scores[:, :, :seen], self.constants.identity()[:n, :n], mask)
         if self.bias is not None and job.bias is not None:
             for q0, count in pieces(job.q0, job.q1, P):
                 at = q0 - job.q0 - skip
@@ -453,7 +469,10 @@ class _Forward:
         for block, n, count in block_runs(job.q0, job.q1):
             part = sums[:n, :, block - job.q0 // P : block - job.q0 // P + count]
             inverse = self.inverse_all[:n, column : column + pack.heads, block : block + count]
-            b.reciprocal(dst=inverse, data=part[:, :, :, depth])
+            total = part[:, :, :, depth]
+            if self.bias is not None:  # queries that see no key have sums of zero
+                b.tensor_scalar(dst=total, data=total, operand0=LEAST_SUM, op0="max")
+            b.reciprocal(dst=inverse, data=total)
             out = self.out_tile[:n, block : block + count, first : first + pack.heads * depth]
             b.tensor_tensor(
                 dst=out.split(1, pack.heads, depth).permute(1, 0, 2),
@@ -466,7 +485,7 @@ class _Forward:
             g = pack.group
             store_tokens(b, self.out[g.batch, g.head : g.head + g.heads], self.out_tile)
 
-    def _store_lse(self) -> None:
+    def _store_lse(self, lse: View) -> None:
         """lse = scale * m + log(l), for all queries at once: changing ScalarE's table of functions takes long."""
         b, t = self.b, self.task
         for block, n, count in block_runs(0, t.queries):
@@ -480,4 +499,4 @@ class _Forward:
                 op0="multiply",
                 op1="subtract",
             )
-        store_statistics(b, self.maxima, self.lse, self.inverse_all)
+        store_statistics(b, self.maxima, lse, self.inverse_all)

@@ -70,15 +70,16 @@ def attention_backward(
     v: View,
     out: View,
     lse: View,
-    dq: View,
-    dk: View,
-    dv: View,
+    dq: View | None,
+    dk: View | None,
+    dv: View | None,
     *,
     causal: bool,
     scale: float,
     bias: View | None = None,
 ) -> None:
-    """Record the gradients of `attention_forward` with respect to q, k and v, given that of its `out`.
+    """Record the gradients of `attention_forward` with respect to q, k and v, given that of its `out`; not the
+    Nones among them.
 
     Shapes, formats and limits as in `attention_forward`; `out` and `lse` are its results. SBUF holds the operands of
     the heads at hand whole, in natural and in transposed order: CapacityError beyond about 4000 tokens of
@@ -138,8 +139,9 @@ class _Backward:
     """The state of one call while it is recorded."""
 
     def __init__(
-        self, b: Builder, task: Task, dout: View, out: View, lse: View, dq: View, dk: View, dv: View
-    ) -> None:
+        self, b: Builder, task: Task, dout: View, out: View, lse: View, dq: View | None, dk: View | None,
+        dv: View | None,
+    ) -> None:  # fmt: skip
         self.b, self.task, self.dout, self.out, self.lse = b, task, dout, out, lse
         self.grads = dq, dk, dv
         self.constants = Constants(b, task.dtype)
@@ -203,8 +205,8 @@ class _Backward:
         self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, loads) for n in ("k", "v")]
         self.deltas = b.pool((P, g.heads, count_blocks(t.queries)), float32, bufs=loads, name="delta")
         self.dot_product = b.pool((P, q_width), float32, bufs=2, name="dout_out")
-        self.dq_pool = token_pool(b, "dq", t.queries, q_width, self.grads[0].dtype, stores)
-        self.dk_pools = [token_pool(b, n, t.keys, k_width, self.grads[1].dtype, stores) for n in ("dk", "dv")]
+        self.dq_pool = token_pool(b, "dq", t.queries, q_width, t.dtype, stores)
+        self.dk_pools = [token_pool(b, n, t.keys, k_width, t.dtype, stores) for n in ("dk", "dv")]
 
     def _transposed_pool(self, name: str, rows: int, tokens: int, bufs: int) -> Pool:
         slots = count_blocks(tokens)
@@ -324,8 +326,9 @@ class _Backward:
         more = []
         if t.causal and item.k0 + width > q0:
             at = q0 - item.k0
-            mask = self.constants.mask_keys_after()[:n, :n]
-            more.append((scores[:, at : at + n], self.constants.identity()[:n, :n], mask))
+            seen = min(n, width - at)
+            mask = self.constants.mask_keys_after()[:n, :seen]
+            more.append((scores[:, at : at + seen], self.constants.identity()[:n, :n], mask))
         if self.bias is not None:
             tile = self.bias.tile(unit.group.batch, unit.head + item.index, q0, q0 + n)
             more.append(self.bias.to_queries(scores, tile, 0, item.k0))
@@ -434,8 +437,7 @@ class _Backward:
         return self.results[unit.group]
 
     def _store(self, g: Group) -> None:
-        dq, dk, dv = self.grads
-        tiles = self.results.pop(g)
-        store_tokens(self.b, dq[g.batch, g.head : g.head + g.heads], tiles[0])
-        store_tokens(self.b, dk[g.batch, g.kv : g.kv + g.kvs], tiles[1])
-        store_tokens(self.b, dv[g.batch, g.kv : g.kv + g.kvs], tiles[2])
+        ranges = ((g.head, g.heads), (g.kv, g.kvs), (g.kv, g.kvs))
+        for grad, tile, (first, count) in zip(self.grads, self.results.pop(g), ranges):
+            if grad is not None:
+                store_tokens(self.b, grad[g.batch, first : first + count], tile)

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from math import frexp
 from typing import NamedTuple
 
 import ml_dtypes
@@ -21,14 +20,15 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
 from trnlab.kernels.view import View, rectangle
-from trnlab.numerics.dtypes import DType, float32
+from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder, Pool
 
 RESERVE = 12 * 1024  # bytes of a partition for constants and statistics
 DMA_BYTES = 4096  # per partition and transfer: long enough to use the bandwidth, short enough to start early
 MIN_RUN_BYTES = 512  # heads are loaded together until the rows of a transfer are this long
-BIAS_FLOOR = -1e30  # stands for minus infinity in a bias: on the PE array, which adds it, 0 * infinity would be NaN
+HIDDEN = -1e37  # stands for minus infinity in a bias: on the PE array, which adds it, 0 * infinity would be NaN
+LEAST_MAXIMUM = -1e36  # of a row of raw scores: where it is less all keys are hidden, and exp(HIDDEN - it) is zero
 
 Term = tuple[AP, AP, AP]  # dst, stationary, moving
 
@@ -45,12 +45,10 @@ class Task:
     scale: float
 
     def __post_init__(self) -> None:
-        assert self.depth <= P, "heads are at most 128 wide"
         assert self.heads % self.kv_heads == 0, "query heads share key heads evenly"
         assert self.k.shape == self.v.shape
         assert self.q.dtype is self.k.dtype is self.v.dtype
-        assert self.scale > 0, "the largest raw score must be the largest score"
-        assert not self.causal or self.queries == self.keys, "causal attention needs as many queries as keys"
+        assert not self.causal or self.queries >= self.keys, "keys behind the last query are cut off before"
 
     @property
     def batch(self) -> int:
@@ -95,6 +93,14 @@ class Task:
     def span(self, q_end: int) -> int:
         """How many keys the queries before `q_end` look at."""
         return min(q_end, self.keys) if self.causal else self.keys
+
+
+def is_fused(depth: int, dtype: DType, scale: float) -> bool:
+    """Whether the fused kernels take heads of this size, in this format, with this scale.
+
+    They look for the largest score before scaling, and have masks whose values float16 does not reach.
+    """
+    return depth <= P and scale > 0 and dtype in (float32, bfloat16)
 
 
 @dataclass(frozen=True)
@@ -327,15 +333,17 @@ def by_rows(dst: AP, stationary: AP, moving: AP) -> list[Term]:
 
 # -- bias -----------------------------------------------------------------------------------------------------------
 class Bias:
-    """An additive bias on chip, divided by `scale` since it joins the raw scores in PSUM; the PE array adds it."""
+    """A bias of 0 and minus infinity on chip, in the format of the operands; the PE array adds it to the raw scores.
+
+    Minus infinity becomes HIDDEN. Other values are not exact here: the scores are rounded maxima away from zero.
+    """
 
     def __init__(self, b: Builder, task: Task, constants: Constants, blocks: int) -> None:
         """`blocks`: the most query blocks that are asked for at once."""
         assert task.bias is not None
         self._b, self._task, self._view, self._constants = b, task, task.bias, constants
         self.per_query = self._view.shape[2] > 1
-        exact = frexp(task.scale)[0] == 0.5 and self._view.dtype is task.dtype
-        dt = task.dtype if exact else float32  # dividing by a power of two loses nothing
+        dt = task.dtype
         shape = (P, blocks, task.keys) if self.per_query else (1, task.keys)
         self._raw = b.pool(shape, self._view.dtype, bufs=2, name="bias_raw")
         self._scaled = b.pool(shape, dt, bufs=3, name="bias")
@@ -371,9 +379,7 @@ class Bias:
 
     def _load(self, raw: AP, scaled: AP, src: AP) -> None:
         dma_load(self._b, raw, src)
-        self._b.tensor_scalar(
-            dst=scaled, data=raw, operand0=BIAS_FLOOR, op0="max", operand1=1.0 / self._task.scale, op1="multiply"
-        )  # fmt: skip
+        self._b.tensor_scalar(dst=scaled, data=raw, operand0=HIDDEN, op0="max")
 
     def to_queries(self, scores: AP, tile: AP, block: int, k0: int) -> Term:
         """The term that adds to scores [queries, keys from k0] of one query block."""

@@ -1,19 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused attention: the graph's composites are library kernels."""
+"""Attention: the graph's composites are library kernels, of which there are two for each direction.
+
+The fused one keeps all keys of a head on chip and adds a mask on the PE array; it takes masks that only hide. The one
+by blocks takes every mask and any length. The first that applies and fits is taken (`pipeline.LOWERINGS`).
+"""
 
 from __future__ import annotations
 
+from trnlab.compiler.groups import Group
 from trnlab.compiler.lowerings.context import Lowering
+from trnlab.graph.ir import Op, Value
 from trnlab.kernels.attention import attention_forward
 from trnlab.kernels.attention_backward import attention_backward
+from trnlab.kernels.attention_blocks import attention_forward_blocks
+from trnlab.kernels.attention_blocks_backward import attention_backward_blocks
+from trnlab.kernels.attention_tiles import is_fused
+from trnlab.kernels.view import View
 
 
 def lower_attention(low: Lowering) -> None:
-    """Record trn.attention or trn.attention_backward."""
+    """Record trn.attention or trn.attention_backward, everything of a head on chip."""
+    _record(low, attention_forward, attention_backward)
+
+
+def lower_attention_by_blocks(low: Lowering) -> None:
+    """Record trn.attention or trn.attention_backward, keys going by in strips."""
+    _record(low, attention_forward_blocks, attention_backward_blocks)
+
+
+def fits_fused(group: Group) -> bool:
+    """Whether the fused kernels compute what the group's op means."""
+    op = group.anchor
+    q = op.operands[_plain(op) - 3 if op.name == "trn.attention" else 1]
+    masked = len(op.operands) > _plain(op)
+    return is_fused(q.shape[3], q.dtype, op.attrs["scale"]) and (op.attrs["hides"] or not masked)
+
+
+def _plain(op: Op) -> int:
+    """How many operands come before the bias."""
+    return 3 if op.name == "trn.attention" else 6
+
+
+def _record(low: Lowering, forward: object, backward: object) -> None:
     op = low.group.anchor
-    kernel = attention_forward if op.name == "trn.attention" else attention_backward
-    plain = 3 if op.name == "trn.attention" else 6
+    plain = _plain(op)
     operands = [low.view(v) for v in op.operands]
-    results = [low.view(v) for v in op.results]
+    results = [_result(low, v) for v in op.results]
     bias = operands[plain] if len(operands) > plain else None
-    kernel(low.b, *operands[:plain], *results, causal=op.attrs["causal"], scale=op.attrs["scale"], bias=bias)
+    kernel = forward if op.name == "trn.attention" else backward
+    kernel(low.b, *operands[:plain], *results, causal=op.attrs["causal"], scale=op.attrs["scale"], bias=bias)  # type: ignore[operator]
+
+
+def _result(low: Lowering, value: Value) -> View | None:
+    """Where a result goes; None for one that nobody reads."""
+    return low.view(value) if value in low.stores else None

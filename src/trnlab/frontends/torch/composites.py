@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trnlab.frontends.torch.dispatch import implement
 
@@ -35,19 +36,27 @@ def _scores(q: Tensor, k: Tensor, bias: Tensor | None, causal: bool, scale: floa
     scores = (q.float() @ _repeat_heads(k, q.shape[1]).float().transpose(-2, -1)) * scale
     if bias is not None:
         scores = scores + bias.float()
-    if causal:
-        keep = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~keep, float("-inf"))
-    return scores
+    return _causal(scores) if causal else scores
+
+
+def _causal(scores: Tensor) -> Tensor:
+    """-inf where a key comes after the query, both counted from zero."""
+    keep = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    return scores.masked_fill(~keep, float("-inf"))
 
 
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
+    """A query that sees no key gives zero, and so does its lse."""
     scores = _scores(q, k, bias, causal, scale)
-    lse = torch.logsumexp(scores, -1)
-    weights = torch.exp(scores - lse.unsqueeze(-1))
-    return (weights @ _repeat_heads(v, q.shape[1]).float()).to(q.dtype), lse
+    highest = scores.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).min)
+    weights = torch.exp(scores - highest)
+    total = weights.sum(-1, keepdim=True)
+    hidden = total == 0
+    total = total.masked_fill(hidden, 1.0)
+    lse = (total.log() + highest.masked_fill(hidden, 0.0)).squeeze(-1)
+    return (weights / total @ _repeat_heads(v, q.shape[1]).float()).to(q.dtype), lse
 
 
 def _backward(dout, q, k, v, out, lse, bias, causal, scale):
@@ -83,44 +92,101 @@ def _differentiate(ctx: Any, dout: Tensor, _dlse: Any) -> tuple[Any, ...]:
     return *grads, None, None, None
 
 
-def _as_bias(mask: Tensor | None, kind: torch.dtype) -> Tensor | None:
-    """A boolean mask (True takes part) becomes 0 or -inf; shapes gain leading ones up to rank four."""
-    if mask is None:
-        return None
-    if mask.dtype == torch.bool:
-        zero = torch.zeros((), dtype=kind, device=mask.device)
-        mask = torch.where(mask, zero, torch.full_like(zero, float("-inf")))
-    return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape))
-
-
 def _written_out(q, k, v, bias, dropout_p, causal, scale):
-    k, v = _repeat_heads(k, q.shape[1]), _repeat_heads(v, q.shape[1])
+    """By the definition, in [..., H, T, D]; of PyTorch's softmax the one that gives zero where no key is seen."""
+    heads = q.shape[-3] if q.dim() > 2 else 1
+    k, v = (x.repeat_interleave(heads // x.shape[-3], -3) if _shared(x, heads) else x for x in (k, v))
     scores = (q @ k.transpose(-2, -1)) * scale
     if bias is not None:
         scores = scores + bias
-    if causal:
-        keep = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(~keep, float("-inf"))
-    weights = torch.softmax(scores, -1).to(q.dtype)
-    return torch.dropout(weights, dropout_p, True) @ v
+    weights = torch._safe_softmax(_causal(scores) if causal else scores, -1).to(q.dtype)
+    return (torch.dropout(weights, dropout_p, True) if dropout_p > 0 else weights) @ v
+
+
+def _shared(x: Tensor, heads: int) -> bool:
+    return x.dim() > 2 and x.shape[-3] not in (1, heads)
+
+
+def _as_bias(mask: Tensor | None, kind: torch.dtype) -> Tensor | None:
+    """A boolean mask (True takes part) becomes 0 or -inf."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    zero = torch.zeros((), dtype=kind, device=mask.device)
+    return torch.where(mask, zero, torch.full_like(zero, float("-inf")))
+
+
+def _refuse_as_pytorch_does(q, k, v, mask, dropout_p, causal, scale, gqa) -> None:
+    """Raise what PyTorch raises for operands that do not fit: its own operator, on tensors without data or modes."""
+    if any(isinstance(n, torch.SymInt) for x in (q, k, v) for n in x.shape):
+        return
+    with _disable_current_modes():
+        q, k, v, mask = (
+            None if x is None else torch.empty(tuple(x.shape), dtype=x.dtype, device="meta") for x in (q, k, v, mask)
+        )
+        torch.ops.aten.scaled_dot_product_attention(
+            q, k, v, mask, 0.0, causal and mask is None, scale=scale, enable_gqa=gqa
+        )
+
+
+def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """x [..., n, D] as [B, H, n, D]; all but the last of the dimensions `lead` make B."""
+    x = x.expand(*lead, *x.shape[-2:])
+    return x.reshape(-1, lead[-1] if lead else 1, *x.shape[-2:]) if x.dim() != 4 else x
+
+
+def _four_of_bias(bias: Tensor, lead: tuple[int, ...], shape: tuple[int, int]) -> Tensor:
+    """As [B or 1, H or 1, T or 1, S]."""
+    bias = bias.reshape((1,) * (len(lead) + 2 - bias.dim()) + tuple(bias.shape))
+    bias = bias.expand(*bias.shape[:-1], shape[1])
+    heads = bias.shape[-3] if lead else 1
+    if all(n == 1 for n in bias.shape[:-3]):
+        return bias.reshape(1, heads, *bias.shape[-2:])
+    return bias.expand(*lead[:-1], *bias.shape[-3:]).reshape(-1, heads, *bias.shape[-2:])
 
 
 def scaled_dot_product_attention(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
 ):
-    """The kernel of `F.scaled_dot_product_attention` on `neuron`; other ranks are brought to four and back."""
-    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    """The kernel of `F.scaled_dot_product_attention` on `neuron`; other ranks are brought to four and back.
+
+    What a query that sees no key gives is zero, as on the CPU. With `is_causal` query t sees keys 0..t, and what
+    `attn_mask` leaves of them.
+    """
+    _refuse_as_pytorch_does(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    size = query.shape[-1]
+    scale = (size**-0.5 if size else float("inf")) if scale is None else float(scale)
     bias = _as_bias(attn_mask, query.dtype)
-    rank = query.dim()
-    q, k, v = (x.reshape((1,) * (4 - rank) + tuple(x.shape)) if rank < 4 else x for x in (query, key, value))
-    if rank > 4:
-        q, k, v = (x.flatten(0, rank - 4) for x in (q, k, v))
-    if dropout_p > 0 or (bias is not None and bias.requires_grad) or v.shape[-1] != q.shape[-1]:
-        out = _written_out(q, k, v, bias, dropout_p, is_causal, scale)
-    else:
-        bias = None if bias is None else bias.to(q.dtype).expand(*bias.shape[:3], k.shape[2])
-        out = torch.ops.trnlab.attention(q, k, v, bias, is_causal, scale)[0]
-    return out.reshape(*query.shape[:-1], value.shape[-1])
+    lead, key_heads = _leading(query, key, value, enable_gqa)
+    plain = (
+        dropout_p == 0
+        and lead is not None
+        and not (bias is not None and (bias.requires_grad or bias.dim() > len(lead) + 2))
+        and value.shape[-1] == size
+        and all(x.numel() for x in (query, key, value))
+    )
+    if not plain:
+        return _written_out(query, key, value, bias, dropout_p, is_causal, scale)
+    key_lead = lead if key_heads is None else (*lead[:-1], key_heads)
+    q, k, v = _four(query, lead), _four(key, key_lead), _four(value, key_lead)
+    if bias is not None:
+        bias = _four_of_bias(bias, lead, (query.shape[-2], key.shape[-2]))
+    out = torch.ops.trnlab.attention(q, k, v, bias, is_causal, scale)[0]
+    return out.reshape(*lead, query.shape[-2], value.shape[-1])
+
+
+def _leading(query: Tensor, key: Tensor, value: Tensor, gqa: bool) -> tuple[tuple[int, ...] | None, int | None]:
+    """Batch and heads of the result, and how many key heads there are where query heads share them.
+
+    (None, None) where keys and values have different numbers of heads.
+    """
+    tensors = (query, key, value)
+    heads = {x.shape[-3] for x in (key, value)} if all(x.dim() > 2 for x in tensors) else set()
+    if gqa and len(heads) > 1:
+        return None, None
+    if heads and heads != {query.shape[-3]} and (gqa or heads == {1}):
+        batch = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors))
+        return (*batch, query.shape[-3]), heads.pop()
+    return tuple(torch.broadcast_shapes(*(x.shape[:-2] for x in tensors))), None
 
 
 def dropout(x: Tensor, p: float, train: bool) -> Tensor:

@@ -9,10 +9,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from trnlab.frontends.torch.lowerings.index import one_hot
 from trnlab.frontends.torch.lowerings.registry import Site, dims_of, lowers
 from trnlab.graph.ir import TensorType, Value
 from trnlab.numerics.dtypes import float32
+
+LOWEST = float(np.finfo(np.float32).min)
 
 
 def _as(site: Site, x: Value, target: TensorType | None) -> Value:
@@ -102,6 +106,17 @@ def softmax(site, x, dim, half_to_float):
     shifted, dims = _shifted(site, x, dim)
     powers = site.b.exponential(shifted)
     return site.cast(site.b.divide(powers, site.b.reduce(powers, dims, keepdims=True)))
+
+
+@lowers("_safe_softmax.default")
+def safe_softmax(site, x, dim, dtype=None):
+    """Zero, in place of NaN, in a row that is minus infinity throughout."""
+    b, x = site.b, site.wide(x)
+    dims = (dim % max(len(x.shape), 1),) if x.shape else ()
+    highest = b.maximum(b.reduce(x, dims, "maximum", keepdims=True), LOWEST)
+    grown = b.exponential(b.subtract(x, highest))
+    total = b.reduce(grown, dims, keepdims=True)
+    return site.cast(b.divide(grown, b.select(b.compare(total, "EQ", 0.0), 1.0, total)))
 
 
 @lowers("_softmax_backward_data.default")

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention backward for every shape and mask, with scores computed again strip by strip.
+
+Letters: B batch, H heads, T queries, S keys, D head size, N queries of a block, W keys of a strip.
+
+    P  = exp(s - lse), s as in `attention_blocks`
+    dS = P * (dO V^T - delta),  delta = rowsum(dO * O)
+    dV = P^T dO,  dK = scale * dS^T Q    first pass: a strip of keys, all queries that see it
+    dQ = scale * dS K                    second pass: some query blocks, all keys that they see
+
+Two passes, because the gradients of queries and of keys need their sums in opposite orders, and neither sum fits on
+chip for any length. That is seven products of matrices where one pass would take five.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.attention_blocks import TOGETHER, Blocks, QueryBlock, Strip
+from trnlab.kernels.attention_tiles import Task, count_blocks, evacuate, load_statistics, pieces
+from trnlab.kernels.blocks import BANK, P, dma_store
+from trnlab.kernels.view import View
+from trnlab.numerics.dtypes import float32
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder
+
+
+def attention_backward_blocks(
+    b: Builder, dout: View, q: View, k: View, v: View, out: View, lse: View, dq: View | None, dk: View | None,
+    dv: View | None, *, causal: bool, scale: float, bias: View | None = None,
+) -> None:  # fmt: skip
+    """Record the gradients of `attention_forward_blocks` with respect to q, k and v, those that are not None.
+
+    Shapes, formats and limits as there; `out` and `lse` are its results, or those of the fused kernel.
+    """
+    task = Task(q, k, v, bias, causal, scale)
+    with b.scope():
+        _Backward(b, task, dout, out, lse, dq, dk, dv).run()
+
+
+@dataclass(eq=False)
+class _Loaded:
+    """A query block on chip: Q and dO [N, D], dO^T [128, chunks, N], -lse and delta [N, 1]."""
+
+    block: QueryBlock
+    q: AP
+    dout: AP
+    dout_t: AP
+    minus_lse: AP
+    delta: AP
+
+
+class _Backward(Blocks):
+    """The state of one call while it is recorded."""
+
+    def __init__(
+        self, b: Builder, task: Task, dout: View, out: View, lse: View, dq: View | None, dk: View | None,
+        dv: View | None,
+    ) -> None:  # fmt: skip
+        super().__init__(b, task)
+        self.dout, self.out, self.lse, self.dq, self.dk, self.dv = dout, out, lse, dq, dk, dv
+        dt, count = task.dtype, TOGETHER + 2
+        self.q_pool, self.dout_pool = (b.pool((P, task.depth), dt, bufs=count, name=n) for n in ("q", "dout"))
+        self.qt_pool, self.dout_t_pool = (
+            b.pool((P, self.chunks, P), dt, bufs=count, name=n) for n in ("qT", "doutT")
+        )
+        self.deltas = b.pool((P, 1), float32, bufs=count, name="delta")
+        self.product_pool = b.pool((P, task.depth), float32, bufs=2, name="dout_out")
+        self.ds_pool = b.pool((P, BANK), dt, bufs=3, name="ds")
+        self.vt_pool = b.pool((P, self.chunks, BANK), dt, bufs=2, name="vT")
+        self.dq_sums = b.pool((P, task.depth), float32, bufs=2 * TOGETHER, name="dq_sum")
+        shape = (P, BANK // P, task.depth)
+        self.k_sums = [b.pool(shape, float32, bufs=2, name=n) for n in ("dk_sum", "dv_sum")]
+        self.stats = b.pool((P, task.shared, count_blocks(task.queries)), float32, bufs=2, name="minus_lse")
+        formats = {x.dtype for x in (dq, dk, dv) if x is not None}
+        self.results = {kind: b.pool((P, task.depth), kind, bufs=3, name="result") for kind in formats}
+
+    def run(self) -> None:
+        """Record the whole call."""
+        t = self.task
+        for batch in range(t.batch):
+            for kv in range(t.kv_heads):
+                stats, heads = self.stats.next(), slice(kv * t.shared, (kv + 1) * t.shared)
+                with self.b.scope():
+                    load_statistics(self.b, self.scores, stats, self.lse[batch : batch + 1, heads], -1.0)
+                if self.dk is not None or self.dv is not None:
+                    for k0, width in self.strips(t.keys):
+                        self._gradients_of_keys(batch, kv, k0, width, stats)
+                blocks = self.blocks_of(batch, kv) if self.dq is not None else []
+                for first in range(0, len(blocks), TOGETHER):
+                    self._gradients_of_queries(batch, kv, blocks[first : first + TOGETHER], stats)
+
+    # -- what both passes load and compute --------------------------------------------------------------------------
+    def _load(self, block: QueryBlock, stats: AP) -> _Loaded:
+        b, t, n = self.b, self.task, block.rows
+        q, dout, out = (
+            self.load_rows(view[block.batch, block.head], block.q0, n, pool.next())
+            for view, pool in ((t.q, self.q_pool), (self.dout, self.dout_pool), (self.out, self.tokens))
+        )
+        product, delta = self.product_pool.next()[:n], self.deltas.next()[:n]
+        b.tensor_tensor(dst=product, data1=dout, data2=out, op="multiply", engine=Engine.GPSIMD)
+        b.tensor_reduce(dst=delta, data=product, op="add")
+        block.qt = self.turned(q.split(0, 1, t.depth), n, self.qt_pool.next())
+        dout_t = self.turned(dout.split(0, 1, t.depth), n, self.dout_t_pool.next())
+        head = block.head % t.shared
+        return _Loaded(block, q, dout, dout_t, stats[:n, head, block.q0 // P : block.q0 // P + 1], delta)
+
+    def _strip(self, batch: int, kv: int, k0: int, width: int) -> tuple[Strip, AP]:
+        """A strip, and V^T."""
+        strip = self.load_strip(batch, kv, k0, width)
+        return strip, self.turned(strip.v, width, self.vt_pool.next())
+
+    def _weights(self, one: _Loaded, strip: Strip, vt: AP) -> tuple[AP, AP]:
+        """P and dS [N, W]."""
+        b, n, width = self.b, one.block.rows, strip.width
+        s = self.scored(one.block, strip)
+        p, ds = self.p_pool.next()[:n, :width], self.ds_pool.next()[:n, :width]
+        b.activation(dst=p, data=s, op="exp", bias=one.minus_lse)
+        dp = self.product(one.dout_t, vt, n, width)
+        b.scalar_tensor_tensor(dst=ds, data=dp, operand0=one.delta, operand1=p, op0="subtract", op1="multiply")
+        return p, ds
+
+    def _store(self, view: View, first: int, total: AP, factor: float) -> None:
+        """Rows of a gradient: factor * total."""
+        n = total.partitions
+        tile = self.results[view.dtype].next()[:n]
+        evacuate(self.b, tile, total, Engine.SCALAR, factor)
+        dma_store(self.b, view[first : first + n].ap(), tile)
+
+    # -- the two passes ---------------------------------------------------------------------------------------------
+    def _gradients_of_keys(self, batch: int, kv: int, k0: int, width: int, stats: AP) -> None:
+        """dK and dV of a strip."""
+        t = self.task
+        strip, vt = self._strip(batch, kv, k0, width)
+        sums = [pool.next() for pool in self.k_sums]
+        first = True
+        for block in self.blocks_of(batch, kv):
+            if k0 >= t.span(block.end):
+                continue
+            one = self._load(block, stats)
+            p, ds = self._weights(one, strip, vt)
+            for total, weights, rows in ((sums[0], ds, one.q), (sums[1], p, one.dout)):
+                self._add_over_queries(total, weights, rows, width, first)
+            first = False
+        for view, total, factor in ((self.dk, sums[0], t.scale), (self.dv, sums[1], 1.0)):
+            for at, keys in pieces(0, width, P) if view is not None else ():
+                assert view is not None
+                self._store(view[batch, kv], k0 + at, total[:keys, at // P], factor)
+
+    def _add_over_queries(self, total: AP, weights: AP, rows: AP, width: int, first: bool) -> None:
+        """total [128, blocks of keys, D] += weights^T rows."""
+        for at, keys in pieces(0, width, P):
+            bank = self.out_banks.next()[:keys, : self.task.depth]
+            self.b.nc_matmul(dst=bank, stationary=weights[:, at : at + keys], moving=rows)
+            dst = total[:keys, at // P]
+            if first:
+                evacuate(self.b, dst, bank, Engine.VECTOR)
+            else:
+                self.b.tensor_tensor(dst=dst, data1=bank, data2=dst, op="add")
+
+    def _gradients_of_queries(self, batch: int, kv: int, blocks: list[QueryBlock], stats: AP) -> None:
+        """dQ of some query blocks."""
+        assert self.dq is not None
+        t = self.task
+        loaded = [self._load(block, stats) for block in blocks]
+        sums = [self.dq_sums.next()[: block.rows] for block in blocks]
+        for k0, width in self.strips(max(t.span(block.end) for block in blocks)):
+            strip, vt = self._strip(batch, kv, k0, width)
+            for one, total in zip(loaded, sums):
+                block = one.block
+                if k0 < t.span(block.end):
+                    _, ds = self._weights(one, strip, vt)
+                    part = self.over_keys(self.keys_first(ds, block.rows, width), strip.k, block.rows, width)
+                    if k0 == 0:
+                        evacuate(self.b, total, part, Engine.VECTOR)
+                    else:
+                        self.b.tensor_tensor(dst=total, data1=part, data2=total, op="add")
+        for block, total in zip(blocks, sums):
+            self._store(self.dq[batch, block.head], block.q0, total, t.scale)
