@@ -146,7 +146,7 @@ def _one_pass(
 ) -> tuple[dict[Value, Strided], set[Value], set[Value]]:
     """Looks, copies, and the values that are neither views nor lie as their reader needs them.
 
-    A value that is copied for one reader is the root of those that follow; readers before it look at what it looks at.
+    A value that is copied for one reader is the root of those that follow; those before look at what it looks at.
     """
     looks = dict(layouts)
     copies = set(outputs)
