@@ -7,6 +7,8 @@ import itertools
 import weakref
 from typing import Any
 
+from trnlab.isa.base import Engine
+from trnlab.isa.random_streams import state_words
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor
 from trnlab.nki.enums import engine
@@ -47,7 +49,7 @@ def _state(on: engine, words: int) -> Tensor:
 
 def set_rng_seed(src_seeds: Tensor, name: str | None = None) -> NkiInstruction:
     """Seed VectorE's generator."""
-    words = 24 if current().chip.generation >= 4 else 2
+    words = state_words(Engine.VECTOR, current().chip)
     return issue("set_rng_seed", name, state=_state(_VECTOR, words), src_seeds=src_seeds)
 
 

@@ -23,8 +23,8 @@ from trnlab.errors import NumericsError, RunError
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import narrow
-from trnlab.program.access import AP
-from trnlab.program.routine import Program, Routine
+from trnlab.program.access import AP, Buffer
+from trnlab.program.routine import Program, Routine, Tensor
 from trnlab.program.text import instruction_text
 from trnlab.sim.functional import kernels as k
 from trnlab.sim.functional.finite import NAN, WRITTEN, WRITTEN_AFTER_INFINITY
@@ -130,6 +130,8 @@ class Machine:
         self.psum = _poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
         self.executed = self.by_meaning = 0
         self.measured: list[tuple[Routine, Array]] = []
+        self._bound: dict[tuple[int, int], tuple[Routine, Array, Array, Array, Array]] = {}
+        self._checked: dict[int, Program] = {}
         self._lanes = (Lane(), Lane())
         self._partner: Partner | None = None
         self._hbm = np.zeros(0, np.uint8)
@@ -145,9 +147,18 @@ class Machine:
         Raises RunError for arguments that do not match and for a gather outside of its table, NumericsError as
         `RunOptions.check_nan` asks.
         """
+        self._check(routine, args, sbuf_base)
+        self._call(routine, _addresses(args), sbuf_base, scratch, args, order)
+
+    def _call(
+        self, routine: Routine, addresses: Array, sbuf_base: int, scratch: Array | None, memory: Sequence[Array],
+        order: Array | None = None,
+    ) -> None:  # fmt: skip
+        """As `call`, with the addresses of the arguments, whose memory lives on in `memory`; they are checked."""
         plain = self.options.threads > 1 and not (self.options.check_nan or self.options.by_definition)
         alone = not plain or order is not None or bool(routine.prints)
-        frame = self._frame(routine, args, sbuf_base, scratch, NO_PACE if alone else pace_of(routine))
+        pace = NO_PACE if alone else pace_of(routine)
+        frame = self._frame(routine, addresses, sbuf_base, scratch, memory, pace)
         if frame.pace is NO_PACE:
             if order is None:
                 self._in_order(frame, 0, len(routine))
@@ -164,7 +175,8 @@ class Machine:
 
     def begin(self, routine: Routine, args: Sequence[Array]) -> Frame:
         """A call that `advance` executes piece by piece. Raises RunError for arguments that do not match."""
-        return self._frame(routine, args, 0, None, NO_PACE)
+        self._check(routine, args, 0)
+        return self._frame(routine, _addresses(args), 0, None, args, NO_PACE)
 
     def advance(self, frame: Frame, first: int, last: int) -> None:
         """Execute instructions [first, last) of a frame from `begin`. Raises what `call` raises."""
@@ -183,19 +195,19 @@ class Machine:
         self._execute(frame, self._lanes[0], frame.plan.order[first:last])
 
     def _frame(
-        self, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None, pace: Pace
+        self, routine: Routine, addresses: Array, sbuf_base: int, scratch: Array | None, memory: Sequence[Array],
+        pace: Pace,
     ) -> Frame:  # fmt: skip
-        self._check(routine, args, sbuf_base)
         if routine.scratch_bytes and scratch is None:
             scratch = np.full(routine.scratch_bytes, POISON, np.uint8)
         plan = plan_of(routine)
-        base, pitch = self._bind(routine, args, sbuf_base, scratch)
+        base, pitch = self._bind(routine, addresses, sbuf_base, scratch)
         if self.options.by_definition:
             plan = replace(plan, kind=np.full_like(plan.kind, k.MEANING))
         cycles = np.zeros(len(routine) if self.options.measure else 0, np.int64)
         if self.options.measure:
             self.measured.append((routine, cycles))
-        frame = Frame(routine, plan, base, pitch, pace, np.full(24, -1, np.int64), cycles, (*args, scratch))
+        frame = Frame(routine, plan, base, pitch, pace, np.full(24, -1, np.int64), cycles, (*memory, scratch))
         frame.progress[ABORT] = 0
         return frame
 
@@ -287,33 +299,53 @@ class Machine:
             raise RunError(f"routine {routine.name!r} takes {len(routine.params)} tensors", got=len(args))
         for buffer, array in zip((routine.buffers[p] for p in routine.params), args):
             if array.nbytes != buffer.nbytes or not array.flags.c_contiguous:
-                raise RunError(
-                    f"parameter {buffer.name!r} of routine {routine.name!r} does not match its tensor",
-                    limit=f"{buffer.nbytes} contiguous bytes ({buffer.dtype} {list(buffer.shape)})",
-                    got=f"{array.nbytes} bytes, {array.dtype} {list(array.shape)}",
-                )
+                raise _mismatch(routine, buffer, f"{array.nbytes} bytes, {array.dtype} {list(array.shape)}")
+        self._check_sbuf(routine, sbuf_base)
+
+    def check_calls(self, program: Program) -> None:
+        """Raise RunError where a call does not match its routine, the first time that the program comes."""
+        if id(program) in self._checked:
+            return
+        for call, routine in program:
+            if len(call.args) != len(routine.params):
+                raise RunError(f"routine {routine.name!r} takes {len(routine.params)} tensors", got=len(call.args))
+            for buffer, tensor in zip(
+                (routine.buffers[p] for p in routine.params), map(program.tensors.__getitem__, call.args)
+            ):
+                if tensor.nbytes != buffer.nbytes:
+                    raise _mismatch(routine, buffer, f"{tensor.nbytes} bytes, {tensor.dtype} {list(tensor.shape)}")
+            self._check_sbuf(routine, call.sbuf_base)
+        self._checked[id(program)] = program
+
+    def _check_sbuf(self, routine: Routine, sbuf_base: int) -> None:
         top = sbuf_base + routine.sbuf_bytes
         if top > self.sbuf.shape[1]:
             raise RunError(
-                f"routine {routine.name!r} reaches beyond SBUF",
-                limit=self.sbuf.shape[1],
-                got=top,
+                f"routine {routine.name!r} reaches beyond SBUF", limit=self.sbuf.shape[1], got=top,
                 chip=self.chip.name,
-            )
+            )  # fmt: skip
 
-    def _bind(
-        self, routine: Routine, args: Sequence[Array], sbuf_base: int, scratch: Array | None
-    ) -> tuple[Array, Array]:
+    def _bind(self, routine: Routine, addresses: Array, sbuf_base: int, scratch: Array | None) -> tuple[Array, Array]:
         """Per buffer: its absolute address, and the bytes from one partition to the next."""
+        key = (id(routine), sbuf_base)
+        if key not in self._bound:
+            self._bound[key] = (routine, *self._on_chip(routine, sbuf_base))
+        _, base, pitch, params, scratches = self._bound[key]
+        base = base.copy()
+        base[params] = addresses
+        if scratch is not None and len(scratches):
+            base[scratches] += address_of(scratch)
+        return base, pitch
+
+    def _on_chip(self, routine: Routine, sbuf_base: int) -> tuple[Array, Array, Array, Array]:
+        """Addresses without those of the call, pitches, which buffers are parameters, and which lie in scratch."""
         origin, step = np.zeros(4, np.int64), np.zeros(4, np.int64)
         origin[SBUF], step[SBUF] = address_of(self.sbuf) + sbuf_base, self.sbuf.strides[0]
         origin[PSUM], step[PSUM] = address_of(self.psum), self.psum.strides[0]
-        origin[SCRATCH] = address_of(scratch) if scratch is not None else 0
         homes = homes_of(routine)
         pitch = step[homes.home]
         base = origin[homes.home] + homes.lane * pitch + homes.offset
-        base[list(routine.params)] = [address_of(array) for array in args]
-        return base, pitch
+        return base, pitch, np.array(routine.params, np.int64), np.flatnonzero(homes.home == SCRATCH)
 
     def _fail(self, routine: Routine, i: int, report: Array) -> None:
         label, where = _label(routine, i), routine.locs[int(routine.loc[i])]
@@ -347,15 +379,41 @@ def run_program(
     memory = machine.poisoned_hbm(program.hbm_bytes + spill)
     arena, scratch = memory[: program.hbm_bytes], memory[program.hbm_bytes :]
     tensors = {**program.constants, **bindings}
+    where, start = np.zeros(len(program.tensors), np.int64), address_of(arena)
     for tensor in program.tensors:
         if tensor.id in tensors:
-            continue
-        if tensor.address < 0 or tensor.address + tensor.nbytes > len(arena):
+            where[tensor.id] = _checked_address(tensor, tensors[tensor.id])
+        elif tensor.address < 0 or tensor.address + tensor.nbytes > len(arena):
             raise RunError(f"tensor {tensor.name!r} of program {program.name!r} is neither bound nor placed")
-        tensors[tensor.id] = arena[tensor.address : tensor.address + tensor.nbytes]
+        else:
+            where[tensor.id] = start + tensor.address
+    machine.check_calls(program)
+    alive = (memory, *tensors.values())
     for call, routine in program:
-        machine.call(routine, [tensors[t] for t in call.args], sbuf_base=call.sbuf_base, scratch=scratch)
+        machine._call(routine, where[list(call.args)], call.sbuf_base, scratch, alive)
     return machine
+
+
+def _mismatch(routine: Routine, buffer: Buffer, got: str) -> RunError:
+    return RunError(
+        f"parameter {buffer.name!r} of routine {routine.name!r} does not match its tensor",
+        limit=f"{buffer.nbytes} contiguous bytes ({buffer.dtype} {list(buffer.shape)})", got=got,
+    )  # fmt: skip
+
+
+def _checked_address(tensor: Tensor, array: Array) -> int:
+    """Where the array of a tensor lies. Raises RunError for one that does not match."""
+    if array.nbytes != tensor.nbytes or not array.flags.c_contiguous:
+        raise RunError(
+            f"tensor {tensor.name!r} is bound to an array that does not match it",
+            limit=f"{tensor.nbytes} contiguous bytes ({tensor.dtype} {list(tensor.shape)})",
+            got=f"{array.nbytes} bytes, {array.dtype} {list(array.shape)}",
+        )  # fmt: skip
+    return address_of(array)
+
+
+def _addresses(arrays: Sequence[Array]) -> Array:
+    return np.array([address_of(array) for array in arrays], np.int64)
 
 
 def _label(routine: Routine, i: int) -> str:
