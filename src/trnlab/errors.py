@@ -20,12 +20,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the user's source. `line` counts from one; `text` is the source line when known."""
+    """A place in the user's source. `line` counts from one; `text` is the source line when known.
+
+    `layer`: path of the module of a model whose code it is, such as "model.blocks.3.proj", where there is one.
+    """
 
     file: str
     line: int
     function: str = ""
     text: str = ""
+    layer: str = ""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}"

@@ -51,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
     _isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
     _folder(commands.add_parser("sensitivity", help="which assumptions a run's time leans on"))
     _lint(commands.add_parser("lint", help="what the hardware's compiler would refuse in kernels; nothing is run"))
+    _verify(
+        commands.add_parser("verify", help="a script's first steps on the chip and on the host: what differs first")
+    )
     _validate(commands.add_parser("validate", help="the model of time against measurements of real chips"))
     return top
 
@@ -124,6 +127,21 @@ def _lint(command: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="the findings as JSON")
     add("--strict", action="store_true", help="fail for warnings, too")
     add("files", metavar="FILE", type=Path, nargs="+")
+
+
+def _verify(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--steps", type=int, default=3, metavar="N", help="steps to verify; default: 3")
+    add("--target", metavar="NAME", help="what to simulate, e.g. trn1.2xlarge; default: $TRNLAB_TARGET")
+    add("--precision", choices=("bf16", "fp32"), help="format of matmul operands; default: $TRNLAB_PRECISION or bf16")
+    add("--reference", choices=("fp32", "float64"), default="fp32", help="how the host computes; default: fp32")
+    add("--against", metavar="OTHER", type=Path, help="another script: compare the two on the host, module by module")
+    add("--json", metavar="FILE", type=Path, help="write the verdict as JSON, see docs/verify.md")
+    add("--out", metavar="DIR", type=Path, help="folder for verify.html and verify.json; default: runs/<script>-<n>")
+    add("--seed", type=int, default=0, help="of the device's random numbers; default: 0")
+    _cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")
+    add("script", metavar="SCRIPT", type=Path)
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def _validate(command: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -14,7 +14,7 @@ from trnlab.chips.spec import Chip
 from trnlab.compiler.canonical import canonicalize, compute_outputs, own_operands
 from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.fusion import Partition
-from trnlab.compiler.groups import Group, Kind
+from trnlab.compiler.groups import Class, Group, Kind
 from trnlab.compiler.legalize import legalize
 from trnlab.compiler.lowerings.attention import fits_fused, lower_attention, lower_attention_by_blocks
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
@@ -68,18 +68,21 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Program:
     graph = graph.copy()
     for _, run in PASSES:
         run(graph, options)
-    return _Assembly(graph, chip, select_rules(graph, chip)).program()
+    return Assembly(graph, chip, select_rules(graph, chip)).program()
 
 
-class _Assembly:
+class Assembly:
     """A canonical graph on its way to a program."""
 
-    def __init__(self, graph: Graph, chip: Chip, rules: Mapping[Op, Rule]) -> None:
+    def __init__(
+        self, graph: Graph, chip: Chip, rules: Mapping[Op, Rule], tapped: Iterable[Value] = ()
+    ) -> None:
         self.graph, self.chip = graph, chip
         looks, copies = resolve_views(graph)
         self.part = Partition(graph, looks, copies, rules)
         self.groups = self.part.run()
-        self.stores = self._stored_values()
+        self.taps = {root for v in tapped if self._storable(root := self.part.root(v))}
+        self.stores = self._stored_values() | self.taps
         self.tensors: list[Tensor] = []
         self.tensor_of: dict[Value, int] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
@@ -182,6 +185,11 @@ class _Assembly:
         return b.build()
 
     # -- tensors ------------------------------------------------------------------------------------------------
+    def _storable(self, value: Value) -> bool:
+        """Whether a group computes the value in a form that it can write out: not one element among many."""
+        group = self.part.owner.get(value)
+        return group is not None and (value.type.size == group.size or group.classes.get(value) is not Class.SCALAR)
+
     def _stored_values(self) -> set[Value]:
         """Values that must be in memory: read by another group, or by the user."""
         stored = {v for v in self.graph.outputs if v in self.part.owner}
@@ -214,7 +222,7 @@ class _Assembly:
                 for value in ports_of(group, self.part, {v for v in self.stores if self.part.owner[v] is group}):
                     if value not in self.tensor_of:
                         self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
-                            value, "temp"
+                            value, "output" if value in self.taps else "temp"
                         )
 
     def _share_overwritten(self, op: Op) -> None:

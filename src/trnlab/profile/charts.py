@@ -26,6 +26,16 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Area:
+    """What lies between two curves over the steps."""
+
+    name: str
+    colour: str
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+@dataclass(frozen=True)
 class Point:
     """A routine in a roofline: operations per byte of HBM, operations per second, and its share of the time."""
 
@@ -66,9 +76,11 @@ def both(draw: Draw, title: str) -> str:
     )
 
 
-def line_chart(curves: Sequence[Curve]) -> Draw:
-    """Curves over their index, counted from one."""
+def line_chart(curves: Sequence[Curve], areas: Sequence[Area] = ()) -> Draw:
+    """Curves over their index, counted from one, above areas."""
     values = [v for curve in curves for v in curve.values if v is not None]
+    values += [v for area in areas for v in (*area.low, *area.high)]
+    values = [v for v in values if math.isfinite(v)]
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     marks = ticks(low, high, 5)
     low, high = min(low, marks[0]), max(high, marks[-1])
@@ -81,6 +93,7 @@ def line_chart(curves: Sequence[Curve]) -> Draw:
             if 1 <= mark <= count and mark == int(mark) and frame.x(mark) < frame.right - 45:
                 parts.append(_text(frame.x(mark), frame.bottom + 20, f"{int(mark)}", "middle"))
         parts.append(_text(frame.right, frame.bottom + 20, "step" if count > 1 else "", "end"))
+        parts += [_area(frame, area) for area in areas]
         parts += [_curve(frame, curve) for curve in curves]
         return "".join(parts)
 
@@ -173,12 +186,23 @@ def _curve(frame: Frame, curve: Curve) -> str:
     pieces: list[list[tuple[float, float]]] = [[]]
     for i in range(0, len(curve.values), every):
         value = curve.values[i]
-        if value is None:
+        if value is None or not math.isfinite(value):
             pieces.append([])
         else:
             pieces[-1].append((frame.x(i + 1), frame.y(value)))
     style = "curve broad" if curve.broad else "curve"
     return "".join(_path(style, piece, f' stroke="{curve.colour}"') for piece in pieces if piece)
+
+
+def _area(frame: Frame, area: Area) -> str:
+    """The area, closed along its upper edge; a single step is drawn as a bar of some width."""
+    low, high = ([v if math.isfinite(v) else frame.low[1] for v in edge] for edge in (area.low, area.high))
+    there = [(frame.x(i), frame.y(v)) for i, v in enumerate(low, 1)]
+    back = [(frame.x(i), frame.y(v)) for i, v in enumerate(high, 1)]
+    if len(there) == 1:
+        (x, bottom), (_, top) = there[0], back[0]
+        there, back = [(x - 4, bottom), (x + 4, bottom)], [(x - 4, top), (x + 4, top)]
+    return _path("", [*there, *reversed(back)], f' fill="{area.colour}" fill-opacity="0.25" stroke="none"')
 
 
 def _bandwidth(frame: Frame, peak: float, bandwidth: float, x_low: float, y_low: float) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import os
 import re
 import runpy
@@ -18,7 +19,7 @@ from types import FrameType, TracebackType
 
 import trnlab
 from trnlab import profile
-from trnlab.errors import TrnlabError, UsageError
+from trnlab.errors import Location, TrnlabError, UsageError
 from trnlab.files import why
 from trnlab.runtime.notices import say, tell
 from trnlab.runtime.run import Run, new_folder
@@ -160,6 +161,24 @@ def _our_error(error: BaseException | None) -> TrnlabError | None:
     while error is not None and not isinstance(error, TrnlabError):
         error = getattr(error, "inner_exception", None) or error.__cause__
     return error
+
+
+def failure(error: BaseException, code: str) -> TrnlabError:
+    """What a script raised, for commands that run it for another purpose: our own error as it is, others as a
+    UsageError with the place in the script."""
+    ours = _our_error(error)
+    if ours is not None:
+        return ours
+    _trim(error)
+    frames = list(_frames(error.__traceback__))
+    where = None
+    if frames:
+        file, line = frames[-1].tb_frame.f_code.co_filename, frames[-1].tb_lineno
+        where = Location(file, line, frames[-1].tb_frame.f_code.co_name, linecache.getline(file, line).strip())
+    return UsageError(
+        f"the script failed with {type(error).__name__}: {error}", code=code, where=where,
+        remedy="run it with `trnlab run` first",
+    )  # fmt: skip
 
 
 def _trim(error: BaseException) -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trnlab.frontends.torch import engine
 from trnlab.runtime import session
 from trnlab.runtime.device import Executable
 from trnlab.units import PS_PER_S
@@ -37,6 +38,11 @@ def step_time(step: Callable[..., Any], *batch: Any) -> float:
     The step is executed once, so let it work on copies of model and optimizer. What it compiles stays compiled; its
     steps, instructions and host operators do not count in the run. Functions of `torch.compile` start afresh then.
     """
+    watched = getattr(engine.current(), "step_time", None)
+    return watched(lambda: _measured(step, batch)) if watched is not None else _measured(step, batch)
+
+
+def _measured(step: Callable[..., Any], batch: Sequence[Any]) -> float:
     now = session.current()
     tally = _Tally(now.run.script if now.run is not None else "")
     trial = replace(now, run=tally, counters=session.Counters(), compiled={}, core=None)

@@ -19,8 +19,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
+from trnlab.frontends.torch import provenance
 from trnlab.frontends.torch.buffers import Buffer
-from trnlab.frontends.torch.locations import parse
+from trnlab.frontends.torch.locations import location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site
 from trnlab.frontends.torch.types import is_wide, type_of
 from trnlab.graph.builder import GraphBuilder
@@ -117,7 +118,9 @@ class _Importer:
         self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}
         graph = self.b.build()
-        return Imported(graph, tuple(places.get(v) for v in graph.inputs), tuple(self.outputs))
+        inputs = tuple(places.get(v) for v in graph.inputs)
+        provenance.note(graph, provenance.Provenance(self.module, self.values, inputs))
+        return Imported(graph, inputs, tuple(self.outputs))
 
     # -- one method per kind of FX node ------------------------------------------------------------------------------
     def _placeholder(self, node: fx.Node) -> None:
@@ -130,7 +133,7 @@ class _Importer:
             expected = type_of(value)
         except UnsupportedOpError as error:
             reader = next(iter(node.users))
-            where = parse(reader.meta.get("stack_trace") or "")
+            where = location_of(reader)
             self.unsupported.append(_unsupported(f"input {node.target}", _shown([value]), where, error))
             self.values[node] = _UNKNOWN
             return
@@ -147,7 +150,7 @@ class _Importer:
             with unset_fake_temporarily():  # PyTorch traces with tensors that have no data; a constant has
                 array = np.array(Buffer(held, "a constant").array())
         except (UnsupportedOpError, NumericsError) as error:
-            where = parse(next(iter(node.users)).meta.get("stack_trace") or "") if node.users else None
+            where = location_of(next(iter(node.users))) if node.users else None
             self.unsupported.append(_unsupported(f"constant {node.target}", _shown([held]), where, error))
             self.values[node] = _UNKNOWN
             return
@@ -160,7 +163,7 @@ class _Importer:
         elif isinstance(node.meta.get("val"), (int, torch.SymInt)):
             self.values[node] = int(node.meta["val"])
         else:
-            where = parse(node.meta.get("stack_trace") or "")
+            where = location_of(node)
             with self.b.at(where, _name(node.target)):
                 self.values[node] = self._computed(node, where)
 

@@ -8,11 +8,13 @@ import linecache
 import re
 import sys
 import sysconfig
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
@@ -21,6 +23,9 @@ from trnlab.errors import Location
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)(?:\n +(?P<text>[^\n]*))?')
 _PACKAGES = tuple(str(Path(str(module.__file__)).parent) + "/" for module in (torch, trnlab))
+_INDEX = re.compile(r"\['?(\w+)'?\]")
+_CALL = torch.nn.Module._call_impl.__code__
+_LAYER, _GRADIENT = "layer ", ", gradient"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
 
 
@@ -38,20 +43,51 @@ def parse(stack_trace: str) -> Location | None:
     if not frames:
         return None
     last = frames[-1]
-    return Location(
-        last["file"], int(last["line"]), last["function"].split(",")[0].strip(), (last["text"] or "").strip()
-    )
+    function, *about = (part.strip() for part in last["function"].split(","))
+    layer = next((part.removeprefix(_LAYER) for part in about if part.startswith(_LAYER)), "")
+    return Location(last["file"], int(last["line"]), function, (last["text"] or "").strip(), layer)
 
 
-def _here() -> str | None:
-    """The user's line that is executing, as one entry of a formatted stack."""
-    frame: Any = sys._getframe(2)
+def location_of(node: fx.Node) -> Location | None:
+    """The user's line behind an FX node, with the layer that PyTorch's own tracers note beside it."""
+    where = parse(node.meta.get("stack_trace") or "")
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if where is None or where.layer or not stack:
+        return where
+    path, _ = list(stack.values())[-1]
+    path = _INDEX.sub(r".\1", re.sub(r"^L\['\w+'\]", "model", str(path)).replace("._modules", ""))
+    return replace(where, layer=path)
+
+
+def is_gradient(stack_trace: str) -> bool:
+    """Whether `RecordLines` met the operator on the way back through the model."""
+    return _GRADIENT in stack_trace
+
+
+def here(start: Any) -> str | None:
+    """The user's line that is executing, as one entry of a formatted stack; `start` is the innermost frame."""
+    frame: Any = start
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return None
     file, line = frame.f_code.co_filename, frame.f_lineno
-    return f'File "{file}", line {line}, in {frame.f_code.co_name}\n    {linecache.getline(file, line).strip()}'
+    layer = layer_of(start)
+    about = frame.f_code.co_name + (f", {_LAYER}{layer}" if layer else "")
+    return f'File "{file}", line {line}, in {about}\n    {linecache.getline(file, line).strip()}'
+
+
+def layer_of(frame: Any) -> str:
+    """Path of the innermost module of the model that is being called, "" outside of one."""
+    calls = []
+    while frame is not None:
+        if frame.f_code is _CALL:
+            calls.append(frame.f_locals["self"])
+        frame = frame.f_back
+    if not calls:
+        return ""
+    name = next((name for name, module in calls[-1].named_modules() if module is calls[0]), type(calls[0]).__name__)
+    return f"model.{name}" if name else "model"
 
 
 class RecordLines(TorchFunctionMode):
@@ -68,7 +104,7 @@ class RecordLines(TorchFunctionMode):
         self._failed: str | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        line = _here()
+        line = here(sys._getframe(1))
         self._starts.append(torch.autograd._get_sequence_nr())
         self._lines.append(line)
         _set_line(line)
@@ -99,6 +135,7 @@ class RecordLines(TorchFunctionMode):
 
     def _entering(self, node: Any) -> Any:
         line = self._line_of(node._sequence_nr())
+        line = line and line.replace("\n", f"{_GRADIENT}\n", 1)
         return lambda grads: _set_line(line)
 
 

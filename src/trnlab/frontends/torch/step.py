@@ -61,6 +61,9 @@ class TrainStep:
 
     def __call__(self, *batch: Any) -> Any:
         """Train on one batch; returns the loss, or (loss, ...) when the loss function returns more tensors."""
+        eager = getattr(engine.current(), "train_step", None)
+        if eager is not None:  # an engine that takes whole steps
+            return eager(self, batch)
         prepare(self.optimizer)
         subject = Subject(self.model, self.optimizer)
         _check_devices(subject)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab verify`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from trnlab import profile
+from trnlab.errors import UsageError
+from trnlab.nki.imports import install_imports
+from trnlab.runtime.run import new_folder
+from trnlab.runtime.script import Script
+from trnlab.runtime.session import for_kernels
+from trnlab.verify.page import page
+from trnlab.verify.result import to_json
+from trnlab.verify.text import text
+
+PAGE, RECORD = "verify.html", "verify.json"
+DIVERGES = 1
+
+
+def main(args: argparse.Namespace) -> int:
+    """Verify a script; returns 0 where there is no difference beyond rounding, 1 where there is."""
+    script = Script(args.script, args.arguments)
+    script.file  # noqa: B018  (says at once when it cannot be read)
+    if args.steps < 1:
+        raise UsageError("there is nothing to verify in that many steps", code="TRN163", limit="at least 1",
+                         got=args.steps, remedy="give --steps a larger number")  # fmt: skip
+    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
+    session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
+    session.seed = args.seed
+    if args.no_cache:
+        session.cache = None
+    install_imports()
+    from trnlab.frontends.torch.verify.script import Wanted, verify  # takes PyTorch a while
+
+    other = Script(args.against) if args.against else None
+    verdict = verify(Wanted(script, args.steps, args.reference, other), session)
+    folder = args.out or new_folder(Path("runs"), script.path.stem)
+    record = json.dumps(to_json(verdict), indent=2).encode()
+    for path, content in ((folder / PAGE, page(verdict).encode()), (folder / RECORD, record)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profile.write(path, content)
+    if args.json:
+        profile.write(args.json, record)
+    print(f"{text(verdict)}\n\npage    {folder / PAGE}")
+    return 0 if verdict.clean else DIVERGES

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run on the chip: every program runs as it always does, and again with its intermediate results written out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from trnlab.compiler.taps import Tapped, compile_tapped, read
+from trnlab.frontends.torch import provenance
+from trnlab.frontends.torch.buffers import tensor_from
+from trnlab.frontends.torch.engine import DeviceEngine
+from trnlab.frontends.torch.host_ops import LOG
+from trnlab.frontends.torch.verify.ops import Chip, Walk
+from trnlab.frontends.torch.verify.steps import Steps
+from trnlab.graph.ir import Graph, Value
+from trnlab.numerics.dtypes import bool_
+from trnlab.runtime import session
+from trnlab.sim.functional import Machine, RunOptions, run_program
+from trnlab.verify.result import Verdict
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class ChipEngine(DeviceEngine):
+    """Runs graphs on the chip and compares their ops, into `verdict`. `times`: of steps that the script had timed."""
+
+    verdict: Verdict
+    steps: Steps
+    random: list[Tensor] = field(default_factory=list)  # drawn by the chip, in order
+    times: list[float] = field(default_factory=list)
+    trial: bool = False  # within `step_time`: nothing counts
+
+    def compile(self, graph: Graph) -> Callable[[Sequence[Array]], list[Array]]:
+        """See `Engine`."""
+        plain, now = super().compile(graph), session.current()
+        source = provenance.of(graph)
+        examined = _Examined(graph, source, now) if source is not None else None
+
+        def run(inputs: Sequence[Array]) -> list[Array]:
+            if self.trial or examined is None:
+                return plain(inputs)
+            self.steps.starts(graph.name)
+            before = [np.array(x) for x in inputs]
+            outputs = plain(inputs)
+            self._examine(examined, before, outputs)
+            return outputs
+
+        return run
+
+    def _examine(self, examined: _Examined, before: list[Array], outputs: Sequence[Array]) -> None:
+        arrays, same = examined.run(before, outputs)
+        if not same:
+            self.verdict.same_program = False
+        backward = examined.graph.name.startswith("backward")
+        walk = Walk(examined.source, Chip(arrays), self.steps.number, session.current().precision, backward)
+        order = itertools.count(len(self.verdict.results))
+        for result in walk.run(examined.tensors(before)):
+            self.verdict.add([replace(result, order=next(order))])
+        self.random += walk.random
+
+    def step_done(self, loss: float, tokens: int) -> None:
+        """See `Engine`."""
+        if not self.trial:
+            self.steps.done(loss)
+
+    def step_time(self, measured: Callable[[], float]) -> float:
+        """A trial of the script's own: it is let alone, and its outcome kept for the other runs."""
+        self.trial = True
+        try:
+            with self.steps.paused():
+                self.times.append(measured())
+        finally:
+            self.trial = False
+        return self.times[-1]
+
+
+class _Examined:
+    """One graph with the program that writes out its intermediate results."""
+
+    def __init__(self, graph: Graph, source: provenance.Provenance, now: session.Session) -> None:
+        self.graph, self.source, self.now = graph, source, now
+        self.wanted = _wanted(source)
+        self._tapped: Tapped | None = None
+
+    @property
+    def tapped(self) -> Tapped:
+        """Compiled on first use."""
+        if self._tapped is None:
+            self._tapped = compile_tapped(self.graph, self.wanted, self.now.chip, self.now.compile_options())
+        return self._tapped
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Mapping[Value, Array], bool]:
+        """Results by value, and whether the outputs are those of the plain program bit for bit."""
+        program = self.tapped.program
+        own = [np.array(x) for x in inputs]
+        memory = {id: array.reshape(program.tensors[id].shape) for id, array in zip(program.inputs, own)}
+        for tensor in program.tensors:
+            if tensor.kind == "output" and tensor.id not in memory:
+                memory[tensor.id] = np.empty(tensor.shape, tensor.dtype.numpy)
+        LOG.program_started(self.now.counters.host_fallbacks)
+        run_program(program, memory, self.now.chip, machine=Machine(self.now.chip, RunOptions(seed=self.now.seed)))
+        same = all(memory[id].tobytes() == out.tobytes() for id, out in zip(program.outputs, outputs))
+        first = {id: array.reshape(program.tensors[id].shape) for id, array in zip(program.inputs, inputs)}
+        after = {**program.constants, **memory}
+        found = {
+            self.wanted[i]: read(tap, (first if tap.given else after)[tap.tensor])
+            for i, tap in self.tapped.taps.items()
+        }
+        found.update(zip(self.graph.inputs, inputs))
+        found.update(zip(self.graph.outputs, outputs))
+        return found, same
+
+    def tensors(self, inputs: Sequence[Array]) -> dict[str, Tensor]:
+        """The graph's inputs as tensors of the host, by the names of placeholders."""
+        nodes = {n.name: n for n in self.source.module.graph.nodes if n.op == "placeholder"}
+        found = {}
+        for name, value, array in zip(self.source.inputs, self.graph.inputs, inputs):
+            if name is not None:
+                kind = nodes[name].meta["val"].dtype
+                shaped = np.array(array).reshape(value.shape)
+                shaped = shaped.astype(np.bool_) if value.dtype is bool_ else shaped
+                found[name] = tensor_from(shaped, kind, "cpu")
+        return found
+
+
+def _wanted(source: provenance.Provenance) -> list[Value]:
+    """The distinct values that operators were imported as."""
+    found: dict[Value, None] = {}
+    for node, held in source.values.items():
+        for value in held if isinstance(held, list | tuple) else [held]:
+            if isinstance(value, Value) and node.op == "call_function" and value.op is not None:
+                found[value] = None
+    return list(found)
