@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.pipeline import PASSES, Assembly
+from trnlab.compiler import pipeline
 from trnlab.compiler.strided import VIEW_OPS, Strided
-from trnlab.compiler.supported import refuse_unsupported
+from trnlab.compiler.supported import select_rules
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes.dead import remove_dead_ops
@@ -24,7 +24,7 @@ from trnlab.numerics.dtypes import float32
 from trnlab.program import Program
 
 Array = np.ndarray[Any, Any]
-_LAST_SHARED = "simplify-again"  # the passes up to here see taps as outputs; those after it look at outputs
+_LAST_SHARED = "legalize"  # the passes up to here see taps as outputs; those after it look at outputs
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,18 @@ def compile_tapped(graph: Graph, values: Sequence[Value], chip: Chip, options: M
     twin = dict(zip(graph.values(), copied.values(), strict=True))
     count = len(copied.outputs)
     copied.outputs.extend(twin[v] for v in values)
-    ends = [name for name, _ in PASSES].index(_LAST_SHARED) + 1
-    for _, run in PASSES[:ends]:
+    ends = [name for name, _ in pipeline.PASSES].index(_LAST_SHARED) + 1
+    for _, run in pipeline.PASSES[:ends]:
         run(copied, options)
     found = copied.outputs[count:]
     del copied.outputs[count:]
     remove_dead_ops(copied)
-    for _, run in PASSES[ends:]:
+    for _, run in pipeline.PASSES[ends:]:
         run(copied, options)
-    refuse_unsupported(copied, chip)
+    rules = select_rules(copied, chip)
     alive = set(copied.values())
     sources = {i: source for i, v in enumerate(found) if (source := _source(v, alive)) is not None}
-    assembly = Assembly(copied, chip, [root for root, _ in sources.values()])
+    assembly = pipeline.Assembly(copied, chip, rules, [root for root, _ in sources.values()])
     program = assembly.program()
     taps = {i: tap for i, (root, moves) in sources.items() if (tap := _tap(assembly, root, moves)) is not None}
     return Tapped(program, taps)
@@ -101,7 +101,7 @@ def _exact(op: Op) -> bool:
     return widens
 
 
-def _tap(assembly: Assembly, value: Value, moves: tuple[Op, ...]) -> Tap | None:
+def _tap(assembly: pipeline.Assembly, value: Value, moves: tuple[Op, ...]) -> Tap | None:
     seen: Strided = assembly.part.strided(value)
     tensor = assembly.tensor_of.get(seen.root)
     if tensor is None or assembly.tensors[tensor].kind == "temp":

@@ -65,7 +65,9 @@ PRODUCT = Kind("product", DEVIATIONS, "the sum of |a||b|; operands as the PE arr
 COMPOSITE = Kind(
     "composite", DEVIATIONS, "how far the result moves when operands move by u; n: the longest dimension", grows=True
 )
-ATTENTION = Kind("attention", 16, "as composite, with u of what the PE array reads")
+ATTENTION = Kind(
+    "attention", 16, "as composite, with u(bfloat16) where the PE array reads that, and n = 1 then", grows=True
+)
 RANDOM = Kind("random", 0, "not compared: the chip's random numbers are its own, and the reference takes them over")
 
 KINDS = (EXACT, ROUNDED, TERMS, FUNCTION, SUM, PRODUCT, COMPOSITE, ATTENTION, RANDOM)
@@ -75,8 +77,9 @@ _NAMES = {
         constant_pad_nd index_select gather embedding index _unsafe_index where masked_fill tril triu full full_like
         new_full zeros zeros_like new_zeros ones ones_like new_ones scalar_tensor fill arange amax amin max min
         maximum minimum relu neg abs sign clamp clamp_min clamp_max threshold_backward floor ceil round eq ne lt le
-        gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not all any argmax
-        argmin isnan isinf slice_scatter select_scatter slice_backward select_backward scatter nki trunc eye""",
+        gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not all any
+        argmax argmin isnan isinf slice_scatter select_scatter slice_backward select_backward scatter
+        nki trunc eye""",
     ROUNDED: "mul div reciprocal sqrt square native_dropout native_dropout_backward",
     TERMS: "add sub rsub addcmul addcdiv lerp",
     FUNCTION: "exp expm1 log log1p log2 log10 sin cos tanh sigmoid erf rsqrt pow silu gelu exp2",

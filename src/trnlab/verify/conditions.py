@@ -51,7 +51,7 @@ def condition(s: Situation) -> str:
         return BORN if s.finite else WRONG
     if not math.isfinite(want):
         return WRONG
-    if got == 0 and (abs(want) < 4 * smallest(s.format) or s.lost > 0):
+    if (s.lost > 0 and s.worst.ratio <= 1) or (got == 0 and abs(want) < 4 * smallest(s.format)):
         return UNDERFLOW
     if s.worst.ratio <= 1:
         return CANCELLATION

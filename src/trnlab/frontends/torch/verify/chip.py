@@ -15,7 +15,6 @@ from trnlab.compiler.taps import Tapped, compile_tapped, read
 from trnlab.frontends.torch import provenance
 from trnlab.frontends.torch.buffers import tensor_from
 from trnlab.frontends.torch.engine import DeviceEngine
-from trnlab.frontends.torch.host_ops import LOG
 from trnlab.frontends.torch.verify.ops import Chip, Walk
 from trnlab.frontends.torch.verify.steps import Steps
 from trnlab.graph.ir import Graph, Value
@@ -104,7 +103,6 @@ class _Examined:
         for tensor in program.tensors:
             if tensor.kind == "output" and tensor.id not in memory:
                 memory[tensor.id] = np.empty(tensor.shape, tensor.dtype.numpy)
-        LOG.program_started(self.now.counters.host_fallbacks)
         run_program(program, memory, self.now.chip, machine=Machine(self.now.chip, RunOptions(seed=self.now.seed)))
         same = all(memory[id].tobytes() == out.tobytes() for id, out in zip(program.outputs, outputs))
         first = {id: array.reshape(program.tensors[id].shape) for id, array in zip(program.inputs, inputs)}

@@ -149,7 +149,7 @@ def scale_of(call: Call, kind: Kind, result: Any, precision: str) -> tuple[Any, 
         return _terms(call), 1
     if kind in (COMPOSITE, ATTENTION):
         u = 2 * roundoff("bfloat16") if kind is ATTENTION and precision == "bf16" else roundoff("float32")
-        return _response(call, result, u), _longest(call, result) if kind is COMPOSITE else 1
+        return _response(call, result, u), _longest(call, result) if u == roundoff("float32") else 1
     if kind is FUNCTION:
         return _of_function(call, result), 1
     return _magnitude(result), 1
@@ -158,7 +158,7 @@ def scale_of(call: Call, kind: Kind, result: Any, precision: str) -> tuple[Any, 
 def _magnitude(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_magnitude(v) for v in value)
-    return value.abs() if isinstance(value, Tensor) else value
+    return value.abs() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _of_magnitudes(call: Call) -> Any:
@@ -205,8 +205,8 @@ def _terms_of_sum(call: Call, result: Any) -> int:
     made = min((t.numel() for t in pytree.tree_leaves(result) if isinstance(t, Tensor)), default=1)
     if call.name.split(".")[1] in ("embedding_dense_backward", "index_add", "scatter_add", "index_put"):
         indices = [t for t in pytree.tree_leaves(call.args) if isinstance(t, Tensor) and not t.is_floating_point()]
-        return max([t.numel() for t in indices] or [1])
-    return max(source // max(made, 1), 2)
+        return int(max([t.numel() for t in indices] or [1]))
+    return int(max(source // max(made, 1), 2))
 
 
 def _contracted(call: Call) -> int:

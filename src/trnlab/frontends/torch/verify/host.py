@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.engine import InterpreterEngine
+from trnlab.frontends.torch.step import new_seed
 from trnlab.frontends.torch.verify.steps import Steps
 from trnlab.verify.bounds import roundoff
 
@@ -32,14 +33,13 @@ _DROPOUT = (F.dropout, torch.dropout)
 class HostEngine(InterpreterEngine):
     """Runs steps as PyTorch does. `times`: what the chip said when the script had steps timed, in order."""
 
-    def __init__(self, steps: Steps, times: Sequence[float], seeds: Callable[[], Any]) -> None:
-        self.steps, self._times, self._seeds = steps, list(times), seeds
+    def __init__(self, steps: Steps, times: Sequence[float]) -> None:
+        self.steps, self._times = steps, list(times)
 
     def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
         """One step of a `TrainStep`: forward, backward, clipping, update. `.grad` is left as it was."""
         parameters = list(step.model.parameters())
         kept = [p.grad for p in parameters]
-        state = torch.get_rng_state()
         for p in parameters:
             p.grad = None
         try:
@@ -53,9 +53,6 @@ class HostEngine(InterpreterEngine):
         finally:
             for p, grad in zip(parameters, kept):
                 p.grad = grad
-        if not torch.equal(state, torch.get_rng_state()):  # the chip draws one seed for all of them
-            torch.set_rng_state(state)
-            self._seeds()
         self.steps.done(float(loss.detach()))
         return result.detach() if isinstance(result, Tensor) else tuple(r.detach() for r in result)
 
@@ -65,11 +62,14 @@ class HostEngine(InterpreterEngine):
 
 
 class Replayed(TorchFunctionMode):
-    """Within, dropout drops what it dropped on the chip. `missing`: calls for which the chip drew nothing like it."""
+    """Within, dropout drops what it dropped on the chip. `missing`: calls for which the chip drew nothing like it.
 
-    def __init__(self, drawn: Sequence[Tensor]) -> None:
+    For all the random numbers of a step the chip draws one seed from the host's generator; so does this.
+    """
+
+    def __init__(self, drawn: Sequence[Tensor], steps: Steps) -> None:
         super().__init__()
-        self._drawn = list(drawn)
+        self._drawn, self._steps, self._seeded = list(drawn), steps, 0
         self.missing = 0
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -86,6 +86,9 @@ class Replayed(TorchFunctionMode):
             self.missing += 1
             return function(x, p, training, inplace)
         mask = self._drawn.pop(0)
+        if self._seeded != self._steps.number:
+            self._seeded = self._steps.number
+            new_seed()
         kept = (mask != 0).to(torch.float32) / max(1 - p, 1e-9)
         return x * as_neuron(kept.contiguous()) if x.device.type == "neuron" else x * kept
 
@@ -109,9 +112,10 @@ class Perturbed(TorchFunctionMode):
                 result.register_hook(lambda grad: self._changed(grad, self._read))
             return result
         result = function(*args, **kwargs)
-        fresh = isinstance(result, Tensor) and result.requires_grad and not result.is_leaf and not result._is_view()
-        own = fresh and all(result is not a for a in args)
-        return self._changed(result, roundoff("float32")) if own else result
+        if not isinstance(result, Tensor) or not torch.is_grad_enabled() or any(result is a for a in args):
+            return result
+        fresh = not result._is_view() and result.requires_grad and not result.is_leaf
+        return self._changed(result, roundoff("float32")) if fresh else result
 
     def _changed(self, x: Tensor, u: float) -> Tensor:
         if x.dtype is not torch.float32:

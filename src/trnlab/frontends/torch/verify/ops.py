@@ -23,7 +23,7 @@ from trnlab.frontends.torch.types import format_of
 from trnlab.frontends.torch.verify.exact import Call, bf16, scale_of, wide
 from trnlab.graph.ir import Value
 from trnlab.verify import conditions
-from trnlab.verify.bounds import ATTENTION, EXACT, PRODUCT, RANDOM, SUM, TERMS, Kind, kind_of, roundoff
+from trnlab.verify.bounds import ATTENTION, EXACT, PRODUCT, RANDOM, SUM, TERMS, Kind, kind_of, roundoff, smallest
 from trnlab.verify.compare import Worst, relative, rounding_bound, within
 from trnlab.verify.result import DIFFERS, ROUNDING, SAME, SKIPPED, OpResult, Place
 
@@ -150,8 +150,9 @@ class Walk:
         found = []
         for i, like in enumerate(wanted):
             tensor = None
-            if i < len(values) and isinstance(values[i], Value) and isinstance(like, Tensor):
-                tensor = self.chip.tensor(values[i], like)
+            value = values[i] if i < len(values) else None
+            if isinstance(value, Value) and isinstance(like, Tensor):
+                tensor = self.chip.tensor(value, like)
             found.append(tensor if tensor is not None else _part(exact, i, exact if several else None))
         return found if several else found[0]
 
@@ -192,7 +193,7 @@ class _Check:
         error = None
         if isinstance(all_along, Tensor) and want.is_floating_point() and all_along.shape == got.shape:
             error = relative(got.numpy(), all_along.numpy())
-        lost = _lost(got, want)
+        lost = _lost(got, want, format)
         grown = self._grown(got, want, scale, error) if error is not None else (0.0, 0.0)
         lossy = grown[0] >= conditions.AMPLIFICATION and grown[1] >= conditions.LOSS
         found = self.walk.blank(
@@ -267,11 +268,11 @@ class _Check:
         return all(bool(torch.isfinite(t).all()) for t in self.call.tensors)
 
 
-def _lost(got: Tensor, want: Tensor) -> float:
-    """Share of a tensor's length in elements that are zero and should not be."""
+def _lost(got: Tensor, want: Tensor, format: str) -> float:
+    """Share of a tensor's length in elements that are too small for its format, and became zero."""
     if not want.is_floating_point():
         return 0.0
-    gone = torch.where((got == 0) & (want != 0), want, 0.0)
+    gone = torch.where((got == 0) & (want.abs() < 4 * smallest(format)), want, 0.0)
     whole = float(torch.linalg.vector_norm(torch.nan_to_num(want, 0.0, 0.0, 0.0)))
     return float(torch.linalg.vector_norm(gone)) / whole if whole and bool((gone != 0).any()) else 0.0
 

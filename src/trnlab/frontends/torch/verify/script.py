@@ -26,7 +26,6 @@ import torch
 from trnlab.errors import UsageError
 from trnlab.frontends.torch import provenance
 from trnlab.frontends.torch.engine import use
-from trnlab.frontends.torch.step import new_seed
 from trnlab.frontends.torch.verify.against import BUDGET, Comparison, Recording
 from trnlab.frontends.torch.verify.chip import ChipEngine
 from trnlab.frontends.torch.verify.host import HostEngine, Perturbed, Replayed, Widened, eager
@@ -35,7 +34,7 @@ from trnlab.runtime.script import Script, failure
 from trnlab.runtime.session import PRECISIONS, Session, activate
 from trnlab.verify.result import Verdict
 
-RUNS = 3  # of the reference with rounding's errors thrown in
+RUNS = 5  # of the reference with rounding's errors thrown in
 FLOAT64 = "float64"
 
 
@@ -117,7 +116,8 @@ class Repeated:
 
     def reference(self, chip: ChipEngine, verdict: Verdict, modes: Sequence[Any] = ()) -> list[float]:
         """Losses of the steps that the chip made, on the host, with the chip's random numbers."""
-        steps, replayed = Steps(len(chip.steps.losses)), Replayed(chip.random)
+        steps = Steps(len(chip.steps.losses))
+        replayed = Replayed(chip.random, steps)
         widened = [Widened()] if verdict.reference == FLOAT64 else []
         self.on_host(steps, [*widened, replayed, *modes], chip.times)
         note = f"{replayed.missing} calls of dropout have no counterpart on the chip: the losses differ"
@@ -137,7 +137,7 @@ class Repeated:
     ) -> None:  # fmt: skip
         """Run on the host, under modes of PyTorch, the last of them nearest to the script."""
         with ExitStack() as stack:
-            for entered in (use(HostEngine(steps, times, new_seed)), eager(), steps.watching(), _silent(), *modes):
+            for entered in (use(HostEngine(steps, times)), eager(), steps.watching(), _silent(), *modes):
                 stack.enter_context(entered)
             stack.enter_context(within or nullcontext())
             self._run()

@@ -40,8 +40,10 @@ class Steps:
             self._stop()
 
     def done(self, loss: float) -> None:
-        """A whole step is over."""
-        self.losses.append(loss)
+        """A whole step is over; of one that `backward()` has counted the script tells the loss again."""
+        if not self._updating:
+            self.losses.append(loss)
+        self._updating = False
         self._stop()
 
     def _stop(self) -> None:
