@@ -74,9 +74,7 @@ def compile(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Program:
 class Assembly:
     """A canonical graph on its way to a program."""
 
-    def __init__(
-        self, graph: Graph, chip: Chip, rules: Mapping[Op, Rule], tapped: Iterable[Value] = ()
-    ) -> None:
+    def __init__(self, graph: Graph, chip: Chip, rules: Mapping[Op, Rule], tapped: Iterable[Value] = ()) -> None:
         self.graph, self.chip = graph, chip
         looks, copies = resolve_views(graph)
         self.part = Partition(graph, looks, copies, rules)
