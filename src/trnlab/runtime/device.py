@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ class Loaded:
         """
         program = self.executable.program
         self._check(inputs)
-        bindings = {id: array.reshape(program.tensors[id].shape) for id, array in zip(program.inputs, inputs)}
+        bindings = {id: _as_shaped(array, program.tensors[id].shape) for id, array in zip(program.inputs, inputs)}
         for id in program.outputs:
             if id not in bindings:
                 bindings[id] = np.empty(program.tensors[id].shape, program.tensors[id].dtype.numpy)
@@ -115,9 +116,7 @@ class Loaded:
     def _output(self, index: int, bindings: Mapping[int, Array], inputs: Sequence[Array]) -> Array:
         """The output, in the memory of the input that it replaces where the graph says so."""
         program, source = self.executable.program, self._aliases.get(index)
-        value = bindings[program.outputs[index]]
-        shape = self.executable.metadata["outputs"][index]
-        value = np.empty(shape, value.dtype) if 0 in shape else value.reshape(shape)
+        value = _as_shaped(bindings[program.outputs[index]], self.executable.metadata["outputs"][index])
         if source is None:
             return value
         if program.outputs[index] != program.inputs[source]:
@@ -204,6 +203,13 @@ def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: floa
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "script": str(session.run.script) if session.run is not None else "",
     }
+
+
+def _as_shaped(array: Array, shape: Sequence[int]) -> Array:
+    """The same memory in another shape; tensors without elements have one on the chip, which means nothing."""
+    if array.size != prod(shape):
+        return np.zeros(tuple(shape), array.dtype)
+    return array.reshape(tuple(shape))
 
 
 def _check_input(tensor: Tensor, shape: tuple[int, ...], array: Array) -> None:

@@ -8,8 +8,10 @@ outputs that overwrite inputs. PyTorch finds this backend by name through the `t
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,14 +20,18 @@ from functorch.compile import make_boxed_func, min_cut_rematerialization_partiti
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import CheckpointPolicy
 
 from trnlab.frontends.torch import engine, kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
+from trnlab.frontends.torch.python_numbers import PythonNumbers
 from trnlab.frontends.torch.step import new_seed
 from trnlab.guards import collected
+from trnlab.runtime.notices import say
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -36,6 +42,23 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 register_optimizer_step_post_hook(_stepped)
+
+
+class _GivenUp(logging.Handler):
+    """Hears PyTorch say that it compiles a function no more, and says what that means here."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if not str(record.msg).startswith("torch._dynamo hit config."):
+            return
+        limit, most, function = (str(x) for x in (record.args or ("", "", ""))[:3])  # type: ignore[index]
+        say(
+            f"{function} was compiled {most} times: in further forms it runs on the host, outside of the chip's "
+            f"time; give batches one shape and the learning rate as a tensor, or raise torch._dynamo.config.{limit}"
+        )
+
+
+logging.getLogger("torch._dynamo.convert_frame").addHandler(_GivenUp(logging.WARNING))
 
 
 def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -88,9 +111,10 @@ class CompiledGraph:
     def __init__(self, module: fx.GraphModule, name: str) -> None:
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n.name: i for i, n in enumerate(placeholders)}
-        self._plan, self._kinds = _separate(module)
-        computed = [n for n in self._plan if isinstance(n, fx.Node) and n.op != "placeholder"]
-        self._computed = {n: i for i, n in enumerate(dict.fromkeys(computed))}
+        self._numbers = PythonNumbers(module)
+        self._plan = [_planned(item, _owners(module)) for item in _returned_by(module)]
+        owners = [item.owner for item in self._plan if isinstance(item, _View)]
+        self._computed = {n: i for i, n in enumerate(dict.fromkeys(n for n in owners if n.op != "placeholder"))}
         self._module, self._name = module, name
         self._aliases = _take_out_writes(module, list(self._computed))
         self._compile()
@@ -105,38 +129,80 @@ class CompiledGraph:
         """Run the program on tensors; returns what AOTAutograd expects of the graph."""
         if any(guards.failed() for guards in self._guards):
             self._compile()
-        bound = [Buffer(args[self._position[n]] if n is not None else new_seed()) for n in self.imported.inputs]
+        numbers = self._numbers.values(args)
+        given = {name: args[i] for name, i in self._position.items()} | numbers
+        bound = [Buffer(given[n] if n is not None else new_seed()) for n in self.imported.inputs]
         results = self._program([b.array() for b in bound])
         for i, j in self.imported.graph.aliases.items():
             bound[j].store(results[i])
-        made = {n: self._result(n, results[self._place[i]]) for n, i in self._computed.items()}
-        return [self._returned(n, made, args) for n in self._plan]
+        made = {n: _result(n, results[self._place[i]]) for n, i in self._computed.items()}
+        return [self._returned(item, made, args) for item in self._plan]
 
-    def _returned(self, planned: fx.Node | int | None, made: dict[fx.Node, torch.Tensor], args: Sequence[Any]) -> Any:
-        if not isinstance(planned, fx.Node):
+    def _returned(self, planned: _View | int | None, made: dict[fx.Node, torch.Tensor], args: Sequence[Any]) -> Any:
+        if not isinstance(planned, _View):
             return planned
-        return made[planned] if planned in made else args[self._position[planned.name]]
-
-    def _result(self, node: fx.Node, array: Any) -> torch.Tensor:
-        fake = self._kinds[node]
-        return tensor_from(array, fake.dtype, fake.device.type)
+        owner = planned.owner
+        return planned.of(made[owner] if owner in made else args[self._position[owner.name]])
 
 
-def _separate(module: fx.GraphModule) -> tuple[list[fx.Node | int | None], dict[fx.Node, torch.Tensor]]:
-    """What the graph returns, and the fake tensors behind it.
+@dataclass(frozen=True)
+class _View:
+    """A tensor that the graph returns: `node`, which shows memory of `owner`, a result or a placeholder."""
 
-    A `copy_` stands for what it copies, a size for its number.
-    """
-    output = next(n for n in module.graph.nodes if n.op == "output")
-    returned: list[fx.Node | int | None] = []
-    for item in output.args[0]:
-        value = item.meta["val"] if isinstance(item, fx.Node) else item
-        returned.append(int(value) if isinstance(value, (int, torch.SymInt)) else item and _source(item))
-    return returned, {n: n.meta["val"] for n in returned if isinstance(n, fx.Node)}
+    node: fx.Node
+    owner: fx.Node
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the graph returns, where `tensor` is the owner: itself, or a view of the same memory."""
+        if self.node is self.owner:
+            return tensor
+        fake = self.node.meta["val"]
+        offset = int(fake.storage_offset()) - int(self.owner.meta["val"].storage_offset())
+        seen = tensor if tensor.dtype == fake.dtype else tensor.view(fake.dtype)
+        return seen.as_strided(_ints(fake.shape), _ints(fake.stride()), seen.storage_offset() + offset)
 
 
-def _source(node: fx.Node) -> fx.Node:
-    return node.args[1] if node.target is _COPY else node  # type: ignore[return-value]
+def _ints(sizes: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(int(n) for n in sizes)
+
+
+def _returned_by(module: fx.GraphModule) -> Sequence[Any]:
+    return next(n for n in module.graph.nodes if n.op == "output").args[0]  # type: ignore[return-value]
+
+
+def _owners(module: fx.GraphModule) -> dict[Any, fx.Node]:
+    """For each storage of the fake tensors the node that made it."""
+    owners: dict[Any, fx.Node] = {}
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and node.op != "output":
+            owners.setdefault(_storage(value), node)
+    return owners
+
+
+def _storage(fake: torch.Tensor) -> Any:
+    return StorageWeakRef(fake.untyped_storage())
+
+
+def _planned(item: Any, owners: dict[Any, fx.Node]) -> _View | int | None:
+    """What the graph returns in one place; a `copy_` stands for what it copies, a size for its number."""
+    value = item.meta["val"] if isinstance(item, fx.Node) else item
+    if isinstance(value, (int, torch.SymInt)):
+        return int(value)
+    if not isinstance(item, fx.Node):
+        return item  # type: ignore[no-any-return]
+    node: Any = item.args[1] if item.target is _COPY else item
+    owner = owners[_storage(node.meta["val"])]
+    return _View(node, node if owner.op == "get_attr" else owner)
+
+
+def _result(node: fx.Node, array: Any) -> torch.Tensor:
+    """A result with the strides that PyTorch would give it."""
+    fake = node.meta["val"]
+    made = tensor_from(array, fake.dtype, "cpu")
+    if made.stride() != _ints(fake.stride()):
+        made = torch.empty_strided(_ints(fake.shape), _ints(fake.stride()), dtype=fake.dtype).copy_(made)
+    return as_neuron(made) if fake.device.type == "neuron" else made
 
 
 def _take_out_writes(module: fx.GraphModule, computed: list[fx.Node]) -> dict[int, str]:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python's floats in the graphs of `torch.compile`, which arrive as float64 tensors without dimensions.
+
+What is computed from them alone is computed on the host as Python would, in float64; the program gets the results as
+float32 inputs. (The chip has no float64, and Python did this arithmetic on the host in the first place.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+
+class PythonNumbers:
+    """Takes arithmetic on Python's floats out of a graph, and does it at each call."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self._given = {n: i for i, n in enumerate(placeholders) if _is_number(n.meta.get("val"))}
+        self._steps: list[tuple[fx.Node, Any, Any]] = []  # with their arguments, which leave the graph
+        self._results: dict[str, fx.Node] = {}
+        if self._given:
+            self._take_out(module)
+
+    def values(self, args: Sequence[Any]) -> dict[str, torch.Tensor]:
+        """The inputs that stand for numbers, by the names of their placeholders, from the graph's arguments."""
+        known: dict[fx.Node, Any] = {n: args[i] for n, i in self._given.items()}
+        for n, args_of, kwargs_of in self._steps:
+            operands, options = fx.node.map_arg((args_of, kwargs_of), known.__getitem__)
+            known[n] = n.target(*operands, **options)  # type: ignore[operator]
+        return {name: _narrow(known[n]) for name, n in self._results.items()}
+
+    def _take_out(self, module: fx.GraphModule) -> None:
+        """Replace each number that the rest of the graph reads by a placeholder of float32."""
+        known = set(self._given)
+        for n in module.graph.nodes:
+            if n.op == "call_function" and _is_scalar(n) and known.issuperset(n.all_input_nodes):
+                self._steps.append((n, n.args, n.kwargs))
+                known.add(n)
+        last = [n for n in module.graph.nodes if n.op == "placeholder"][-1]
+        for n in (*self._given, *(step[0] for step in self._steps)):
+            readers = [user for user in n.users if user not in known and user.op != "output"]
+            if not readers:
+                continue
+            with module.graph.inserting_after(last):
+                number = module.graph.placeholder(f"number_{n.name}")
+            number.meta["val"] = _narrow(n.meta["val"])
+            for reader in readers:
+                reader.replace_input_with(n, number)
+            self._results[number.name] = n
+        for n, *_ in reversed(self._steps):
+            if not n.users:
+                module.graph.erase_node(n)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.dim() == 0 and value.is_cpu
+
+
+def _is_scalar(node: fx.Node) -> bool:
+    """Whether a node computes a single number of the host."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_cpu
+
+
+def _narrow(number: torch.Tensor) -> torch.Tensor:
+    """In a format of the chip."""
+    return number.float() if number.dtype == torch.float64 else number
