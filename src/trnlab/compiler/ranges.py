@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.graph.ir import Op, Value
+from trnlab.compiler.intervals import Intervals
+from trnlab.graph.ir import Graph, Op, Value
 from trnlab.numerics.dtypes import DType, bool_, float32
 
 EXACT = 2**24  # whole numbers up to here, and it, are float32 numbers
@@ -51,10 +52,11 @@ def limits(dtype: DType) -> Range:
 
 
 class Ranges:
-    """Bounds of the values of a graph, computed when they are first asked for."""
+    """Bounds of the values of a graph, computed when they are first asked for. `floats`: the same for any number."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Graph | None = None) -> None:
         self._known: dict[Value, Range | None] = {}
+        self.floats = Intervals({} if graph is None else graph.bounds)
 
     def of(self, value: Value) -> Range | None:
         """Bounds of a value, in its format; None for floats that may be no whole numbers."""

@@ -109,7 +109,7 @@ class GraphBuilder:
     # -- elementwise --------------------------------------------------------------------------------------------
     negate, abs, sign, not_, is_finite, floor, ceil = (_Unary() for _ in range(7))
     exponential, exponential_minus_one, log, log_plus_one, sqrt, rsqrt = (_Unary() for _ in range(6))
-    tanh, logistic, sine, cosine, erf, round_nearest_even = (_Unary() for _ in range(6))
+    tanh, logistic, sine, cosine, erf, atan, round_nearest_even = (_Unary() for _ in range(7))
     add, subtract, multiply, divide, maximum, minimum = (_Binary() for _ in range(6))
     power, remainder, and_, or_, xor = (_Binary() for _ in range(5))
     shift_left, shift_right_logical, shift_right_arithmetic = (_Binary() for _ in range(3))
@@ -145,6 +145,10 @@ class GraphBuilder:
     def gelu_dx(self, x: Value, approximate: str = "none") -> Value:
         """Derivative of gelu at x."""
         return self.op("trn.gelu_dx", x, approximate=approximate)
+
+    def copysign(self, magnitude: Value | Number, sign: Value | Number) -> Value:
+        """|magnitude| with the sign of `sign`, of zeros too; broadcasts."""
+        return self.binary("trn.copysign", magnitude, sign)
 
     def silu(self, x: Value) -> Value:
         """x * logistic(x)."""

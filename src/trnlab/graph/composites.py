@@ -85,6 +85,16 @@ def _silu_dx(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[
     return (b.multiply(s, b.add(b.multiply(x, b.subtract(1.0, s)), 1.0)),)
 
 
+# -- signs --------------------------------------------------------------------------------------------------------
+
+
+def _copysign(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """The sign of zero is that of one over it."""
+    size, sign = b.abs(operands[0]), operands[1]
+    negative = b.or_(b.compare(sign, "LT", 0.0), b.compare(b.divide(1.0, sign), "LT", 0.0))
+    return (b.select(negative, b.negate(size), size),)
+
+
 # -- attention ----------------------------------------------------------------------------------------------------
 # Heads are grouped by the key head they share: q is seen as [B, Hkv, G, T, D] with H = Hkv * G.
 
@@ -168,6 +178,7 @@ def _rotated(b: GraphBuilder, x: Value, distance: int) -> Value:
 _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[Value, ...]]] = {
     "trn.gelu": _gelu,
     "trn.gelu_dx": _gelu_dx,
+    "trn.copysign": _copysign,
     "trn.silu": _silu,
     "trn.silu_dx": _silu_dx,
     "trn.attention": _attention,

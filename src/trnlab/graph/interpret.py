@@ -176,6 +176,7 @@ _UNARY: dict[str, Callable[[Array], Any]] = {
     "sine": np.sin,
     "cosine": np.cos,
     "erf": lambda x: np.asarray(_erf(x)).astype(x.dtype),
+    "atan": np.arctan,
     "floor": np.floor,
     "ceil": np.ceil,
     "round_nearest_even": np.rint,

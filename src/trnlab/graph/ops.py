@@ -4,9 +4,9 @@
 Names, operands and attributes are StableHLO's (https://openxla.org/stablehlo/spec), with four differences, each for
 the reader's sake: attributes that StableHLO nests (dimension numbers) are flat here; the body of `reduce` and
 `scatter` is an attribute `kind`, the code of `custom_call` one called `callee`; a result type that does not follow
-from the operands is given by attributes `shape` and `dtype`; and `erf` is CHLO's. Names that start with "trn." are
-composites:
-wholes that the chip has hardware or a kernel for, each defined in terms of the other ops in `composites`.
+from the operands is given by attributes `shape` and `dtype`; and `erf` and `atan` are CHLO's. Names that start with
+"trn." are composites: wholes that the chip has hardware or a kernel for, each defined in terms of the other ops in
+`composites`.
 
 Shape letters: B batch, H heads, T query length, S key length, D head size, V rows of a table, C columns.
 """
@@ -90,7 +90,7 @@ def _binary(dtypes: str, commutative: bool, *names: str) -> list[OpDef]:
 _TABLE: tuple[OpDef, ...] = (
     *_unary("n", "negate", "abs", "sign"),
     *_unary("f", "exponential", "exponential_minus_one", "log", "log_plus_one", "sqrt", "rsqrt", "tanh", "logistic"),
-    *_unary("f", "sine", "cosine", "erf", "floor", "ceil", "round_nearest_even", "is_finite"),
+    *_unary("f", "sine", "cosine", "erf", "atan", "floor", "ceil", "round_nearest_even", "is_finite"),
     *_unary("l", "not"),
     *_binary("n", True, "add", "multiply", "maximum", "minimum"),
     *_binary("n", False, "subtract", "divide", "power", "remainder"),
@@ -164,6 +164,8 @@ _TABLE: tuple[OpDef, ...] = (
     OpDef("trn.gelu", ELEMENTWISE, ("operand",), "f", _GELU),
     OpDef("trn.gelu_dx", ELEMENTWISE, ("operand",), "f", _GELU),
     *_unary("f", "trn.silu", "trn.silu_dx"),
+    # The magnitude of lhs with the sign of rhs, of zeros too. (The sign of a NaN is not looked at.)
+    *_binary("f", False, "trn.copysign"),
     # q [B,H,T,D], k and v [B,Hkv,S,D], bias [B or 1, H or 1, T or 1, S] added to scale * q k^T, lse [B,H,T] float32.
     # causal: query t sees keys 0..t. hides: the bias is known to hold nothing but 0 and -inf. Of a query that sees no
     # key, out is zero, and lse is finite and means nothing.

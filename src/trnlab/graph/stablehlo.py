@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs as StableHLO, the way out to other compilers (XLA on a CPU among them, as an independent check).
 
-The text is MLIR's generic form, so that one rule prints every op. Composites are expanded first; `erf` is CHLO's.
+The text is MLIR's generic form, so that one rule prints every op. Composites are expanded first; `erf` and `atan` are CHLO's.
 Inputs that an output overwrites carry the attribute tf.aliasing_output, as in what JAX writes.
 """
 
@@ -115,7 +115,7 @@ class _Printer:
             self.call(op, operands, types)
             return
         self.names[op.result] = name = self.fresh()
-        dialect = "chlo" if op.name == "erf" else "stablehlo"
+        dialect = "chlo" if op.name in ("erf", "atan") else "stablehlo"
         attrs = _attributes(op)
         shown = f" {{{attrs}}}" if attrs else ""
         signature = f"({', '.join(map(_type, types))}) -> {_type(op.result.type)}"

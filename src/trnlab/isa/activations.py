@@ -3,7 +3,7 @@
 
 The hardware approximates them with piecewise polynomials whose coefficients are not published; here each is computed
 in float64 and rounded once to float32. Outside its range the hardware's result is invalid; ours is the function
-itself.
+itself. At infinities ours is what the formula gives, as in PyTorch: silu(-inf) = -inf * 0 is NaN (assumed).
 
 Source: "Supported Activation Functions for NKI ISA", nki/api/nki.api.shared.rst in aws-neuron/aws-neuron-sdk. `table`
 is the set of functions that must be loaded together: which functions share a set is not published, so the grouping is
@@ -70,22 +70,17 @@ def _gaussian(x: Any) -> Any:
     return np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
-def _times(x: Any, factor: Any) -> Any:
-    """x * factor where factor tends to zero faster than x grows: 0 rather than NaN at minus infinity."""
-    return np.where(factor == 0, 0.0, x * factor)
-
-
 def _normal_cdf(x: Any) -> Any:
     """By erfc, which keeps its relative precision where the result is small."""
     return 0.5 * np.asarray(_erfc_elementwise(-x * _SQRT_HALF)).astype(np.float64)
 
 
 def _gelu(x: Any) -> Any:
-    return _times(x, _normal_cdf(x))
+    return x * _normal_cdf(x)
 
 
 def _gelu_dx(x: Any) -> Any:
-    return _normal_cdf(x) + _times(x, _gaussian(x))
+    return _normal_cdf(x) + x * _gaussian(x)
 
 
 def _gelu_tanh_gate(x: Any) -> Any:
@@ -96,17 +91,17 @@ def _gelu_tanh_gate(x: Any) -> Any:
 def _gelu_tanh_dx(x: Any) -> Any:
     gate = _gelu_tanh_gate(x)
     slope = 2 * _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * x * x)
-    return gate + _times(x * slope, gate * (1 - gate))
+    return gate + x * slope * (gate * (1 - gate))
 
 
 def _silu_dx(x: Any) -> Any:
     s = _sigmoid(x)
-    return s + _times(x, s * (1 - s))
+    return s + x * (s * (1 - s))
 
 
 def _gelu_sigmoid_dx(x: Any) -> Any:
     s = _sigmoid(_GELU_SIGMOID * x)
-    return s + _GELU_SIGMOID * _times(x, s * (1 - s))
+    return s + _GELU_SIGMOID * x * (s * (1 - s))
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -119,13 +114,13 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("relu", 4, lambda x: np.maximum(x, 0), NO_TABLE),
         Activation("gelu", 5, _gelu, ERF),
         Activation("gelu_dx", 6, _gelu_dx, ERF),
-        Activation("gelu_apprx_tanh", 7, lambda x: _times(x, _gelu_tanh_gate(x)), ERF),
+        Activation("gelu_apprx_tanh", 7, lambda x: x * _gelu_tanh_gate(x), ERF),
         Activation("gelu_apprx_tanh_dx", 8, _gelu_tanh_dx, ERF, published=False),
-        Activation("silu", 9, lambda x: _times(x, _sigmoid(x)), EXP),
+        Activation("silu", 9, lambda x: x * _sigmoid(x), EXP),
         Activation("silu_dx", 10, _silu_dx, EXP),
         Activation("tanh", 11, np.tanh, EXP),
         Activation("softplus", 12, _softplus, EXP),
-        Activation("mish", 13, lambda x: _times(x, np.tanh(_softplus(x))), EXP),
+        Activation("mish", 13, lambda x: x * np.tanh(_softplus(x)), EXP),
         Activation("erf", 14, _erf, ERF),
         Activation("erf_dx", 15, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x), ERF),
         Activation("exp", 16, np.exp, EXP),
@@ -137,7 +132,7 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("reciprocal", 22, lambda x: 1 / x, ROOT, 2.0**-42, 2.0**42, magnitude=True),
         Activation("sign", 23, np.sign, NO_TABLE),
         Activation("abs", 24, np.abs, NO_TABLE),
-        Activation("gelu_apprx_sigmoid", 25, lambda x: _times(x, _sigmoid(_GELU_SIGMOID * x)), ERF),
+        Activation("gelu_apprx_sigmoid", 25, lambda x: x * _sigmoid(_GELU_SIGMOID * x), ERF),
         Activation("gelu_apprx_sigmoid_dx", 26, _gelu_sigmoid_dx, ERF),
     )
 }

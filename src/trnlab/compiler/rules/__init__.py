@@ -8,7 +8,9 @@ the op means (`selection.Rule`). What no rule covers is rewritten before (`compi
 from __future__ import annotations
 
 from trnlab.compiler.ranges import Ranges
-from trnlab.compiler.rules import arithmetic, casts, choices, functions, integers, reductions, sources
+from trnlab.compiler.rules import (
+    arithmetic, casts, choices, functions, integers, quotients, reductions, rounding, sources, waves,
+)
 from trnlab.compiler.rules.conditions import (
     bounds_fit_float32,
     comparable_in_float32,
@@ -54,12 +56,21 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "shift_right_arithmetic": (),
     "not": (Rule(arithmetic.logical_not, BOOLS), Rule(integers.invert, INTEGERS)),
     "negate": (Rule(arithmetic.negate, FLOATS),),
-    "divide": (Rule(arithmetic.divide, FLOATS),),
+    "divide": (
+        Rule(quotients.product_on_scalar, FLOATS, when=quotients.by_small),
+        Rule(quotients.product, FLOATS, when=quotients.by_moderate),
+        Rule(quotients.scaled, FLOATS),
+    ),
     "power": (Rule(arithmetic.power, FLOATS),),
     **dict.fromkeys((*functions.ACTIVATION, "trn.gelu", "trn.gelu_dx"), (Rule(functions.unary, FLOATS),)),
-    **dict.fromkeys(("floor", "ceil", "round_nearest_even"), (Rule(functions.rounding, FLOATS),)),
-    **dict.fromkeys(("exponential_minus_one", "log_plus_one"), (Rule(functions.shifted, FLOATS),)),
-    **dict.fromkeys(("sine", "cosine"), (Rule(functions.wave, FLOATS),)),
+    **dict.fromkeys(("floor", "ceil", "round_nearest_even"), (Rule(rounding.rounding, FLOATS),)),
+    "exponential_minus_one": (Rule(functions.exponential_minus_one, FLOATS),),
+    "log_plus_one": (Rule(functions.log_plus_one, FLOATS),),
+    "atan": (Rule(functions.arctangent, FLOATS),),
+    "trn.copysign": (Rule(functions.with_sign_of, FLOATS),),
+    **dict.fromkeys(
+        ("sine", "cosine"), (Rule(waves.near_wave, FLOATS, when=waves.of_near), Rule(waves.any_wave, FLOATS))
+    ),
     "is_finite": (Rule(functions.is_finite, FLOATS),),
     "convert": (
         Rule(casts.copy, EVERY, FLOATS),

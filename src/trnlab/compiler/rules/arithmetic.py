@@ -24,7 +24,6 @@ ALU = {
     "remainder": "mod",
 }
 LOGICAL = {"and": "logical_and", "or": "logical_or", "xor": "logical_xor"}  # of truth values
-SAFE_RECIPROCAL = 2.0**-42  # the activation engine's reciprocal is valid from here to 2^42 (nki.api.shared.rst)
 
 
 def binary(e: Emitter, op: Op) -> None:
@@ -136,44 +135,6 @@ def _tensor_or_narrow_scalar(
         e.scalar_op(e.dst(op.result), e.ap(value), alu, number, reverse)
 
 
-def divide(e: Emitter, op: Op) -> None:
-    """Multiplication by the reciprocal; the engines have no division."""
-    lhs, rhs = op.operands
-    divisor = e.get(rhs)
-    if isinstance(divisor, float):
-        held = e.get(lhs)
-        if isinstance(held, float):
-            e.values[op.result] = e.fold(op, held, divisor)
-            return
-        _tensor_or_narrow_scalar(e, op, lhs, "multiply", float(np.float32(1.0) / np.float32(divisor)))
-        return
-    narrow = not e.is_wide(rhs)
-    source = e.ap(rhs)
-    space = e.narrow if narrow else e.wide
-    inverse = e.temp(space, source)
-    _reciprocal(e, inverse, source, rhs)
-    if e.get(lhs) == 1.0:
-        e.copy(e.dst(op.result), inverse)
-    elif narrow and e.is_wide(lhs):
-        data = e.ap(lhs)
-        e.scalar_op(e.dst(op.result), data, "multiply", inverse, False)
-    elif e.is_wide(lhs) or narrow:
-        data = e.ap(lhs)
-        e.tensor_op(e.dst(op.result), data, inverse, "multiply")
-    else:
-        operand = e.narrow_form(lhs)
-        e.scalar_op(e.dst(op.result), inverse, "multiply", operand, False)
-
-
-def _reciprocal(e: Emitter, dst: AP, src: AP, value: Value) -> None:
-    if dst.free > 1 and _is_bounded_away_from_zero(value):
-        e.charge(Engine.SCALAR, dst.free)
-        e.b.activation(dst=dst, data=src, op="reciprocal")
-    else:
-        e.charge(Engine.VECTOR, 8 * dst.free)
-        e.b.reciprocal(dst=dst, data=src)
-
-
 def power(e: Emitter, op: Op) -> None:
     """x**2 is a square; anything else runs on GpSimd, the one engine with a power operation, tile by tile."""
     base, exponent = (e.get(v) for v in op.operands)
@@ -185,21 +146,3 @@ def power(e: Emitter, op: Op) -> None:
         wide = e.is_wide(op.result)
         x, y = (e.sbuf(e.spread(v) if wide else e.ap(v)) for v in op.operands)
         e.tensor_op(e.dst(op.result), x, y, "power")
-
-
-def _is_bounded_away_from_zero(value: Value) -> bool:
-    """sqrt(...) plus a positive constant, the divisor of Adam: within the range of the fast reciprocal."""
-    op = value.op
-    if op is None or op.name != "add":
-        return False
-    numbers = [_splat(v) for v in op.operands]
-    roots = [v.op is not None and v.op.name == "sqrt" for v in op.operands]
-    return any(roots) and any(n is not None and n >= SAFE_RECIPROCAL for n in numbers)
-
-
-def _splat(value: Value) -> float | None:
-    while value.op is not None and value.op.name in ("broadcast_in_dim", "reshape"):
-        value = value.op.operands[0]
-    if value.op is None or value.op.name != "constant" or isinstance(value.op.attrs["value"], np.ndarray):
-        return None
-    return float(value.op.attrs["value"])

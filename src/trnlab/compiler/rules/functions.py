@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from trnlab.compiler.emitter import Emitter, Narrow, Pending
+from trnlab.compiler.rules.recipes import MAGNITUDE, Result
 from trnlab.compiler.rules.reductions import combine, row_sum
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
-from trnlab.numerics.dtypes import int32
 from trnlab.program import AP
 
+LARGE = 2.0**64
 ACTIVATION = {
     "exponential": "exp",
     "log": "log",
@@ -91,45 +92,55 @@ def unary(e: Emitter, op: Op) -> None:
     activate(e, op, func)
 
 
-def rounding(e: Emitter, op: Op) -> None:
-    """Whole numbers by way of int32, which rounds half to even; floor and ceil correct by one where it overshot."""
-    data = e.ap(op.operands[0])
-    space = e.wide if data.free > 1 else e.narrow
-    whole = e.temp(space, data, int32)
-    e.b.tensor_copy(dst=whole, src=data)
-    tile = e.dst(op.result)
-    if op.name == "round_nearest_even":
-        e.copy(tile, whole)
-    else:
-        over = e.temp(space, data)
-        e.tensor_op(over, whole, data, "is_gt" if op.name == "floor" else "is_lt")
-        e.tensor_op(tile, whole, over, "subtract" if op.name == "floor" else "add")
+def log_plus_one(e: Emitter, op: Op) -> None:
+    """log(1 + x) = log(u) + (x - (u - 1)) / u for u = 1 + x as rounded: the second term is what rounding u lost.
+
+    Bounds keep infinity out of the correction, and a divisor of zero at x = -1, where it is zero. The sign of x goes in
+    last, for x = -0.0.
+    """
+    r = Result(e, op)
+    x = r.float32(r.operands[0])
+    bounded = r.scalars(x, "min", LARGE)
+    grown = r.scalars(bounded, "add", 1.0)
+    lost = r.fused(grown, "subtract", 1.0, "subtract", bounded, reverse=True)
+    inverse = r.reciprocal(r.scalars(grown, "max", 1 / LARGE))
+    correction = r.pair(lost, "multiply", inverse)
+    result = r.pair(r.function(x, "log", bias=1.0), "add", correction)
+    r.with_sign(result, x, r.out)
+    r.done()
 
 
-def shifted(e: Emitter, op: Op) -> None:
-    """exp(x)-1 and log(1+x)."""
-    if op.name == "log_plus_one":
-        data = e.ap(op.operands[0])
-        one = e.loader.constant(1.0, e.frame.rows)
-        e.b.activation(dst=e.dst(op.result), data=data, op="log", bias=one)
-    else:
-        data = e.ap(op.operands[0])
-        space = e.wide if data.free > 1 else e.narrow
-        grown = e.temp(space, data)
-        e.b.activation(dst=grown, data=data, op="exp")
-        e.scalar_op(e.dst(op.result), grown, "subtract", 1.0, False)
+def exponential_minus_one(e: Emitter, op: Op) -> None:
+    """exp(x) - 1 for |x| >= 1, where little cancels; 2 t / (1 - t) with t = tanh(x / 2) for smaller x, exact at zero."""
+    r = Result(e, op)
+    (x,) = r.operands
+    half = r.function(x, "tanh", scale=0.5)
+    inverse = r.reciprocal(r.less(1.0, half))
+    near = r.where(x, "is_lt", 1.0, magnitude=True)
+    r.scalars(r.function(x, "exp"), "subtract", 1.0, dst=r.out)
+    r.replace(r.out, near, r.fused(half, "multiply", 2.0, "multiply", inverse))
+    r.done()
 
 
-def wave(e: Emitter, op: Op) -> None:
-    """sin and cos: the activation engine's sine knows [-pi, pi] only, so whole turns are taken off first."""
-    data = e.ap(op.operands[0])
-    space = e.wide if data.free > 1 else e.narrow
-    turns, rest, whole = e.temp(space, data), e.temp(space, data), e.temp(space, data, int32)
-    quarter = 0.25 if op.name == "cosine" else 0.0
-    e.b.tensor_scalar(dst=turns, data=data, operand0=1 / (2 * math.pi), op0="multiply", operand1=quarter, op1="add")
-    e.b.tensor_copy(dst=whole, src=turns)
-    e.tensor_op(rest, turns, whole, "subtract")
-    e.b.activation(dst=e.dst(op.result), data=rest, op="sin", scale=2 * math.pi)
+def arctangent(e: Emitter, op: Op) -> None:
+    """Of min(|x|, 1 / |x|), which the Scalar engine's table covers, and pi / 2 less that for |x| > 1."""
+    r = Result(e, op)
+    x = r.float32(r.operands[0])
+    size = r.function(x, "abs")
+    near = r.function(r.pair(size, "min", r.reciprocal(size)), "arctan")
+    r.scalars(near, "bypass", 0.0, dst=r.out)
+    r.replace(r.out, r.where(size, "is_gt", 1.0), r.less(math.pi / 2, near))
+    r.with_sign(r.out, x, r.out)
+    r.done()
+
+
+def with_sign_of(e: Emitter, op: Op) -> None:
+    """The magnitude of the first operand with the sign bit of the second."""
+    r = Result(e, op)
+    size, sign = (r.float32(v) for v in r.operands)
+    bits = r.bits(size, "bitwise_and", MAGNITUDE)
+    r.with_sign(bits, sign, r.out)
+    r.done()
 
 
 def is_finite(e: Emitter, op: Op) -> None:

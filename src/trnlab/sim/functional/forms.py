@@ -108,7 +108,7 @@ def _activation(u: Usage) -> Form:
     code = activation_op(u.attrs["op"]).code
     if code in ew.SLOW_FUNCTIONS:
         return SLOW
-    scale, bias = u.value("scale", 1.0), u.value("bias")
+    scale, bias = u.value("scale", 1.0), u.value("bias") or -0.0  # minus zero added changes nothing, not even -0.0
     scaled = k.S0 in u.formats or k.S1 in u.formats or (scale, bias) != (1.0, 0.0)
     if u.attrs["op"] in ("copy", "identity"):
         code = ew.NO_FUNCTION

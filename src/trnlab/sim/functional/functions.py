@@ -113,15 +113,16 @@ def tanh(x):
     t = absolute(x)
     z = x * x
     p = fma(fma(fma(fma(_T4, z, _T3), z, _T2), z, _T1), z, _T0)
-    near = fma(x * z, p, x)
+    near = with_sign(absolute(fma(x * z, p, x)), x)  # minus zero stays
     far = with_sign(ONE - TWO / (exp(t + t) + ONE), x)
     return near if t < _TANH_SMALL else (far if x == x else x)
 
 
 @inline
 def sigmoid(x):
-    """1 / (1 + e ** -x)."""
-    return ONE / (ONE + exp(-x))
+    """1 / (1 + e ** -x); by e ** -|x|, which does not overflow where the result is small."""
+    t = exp(-absolute(x))
+    return (t if x < ZERO else ONE) / (ONE + t)
 
 
 @inline
@@ -171,16 +172,10 @@ def normal_cdf(x, t, bell):
 
 
 @inline
-def times(x, factor):
-    """x * factor where factor tends to zero faster than x grows."""
-    return ZERO if factor == ZERO else x * factor
-
-
-@inline
 def gelu(x):
     """x times the normal distribution function."""
     t = erf_clamped(x * _SQRT_HALF)
-    y = times(x, normal_cdf(x, t, gaussian(t)))
+    y = x * normal_cdf(x, t, gaussian(t))
     return y if x == x else x
 
 
@@ -189,7 +184,7 @@ def gelu_dx(x):
     """Derivative of gelu."""
     t = erf_clamped(x * _SQRT_HALF)
     bell = gaussian(t)
-    y = normal_cdf(x, t, bell) + times(x, bell * _ONE_OVER_SQRT_2PI)
+    y = normal_cdf(x, t, bell) + x * (bell * _ONE_OVER_SQRT_2PI)
     return y if x == x else x
 
 
@@ -202,7 +197,7 @@ def gelu_tanh_gate(x):
 @inline
 def gelu_tanh(x):
     """gelu by its tanh approximation."""
-    return times(x, gelu_tanh_gate(x))
+    return x * gelu_tanh_gate(x)
 
 
 @inline
@@ -211,33 +206,33 @@ def gelu_tanh_dx(x):
     s = gelu_tanh_gate(x)
     flat = s * (ONE - s)
     slope = TWO * _SQRT_2_OVER_PI * fma(_GELU_CUBIC_3 * x, x, ONE)
-    return s + (ZERO if flat == ZERO else x * flat * slope)
+    return s + x * flat * (ONE if flat == ZERO else slope)  # which may be infinite where flat is zero
 
 
 @inline
 def gelu_sigmoid(x):
     """gelu by its sigmoid approximation."""
-    return times(x, sigmoid(_GELU_SIGMOID * x))
+    return x * sigmoid(_GELU_SIGMOID * x)
 
 
 @inline
 def gelu_sigmoid_dx(x):
     """Derivative of the sigmoid approximation of gelu."""
     s = sigmoid(_GELU_SIGMOID * x)
-    return s + times(_GELU_SIGMOID * x, s * (ONE - s))
+    return s + _GELU_SIGMOID * x * (s * (ONE - s))
 
 
 @inline
 def silu(x):
     """x * sigmoid(x)."""
-    return times(x, sigmoid(x))
+    return x * sigmoid(x)
 
 
 @inline
 def silu_dx(x):
     """Derivative of silu."""
     s = sigmoid(x)
-    return s + times(x, s * (ONE - s))
+    return s + x * (s * (ONE - s))
 
 
 @inline
@@ -252,7 +247,7 @@ def mish(x):
     """x * tanh(softplus(x)), as a quotient of polynomials in e ** x."""
     e = exp(x if x < _MISH_HIGH or x != x else _MISH_HIGH)
     n = e * (e + TWO)
-    return times(x, n / (n + TWO))
+    return x * (n / (n + TWO))
 
 
 @inline
