@@ -1,53 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of the numbers in a graph: an interval for each value, by interval arithmetic in float64.
 
-A fact says that every element is NaN or lies in the interval. Bounds are widened by what rounding may add, so that they
-hold for values computed in fp32, or rounded to 16 bits.
+A fact says that every element is NaN, or infinite where that is said to be possible, or lies in the interval. Bounds are
+widened by what rounding may add, so that they hold for values computed in fp32, or rounded to 16 bits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import inf, prod
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from trnlab.graph.ir import Op, Value
-from trnlab.numerics.dtypes import DType, bool_
+from trnlab.numerics.dtypes import DType, bfloat16, bool_, float16, float32
 
-_SLACK = {4: 1e-5, 2: 2.0**-6, 1: 0.25}  # by bytes of a format: more than an op's rounding moves a bound
+_SLACK = {4: 1e-5, 2: 2.0**-6, 1: 0.25}  # by bytes of a format: more than one op's rounding moves a bound
+_MOST = {float32: float(np.finfo(np.float32).max), bfloat16: 3.3895e38, float16: 65504.0}
+MOST, LEAST = _MOST[float32], 2.0**-149  # the largest and the smallest positive number
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """low <= x <= high for every x that is not NaN. whole: every x is a whole number, infinite or NaN."""
+    """low <= x <= high for every x that is finite. whole: all such are whole numbers. infinite: others may exist."""
 
-    low: float = -inf
-    high: float = inf
+    low: float = -MOST
+    high: float = MOST
     whole: bool = False
+    infinite: bool = False
 
     @property
     def magnitude(self) -> float:
-        """The largest distance from zero."""
+        """The largest distance from zero of what is finite."""
         return max(abs(self.low), abs(self.high))
 
     def is_number(self, number: float) -> bool:
         """Whether it is one number throughout."""
-        return self.low == self.high == number
+        return self.low == self.high == number and not self.infinite
 
     def has_magnitude(self, least: float, most: float) -> bool:
-        """Whether every |x| is 0, infinite, or between the two."""
+        """Whether every |x| is infinite or between the two; whole numbers may be zero as well."""
         smallest = 1.0 if self.whole else max(self.low, -self.high, 0.0)
         return smallest >= least and self.magnitude <= most
 
     def __or__(self, other: Interval) -> Interval:
-        return Interval(min(self.low, other.low), max(self.high, other.high), self.whole and other.whole)
+        return Interval(
+            min(self.low, other.low), max(self.high, other.high), self.whole and other.whole,
+            self.infinite or other.infinite,
+        )  # fmt: skip
 
 
-ANY = Interval()
+ANY = Interval(infinite=True)
 
 
 def of_format(dtype: DType) -> Interval:
@@ -86,77 +92,86 @@ class Intervals:
         if value.op is None:
             return Interval(*self._given[value.index]) if value.index in self._given else full
         rule = _RULES.get(value.op.name)
-        if rule is None:
-            return full
-        found = rule(self, value.op)
-        if any(math.isnan(end) for end in (found.low, found.high)):
-            return full
-        found = _widened(found, value.dtype) if value.dtype.is_float else found
-        if not value.dtype.is_float and (found.low < full.low or found.high > full.high):
-            return full  # it may wrap
-        return Interval(max(found.low, full.low), min(found.high, full.high), found.whole or full.whole)
+        found = rule(self, value.op) if rule is not None else full
+        if value.dtype.is_float:
+            return _rounded(found, value.dtype)
+        return found if found.low >= full.low and found.high <= full.high else full  # beyond, it wraps
 
 
-def _widened(x: Interval, dtype: DType) -> Interval:
-    """As it may be after rounding; zero, whole numbers that every format has, and infinities stay."""
-    slack = _SLACK[dtype.itemsize]
-    small = x.whole and x.magnitude <= 256
-    low, high = x.low, x.high
-    if not small:
+def _rounded(x: Interval, dtype: DType) -> Interval:
+    """As it may be after rounding; small whole numbers, which every format has, stay. What overflows is infinite."""
+    low, high, most = x.low, x.high, _MOST.get(dtype, MOST)
+    if not (x.whole and x.magnitude <= 256):
+        slack = _SLACK[dtype.itemsize]
         low, high = low - slack * abs(low), high + slack * abs(high)
-    largest = float(np.finfo(np.float32).max) if dtype.itemsize == 4 else 65504.0 if dtype.name == "float16" else 3e38
-    return Interval(-inf if low < -largest else low, inf if high > largest else high, x.whole)
+    over = low < -most or high > most or math.isnan(low) or math.isnan(high)
+    return Interval(max(low, -most), min(high, most), x.whole, x.infinite or over)
 
 
 Rule = Callable[[Intervals, Op], Interval]
 
 
 def _each(function: Callable[..., Interval]) -> Rule:
-    return lambda known, op: function(*(known.of(v) for v in op.operands))
+    """A rule of the operands' intervals; infinities come from infinities, and from bounds that overflow."""
+
+    def rule(known: Intervals, op: Op) -> Interval:
+        operands = [known.of(v) for v in op.operands]
+        found = function(*operands)
+        return replace(found, infinite=found.infinite or any(x.infinite for x in operands))
+
+    return rule
 
 
-def _times(x: float, y: float) -> float:
-    """A corner of a product; an infinite bound times zero bounds nothing but zeros."""
-    return 0.0 if x == 0 or y == 0 else x * y
+def _add(x: Interval, y: Interval) -> Interval:
+    return Interval(x.low + y.low, x.high + y.high, x.whole and y.whole)
+
+
+def _negate(x: Interval) -> Interval:
+    return Interval(-x.high, -x.low, x.whole, x.infinite)
 
 
 def _product(x: Interval, y: Interval) -> Interval:
-    corners = [_times(a, c) for a in (x.low, x.high) for c in (y.low, y.high)]
+    corners = [a * c for a in (x.low, x.high) for c in (y.low, y.high)]
     return Interval(min(corners), max(corners), x.whole and y.whole)
 
 
 def _multiply(known: Intervals, op: Op) -> Interval:
     x, y = (known.of(v) for v in op.operands)
-    found = _product(x, y)
-    return Interval(max(found.low, 0.0), found.high, found.whole) if op.operands[0] is op.operands[1] else found
+    found = replace(_product(x, y), infinite=x.infinite or y.infinite)
+    return replace(found, low=max(found.low, 0.0)) if op.operands[0] is op.operands[1] else found
 
 
 def _divide(x: Interval, y: Interval) -> Interval:
+    """Division by what may be zero is bounded by zero at most; what is divided by infinity is zero."""
     if y.low <= 0 <= y.high:
-        return Interval(0.0, inf) if min(x.low, y.low) >= 0 else ANY
+        return replace(ANY, low=0.0) if min(x.low, y.low) >= 0 else ANY
     inverse = sorted((1 / y.low, 1 / y.high))
-    return _product(Interval(x.low, x.high), Interval(*inverse))
+    found = _product(replace(x, whole=False), Interval(*inverse))
+    return found | Interval(0.0, 0.0) if y.infinite else found
 
 
-def _monotone(function: Callable[[float], float]) -> Rule:
-    def rule(known: Intervals, op: Op) -> Interval:
-        x = known.of(op.operands[0])
-        with np.errstate(all="ignore"):
-            low, high = (float(function(np.float64(end))) for end in (x.low, x.high))  # type: ignore[arg-type]
-        return Interval(low, high)
-
-    return rule
-
-
-def _root(known: Intervals, op: Op) -> Interval:
-    x = known.of(op.operands[0])
-    return Interval(math.sqrt(max(x.low, 0.0)), math.sqrt(max(x.high, 0.0)))
+def _exponential(known: Intervals, op: Op) -> Interval:
+    (value,) = op.operands
+    if _less_its_maximum(value) is not None:
+        return Interval(0.0, 1.0)
+    x = known.of(value)
+    low, high = (math.exp(min(max(end, -745.0), 700.0)) for end in (x.low, x.high))
+    return Interval(0.0 if x.infinite else low, high, infinite=x.infinite)
 
 
-def _reciprocal_root(known: Intervals, op: Op) -> Interval:
-    x = known.of(op.operands[0])
+def _log(x: Interval) -> Interval:
+    low, high = (math.log(max(end, LEAST)) for end in (x.low, x.high))
+    return Interval(low, high, infinite=x.low <= 0)
+
+
+def _root(x: Interval) -> Interval:
     low, high = (math.sqrt(max(end, 0.0)) for end in (x.low, x.high))
-    return Interval(1 / high if high else 0.0, 1 / low if low else inf)
+    return Interval(low, high)
+
+
+def _reciprocal_root(x: Interval) -> Interval:
+    low, high = (math.sqrt(max(end, LEAST)) for end in (x.low, x.high))
+    return Interval(0.0 if x.infinite else 1 / high, 1 / low, infinite=x.low <= 0)
 
 
 def _abs(x: Interval) -> Interval:
@@ -164,23 +179,31 @@ def _abs(x: Interval) -> Interval:
 
 
 def _power(x: Interval, y: Interval) -> Interval:
-    """A fraction to a power that is not negative stays one; more is seldom needed."""
+    """Of fractions to powers that are not negative; more is seldom needed."""
     if x.low < 0:
         return ANY
-    return Interval(0.0, 1.0) if x.high <= 1 and y.low >= 0 else Interval(0.0, inf)
+    if x.high > 1 or y.low < 0:
+        return replace(ANY, low=0.0)
+    return Interval(0.0 if y.infinite else x.low**y.high, x.high**y.low)
 
 
-def _clamp(low: Interval, x: Interval, high: Interval) -> Interval:
-    raised = Interval(max(low.low, x.low), max(low.high, x.high))
-    return Interval(min(raised.low, high.low), min(raised.high, high.high))
+def _maximum(x: Interval, y: Interval) -> Interval:
+    """Beside minus infinity the other is the larger."""
+    lows = [max(x.low, y.low), *([y.low] if x.infinite else []), *([x.low] if y.infinite else [])]
+    return Interval(min(lows), max(x.high, y.high), x.whole and y.whole)
+
+
+def _minimum(x: Interval, y: Interval) -> Interval:
+    return _negate(_maximum(_negate(x), _negate(y)))
 
 
 def _constant(known: Intervals, op: Op) -> Interval:
     value: Any = np.asarray(op.attrs["value"], np.float64)
-    if value.size == 0 or np.isnan(value).any():
-        return ANY
-    whole = bool((np.rint(value) == value).all())
-    return Interval(float(value.min()), float(value.max()), whole)
+    finite = value[np.isfinite(value)]
+    if finite.size == 0:
+        return of_format(op.result.dtype)
+    whole = bool((np.rint(finite) == finite).all())
+    return Interval(float(finite.min()), float(finite.max()), whole, bool(np.isinf(value).any()))
 
 
 def _iota(known: Intervals, op: Op) -> Interval:
@@ -189,13 +212,9 @@ def _iota(known: Intervals, op: Op) -> Interval:
 
 def _convert(known: Intervals, op: Op) -> Interval:
     x, target = known.of(op.operands[0]), op.attrs["dtype"]
-    if target is bool_:
-        return Interval(0, 1, True)
     if target.is_float:
         return x
-    full = of_format(target)
-    inside = x.low >= full.low and x.high <= full.high and op.operands[0].dtype.kind != "f"
-    return Interval(math.floor(x.low), math.ceil(x.high), True) if inside else full
+    return x if x.whole and not x.infinite and target is not bool_ else of_format(target)
 
 
 def _reduce(known: Intervals, op: Op) -> Interval:
@@ -205,30 +224,24 @@ def _reduce(known: Intervals, op: Op) -> Interval:
         return x if count else of_format(value.dtype)
     if kind != "add" or count == 0:
         return of_format(value.dtype)
-    low, high = (_times(float(count), end) for end in (x.low, x.high))
-    if _less_its_maximum(value, op):
-        low = 1.0  # one of the exponentials is that of zero
-    return Interval(low, high, x.whole)
+    made = value.op
+    peak = _less_its_maximum(made.operands[0]) if made is not None and made.name == "exponential" else None
+    low = 1.0 if peak == op.attrs["dimensions"] else count * x.low  # one of the exponentials is that of zero
+    return Interval(low, count * x.high, x.whole, x.infinite)
 
 
-def _less_its_maximum(value: Value, total: Op) -> bool:
-    """Whether a value is exp(x - max(x)), the maximum along the dimensions that are summed."""
-    if value.op is None or value.op.name != "exponential":
-        return False
-    difference = value.op.operands[0].op
-    if difference is None or difference.name != "subtract":
-        return False
-    x, most = difference.operands
+def _less_its_maximum(value: Value) -> tuple[int, ...] | None:
+    """The dimensions along which a value is x - max(x); None when it is something else."""
+    if value.op is None or value.op.name != "subtract":
+        return None
+    x, most = value.op.operands
     while most.op is not None and most.op.name in ("broadcast_in_dim", "reshape"):
         most = most.op.operands[0]
     found = most.op
-    return (
-        found is not None
-        and found.name == "reduce"
-        and found.attrs["kind"] == "maximum"
-        and found.operands[0] is x
-        and found.attrs["dimensions"] == total.attrs["dimensions"]
-    )
+    if found is None or found.name != "reduce" or found.attrs["kind"] != "maximum" or found.operands[0] is not x:
+        return None
+    dims: tuple[int, ...] = found.attrs["dimensions"]
+    return dims
 
 
 def _first(known: Intervals, op: Op) -> Interval:
@@ -247,30 +260,26 @@ def _union(known: Intervals, op: Op) -> Interval:
 
 
 _RULES: dict[str, Rule] = {
-    "add": _each(lambda x, y: Interval(x.low + y.low, x.high + y.high, x.whole and y.whole)),
-    "subtract": _each(lambda x, y: Interval(x.low - y.high, x.high - y.low, x.whole and y.whole)),
+    "add": _each(_add),
+    "subtract": _each(lambda x, y: _add(x, _negate(y))),
     "multiply": _multiply,
     "divide": _each(_divide),
     "power": _each(_power),
-    "maximum": _each(lambda x, y: Interval(max(x.low, y.low), max(x.high, y.high), x.whole and y.whole)),
-    "minimum": _each(lambda x, y: Interval(min(x.low, y.low), min(x.high, y.high), x.whole and y.whole)),
-    "negate": _each(lambda x: Interval(-x.high, -x.low, x.whole)),
+    "maximum": _each(_maximum),
+    "minimum": _each(_minimum),
+    "negate": _each(_negate),
     "abs": _each(_abs),
     "sign": _within(-1, 1, whole=True),
-    "clamp": _each(_clamp),
+    "clamp": _each(lambda low, x, high: _minimum(_maximum(x, low), high)),
     "select": _each(lambda pred, x, y: x | y),
-    "exponential": _monotone(np.exp),
-    "log": lambda known, op: Interval(*(math.log(v) if v > 0 else -inf for v in _ends(known, op))),
-    "sqrt": _root,
-    "rsqrt": _reciprocal_root,
-    "tanh": _within(-1, 1),
-    "erf": _within(-1, 1),
-    "sine": _within(-1, 1),
-    "cosine": _within(-1, 1),
-    "logistic": _within(0, 1),
-    "trn.rng_uniform": _within(0, 1),
-    "compare": _within(0, 1, whole=True),
-    "is_finite": _within(0, 1, whole=True),
+    "exponential": _exponential,
+    "log": _each(_log),
+    "sqrt": _each(_root),
+    "rsqrt": _each(_reciprocal_root),
+    **dict.fromkeys(("tanh", "erf", "sine", "cosine"), _within(-1, 1)),
+    "atan": _within(-math.pi / 2, math.pi / 2),
+    **dict.fromkeys(("logistic", "trn.rng_uniform"), _within(0, 1)),
+    **dict.fromkeys(("compare", "is_finite"), _within(0, 1, whole=True)),
     **dict.fromkeys(("floor", "ceil", "round_nearest_even"), _each(lambda x: Interval(x.low - 1, x.high + 1, True))),
     "convert": _convert,
     "constant": _constant,
@@ -279,8 +288,3 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("concatenate", "pad"), _union),
     "reduce": _reduce,
 }
-
-
-def _ends(known: Intervals, op: Op) -> tuple[float, float]:
-    x = known.of(op.operands[0])
-    return x.low, x.high

@@ -22,7 +22,7 @@ def select_rules(graph: Graph, chip: Chip) -> dict[Op, Rule]:
     Raises UnsupportedOpError that names every op which the compiler cannot lower: TRN200, or TRN220 when all that it
     lacks is instructions that are exact in the format.
     """
-    known, rules, found = Ranges(), {}, []
+    known, rules, found = Ranges(graph), {}, []
     for op in graph.ops:
         rule, reason = select(op, known), _reason(op)
         if rule is None or reason is not None:

@@ -3,7 +3,7 @@
 
 The canonical form drops value names, output names, the graph's name, locations, dead ops and the order in which
 independent ops were made: ops are numbered in the order in which a walk from the outputs needs them. What stays:
-input and output types, aliases, ops, attributes, the bytes of constants, and who reads whom.
+input and output types, bounds of inputs, aliases, ops, attributes, the bytes of constants, and who reads whom.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def canonical_bytes(graph: Graph) -> bytes:
     for value in (*graph.inputs, *(v for op in ops for v in op.results)):
         number[value] = len(number)
     lines = [f"graph v{VERSION}", *(f"input {v.type}" for v in graph.inputs)]
+    lines += [f"bounds {i} {low!r} {high!r}" for i, (low, high) in sorted(graph.bounds.items())]
     lines += [f"{op.name} {[number[v] for v in op.operands]} {attrs_key(op)}" for op in ops]
     for i, value in enumerate(graph.outputs):
         lines.append(f"output {number[value]} {graph.aliases.get(i, '-')}")

@@ -148,6 +148,7 @@ class Graph:
 
     When there are `checks`, the last output is int32 [len(checks)]: not zero where a check failed (`overflow`).
     `limits[j]`: what must hold of input j; whoever runs the graph looks before it runs.
+    `bounds[i] = (low, high)`: whoever calls it promises that each element of input i is NaN or within.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Graph:
     aliases: dict[int, int] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
     limits: dict[int, list[Check]] = field(default_factory=dict)
+    bounds: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def users(self) -> dict[Value, list[Op]]:
         """For each value the ops that read it, in order (outputs of the graph are not ops)."""
@@ -179,7 +181,7 @@ class Graph:
         outputs = [new[v] for v in self.outputs]
         return Graph(
             self.name, [new[v] for v in self.inputs], ops, outputs, list(self.output_names), dict(self.aliases),
-            self.checks, self.limits,
+            self.checks, self.limits, dict(self.bounds),
         )  # fmt: skip
 
     def values(self) -> Iterator[Value]:

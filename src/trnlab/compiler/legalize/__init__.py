@@ -48,7 +48,7 @@ def legalize(graph: Graph) -> None:
     if rewrite(graph, {"pad": moves.pad}):
         remove_dead_ops(graph)
     for _ in range(MAX_ROUNDS):
-        known = Ranges()
+        known = Ranges(graph)
         if not rewrite(graph, {name: _uncovered(make, known) for name, make in LEGALIZATIONS.items()}):
             break
         merge_equal_ops(graph)

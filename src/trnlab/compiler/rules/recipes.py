@@ -54,9 +54,7 @@ class Recipe:
         """(x op0 n0) op1 y; reversed, y op1 (x op0 n0)."""
         dst = self.tile(dtype) if dst is None else dst
         self.e.charge(Engine.VECTOR, 2 * dst.free)
-        self.b.scalar_tensor_tensor(
-            dst=dst, data=x, operand0=n0, op0=op0, operand1=y, op1=op1, reverse1=reverse
-        )
+        self.b.scalar_tensor_tensor(dst=dst, data=x, operand0=n0, op0=op0, operand1=y, op1=op1, reverse1=reverse)
         return dst
 
     def pair(self, x: AP, op: str, y: AP, dtype: DType = float32, dst: AP | None = None) -> AP:

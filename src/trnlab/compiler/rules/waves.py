@@ -143,5 +143,3 @@ def _words(r: Recipe, x: AP) -> list[AP]:
         for i, tile in enumerate(tiles):
             r.replace(tile, beyond, TURNS[kind - 3 + i])
     return tiles
-
-
