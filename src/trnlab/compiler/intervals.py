@@ -159,6 +159,11 @@ def _exponential(known: Intervals, op: Op) -> Interval:
     return Interval(0.0 if x.infinite else low, high, infinite=x.infinite)
 
 
+def _exponential_minus_one(known: Intervals, op: Op) -> Interval:
+    found = _exponential(known, op)
+    return replace(found, low=found.low - 1, high=found.high - 1)
+
+
 def _log(x: Interval) -> Interval:
     low, high = (math.log(max(end, LEAST)) for end in (x.low, x.high))
     return Interval(low, high, infinite=x.low <= 0)
@@ -273,6 +278,7 @@ _RULES: dict[str, Rule] = {
     "clamp": _each(lambda low, x, high: _minimum(_maximum(x, low), high)),
     "select": _each(lambda pred, x, y: x | y),
     "exponential": _exponential,
+    "exponential_minus_one": _exponential_minus_one,
     "log": _each(_log),
     "sqrt": _each(_root),
     "rsqrt": _each(_reciprocal_root),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.formulas import normal_cdf
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import OPS
 from trnlab.numerics import threefry
@@ -46,31 +47,30 @@ def define(name: str, operands: Sequence[Value], attrs: Attrs, b: GraphBuilder) 
 
 def _gelu(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
     (x,) = operands
-    if attrs["approximate"] == "none":
-        return (b.multiply(x, _normal_cdf(b, x)),)
-    return (b.multiply(b.multiply(x, 0.5), b.add(b.tanh(_tanh_argument(b, x)), 1.0)),)
+    return (b.multiply(x, normal_cdf(b, x) if attrs["approximate"] == "none" else _tanh_gate(b, x)),)
 
 
 def _gelu_dx(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
-    """Product rule: Phi(x) + x phi(x); with the approximation, (1 + t)/2 + x/2 (1 - t^2) u' for t = tanh(u)."""
+    """Product rule: Phi(x) + x phi(x); with the approximation, g + x g (1 - g) (2 u)' for the gate g.
+
+    Where g (1 - g) is zero, so is the second term, though (2 u)' may be infinite.
+    """
     (x,) = operands
     squared = b.multiply(x, x)
     if attrs["approximate"] == "none":
         density = b.multiply(b.exponential(b.multiply(squared, -0.5)), 1 / math.sqrt(2 * math.pi))
-        return (b.add(_normal_cdf(b, x), b.multiply(x, density)),)
-    t = b.tanh(_tanh_argument(b, x))
-    inner = b.multiply(b.add(b.multiply(squared, 3 * _TANH_CUBE), 1.0), _TANH_SCALE)
-    slope = b.multiply(b.multiply(b.multiply(x, 0.5), b.subtract(1.0, b.multiply(t, t))), inner)
-    return (b.add(b.multiply(b.add(t, 1.0), 0.5), slope),)
+        return (b.add(normal_cdf(b, x), b.multiply(x, density)),)
+    gate = _tanh_gate(b, x)
+    flat = b.multiply(gate, b.subtract(1.0, gate))
+    inner = b.multiply(b.add(b.multiply(squared, 3 * _TANH_CUBE), 1.0), 2 * _TANH_SCALE)
+    inner = b.select(b.compare(flat, "EQ", 0.0), 1.0, inner)
+    return (b.add(gate, b.multiply(b.multiply(x, flat), inner)),)
 
 
-def _normal_cdf(b: GraphBuilder, x: Value) -> Value:
-    return b.multiply(b.add(b.erf(b.multiply(x, math.sqrt(0.5))), 1.0), 0.5)
-
-
-def _tanh_argument(b: GraphBuilder, x: Value) -> Value:
+def _tanh_gate(b: GraphBuilder, x: Value) -> Value:
+    """(1 + tanh(u)) / 2 for u = sqrt(2 / pi) (x + 0.044715 x^3): logistic(2 u), in which nothing cancels."""
     cube = b.multiply(b.multiply(b.multiply(x, x), x), _TANH_CUBE)
-    return b.multiply(b.add(x, cube), _TANH_SCALE)
+    return b.logistic(b.multiply(b.add(x, cube), 2 * _TANH_SCALE))
 
 
 def _silu(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:

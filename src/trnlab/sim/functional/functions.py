@@ -39,7 +39,7 @@ _R0, _R1, _R2, _R3, _R4, _R5 = (
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = (
     f32(c) for c in (0.28210896, 0.28182405, 0.24878609, 0.1705122, 0.082774065, 0.049138892, -0.19876012, 0.08402887)
 )
-_ERF_SMALL, _ERF_CLAMP = f32(0.85), f32(12)
+_ERF_SMALL, _ERF_CLAMP, _GELU_CLAMP = f32(0.85), f32(12), f32(12 * math.sqrt(2))
 
 _SQRT_HALF = f32(math.sqrt(0.5))
 _SQRT_2_OVER_PI = f32(math.sqrt(2 / math.pi))
@@ -172,10 +172,20 @@ def normal_cdf(x, t, bell):
 
 
 @inline
+def half_gaussian(x):
+    """e ** -(x * x / 2), with the rounding error of the square carried along; of x itself and not of x / sqrt 2, whose
+    rounding the exponential would amplify."""
+    c = absolute(x)
+    c = _GELU_CLAMP if c > _GELU_CLAMP else c
+    square = c * c
+    return exp(-HALF * square) * (ONE - HALF * fma(c, c, -square))
+
+
+@inline
 def gelu(x):
     """x times the normal distribution function."""
     t = erf_clamped(x * _SQRT_HALF)
-    y = x * normal_cdf(x, t, gaussian(t))
+    y = x * normal_cdf(x, t, half_gaussian(x))
     return y if x == x else x
 
 
@@ -183,7 +193,7 @@ def gelu(x):
 def gelu_dx(x):
     """Derivative of gelu."""
     t = erf_clamped(x * _SQRT_HALF)
-    bell = gaussian(t)
+    bell = half_gaussian(x)
     y = normal_cdf(x, t, bell) + x * (bell * _ONE_OVER_SQRT_2PI)
     return y if x == x else x
 

@@ -7,13 +7,13 @@ from math import inf
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.graph import formulas
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, float32
 
 _UNARY = {
     "neg": "negate",
     "abs": "abs",
-    "sign": "sign",
     "floor": "floor",
     "ceil": "ceil",
     "round": "round_nearest_even",
@@ -87,7 +87,7 @@ def div_mode(site, x, y, rounding_mode=None):
         raise Refused("integer division; divide as float and round, or precompute on the host")
     quotient = arithmetic(site, "divide", x, y)
     if rounding_mode == "trunc":
-        return site.b.multiply(site.b.sign(quotient), site.b.floor(site.b.abs(quotient)))
+        return formulas.truncate(site.b, quotient)
     return site.b.floor(quotient) if rounding_mode == "floor" else quotient
 
 

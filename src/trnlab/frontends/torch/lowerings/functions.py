@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that are formulas of graph ops: roundings, remainders, logarithms, circles, hyperbolas, signs.
+
+Computed in fp32 and rounded once. Gradients come as PyTorch's own formulas, in further operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi
+from typing import Any
+
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.graph import formulas
+from trnlab.graph.ir import Value
+
+_UNARY = {
+    "log2": formulas.log2,
+    "log10": formulas.log10,
+    "exp2": formulas.exp2,
+    "sinh": formulas.sinh,
+    "cosh": formulas.cosh,
+    "asinh": formulas.asinh,
+    "acosh": formulas.acosh,
+    "atanh": formulas.atanh,
+    "tan": formulas.tan,
+    "asin": formulas.asin,
+    "acos": formulas.acos,
+    "erfc": formulas.erfc,
+}
+_BINARY = {"atan2": formulas.atan2, "hypot": formulas.hypot}
+
+
+def _wide_values(site: Site, *operands: Any) -> list[Value]:
+    """Operands in fp32, numbers as values."""
+    return [site.wide(v) if isinstance(v, Value) else site.b.constant(float(v)) for v in operands]
+
+
+def _of_one(formula: Callable[..., Value]) -> Any:
+    return lambda site, x: site.cast(formula(site.b, site.wide(x)))
+
+
+def _of_two(formula: Callable[..., Value]) -> Any:
+    def lowering(site, x, y):
+        x, y = (site.b.broadcast_to(v, site.shape) for v in _wide_values(site, x, y))
+        return site.cast(formula(site.b, x, y))
+
+    return lowering
+
+
+for _name, _formula in _UNARY.items():
+    lowers(f"{_name}.default")(_of_one(_formula))
+for _name, _formula in _BINARY.items():
+    lowers(f"{_name}.default")(_of_two(_formula))
+
+
+@lowers("atan.default")
+def atan(site, x):
+    return site.cast(site.b.atan(site.wide(x)))
+
+
+@lowers("sign.default")
+def sign(site, x):
+    return formulas.sign(site.b, x) if x.dtype.is_float else site.b.sign(x)
+
+
+@lowers("trunc.default")
+def trunc(site, x):
+    return formulas.truncate(site.b, x) if x.dtype.is_float else x
+
+
+@lowers("round.decimals")
+def round_decimals(site, x, decimals=0):
+    """As PyTorch: the number scaled by a power of ten, rounded, and scaled back."""
+    b, power, wide = site.b, float(10 ** abs(decimals)), site.wide(x)
+    if decimals >= 0:
+        return site.cast(b.divide(b.round_nearest_even(b.multiply(wide, power)), power))
+    return site.cast(b.multiply(b.round_nearest_even(b.divide(wide, power)), power))
+
+
+@lowers("fmod.Tensor", "fmod.Scalar")
+def fmod(site, x, y):
+    return _rest(site, x, y, lambda b, x, y: b.remainder(x, y))
+
+
+@lowers("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(site, x, y):
+    return _rest(site, x, y, formulas.python_remainder)
+
+
+def _rest(site: Site, x: Any, y: Any, formula: Callable[..., Value]) -> Value:
+    if not site.dtype.is_float:
+        raise Refused("the remainder of integers; convert them to float32 if they are below 2^24")
+    x, y = (site.b.broadcast_to(v, site.shape) for v in _wide_values(site, x, y))
+    return site.cast(formula(site.b, x, y))
+
+
+@lowers("copysign.Tensor", "copysign.Scalar")
+def copysign(site, x, y):
+    x, y = _wide_values(site, x, y)
+    return site.cast(site.b.broadcast_to(site.b.copysign(x, y), site.shape))
+
+
+@lowers("signbit.default")
+def signbit(site, x):
+    return formulas.signbit(site.b, site.wide(x)) if x.dtype.is_float else site.b.compare(x, "LT", 0)
+
+
+@lowers("fmax.default")
+def fmax(site, x, y):
+    return _beside_nan(site, x, y, "maximum")
+
+
+@lowers("fmin.default")
+def fmin(site, x, y):
+    return _beside_nan(site, x, y, "minimum")
+
+
+def _beside_nan(site: Site, x: Value, y: Value, name: str) -> Value:
+    """The larger or smaller of two, and the other one beside NaN."""
+    b, x, y = site.b, site.cast(x), site.cast(y)
+    if not site.dtype.is_float:
+        return b.binary(name, x, y)
+    x, y = (b.broadcast_to(v, site.shape) for v in (x, y))
+    best = b.select(b.compare(y, "NE", y), x, b.binary(name, x, y))
+    return b.select(b.compare(x, "NE", x), y, best)
+
+
+@lowers("angle.default")
+def angle(site, x):
+    """Pi below zero, 0 above; NaN stays."""
+    b, wide = site.b, site.wide(x)
+    found = b.select(b.compare(wide, "LT", 0.0), b.constant(pi), 0.0)
+    return site.cast(b.select(b.compare(wide, "NE", wide), wide, found))
+
