@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of the numbers in a graph: an interval for each value, by interval arithmetic in float64.
 
-A fact says that every element is NaN, or infinite where that is said to be possible, or lies in the interval. Bounds are
-widened by what rounding may add, so that they hold for values computed in fp32, or rounded to 16 bits.
+A fact says that every element is NaN, or infinite where that is said to be possible, or lies in the interval. Bounds
+are widened by what rounding may add, so that they hold for values computed in fp32, or rounded to 16 bits.
 """
 
 from __future__ import annotations

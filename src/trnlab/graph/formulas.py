@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that no engine has, in terms of ops that they have: `atan2(b, y, x)` appends to a builder.
 
-All take and give fp32 (or float64, where the interpreter holds that). Each keeps its relative precision near its zeros
-and in its tails, its value at infinity and the sign of zero; how far each may be off, in units in the last place, is in
-docs/functions.md, which tests measure.
+All take and give fp32 (or float64, where the interpreter holds that). Each keeps its relative precision near its
+zeros and in its tails, its value at infinity and the sign of zero; docs/functions.md says how far each may be off, in
+units in the last place.
 """
 
 from __future__ import annotations
@@ -153,8 +153,7 @@ def acos(b: GraphBuilder, x: Value) -> Value:
 
 
 def atan2(b: GraphBuilder, y: Value, x: Value) -> Value:
-    """The angle of (x, y): that of the smaller over the larger magnitude, moved to its octant. C's rules for zeros and
-    infinities."""
+    """The angle of (x, y): that of the smaller over the larger magnitude, moved to its octant. Zeros as in C."""
     up, along = b.abs(y), b.abs(x)
     small, large = b.minimum(up, along), b.maximum(up, along)
     ratio = b.select(b.compare(large, "EQ", 0.0), 0.0, b.divide(small, large))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs as StableHLO, the way out to other compilers (XLA on a CPU among them, as an independent check).
 
-The text is MLIR's generic form, so that one rule prints every op. Composites are expanded first; `erf` and `atan` are CHLO's.
+The text is MLIR's generic form, so that one rule prints every op. Composites are expanded first; `erf` and `atan` are
+CHLO's.
 Inputs that an output overwrites carry the attribute tf.aliasing_output, as in what JAX writes.
 """
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from trnlab.compiler.ranges import Ranges
 from trnlab.compiler.rules import (
-    arithmetic, casts, choices, functions, integers, quotients, reductions, rounding, sources, waves,
+    arithmetic,
+    casts,
+    choices,
+    functions,
+    integers,
+    quotients,
+    reductions,
+    rounding,
+    sources,
+    waves,
 )
 from trnlab.compiler.rules.conditions import (
     bounds_fit_float32,

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from trnlab.compiler.emitter import Emitter, Narrow, Pending
 from trnlab.compiler.rules.choices import is_product
 from trnlab.compiler.rules.functions import ACTIVATION, activate
@@ -13,7 +11,6 @@ from trnlab.compiler.tiles import origin
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import float32
-from trnlab.program import AP
 
 ALU = {
     "add": "add",

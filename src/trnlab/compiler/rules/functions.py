@@ -95,8 +95,8 @@ def unary(e: Emitter, op: Op) -> None:
 def log_plus_one(e: Emitter, op: Op) -> None:
     """log(1 + x) = log(u) + (x - (u - 1)) / u for u = 1 + x as rounded: the second term is what rounding u lost.
 
-    Bounds keep infinity out of the correction, and a divisor of zero at x = -1, where it is zero. The sign of x goes in
-    last, for x = -0.0.
+    Bounds keep infinity out of the correction, and a divisor of zero at x = -1, where it is zero. The sign of x goes
+    in last, for x = -0.0.
     """
     r = Result(e, op)
     x = r.float32(r.operands[0])
@@ -111,7 +111,7 @@ def log_plus_one(e: Emitter, op: Op) -> None:
 
 
 def exponential_minus_one(e: Emitter, op: Op) -> None:
-    """exp(x) - 1 for |x| >= 1, where little cancels; 2 t / (1 - t) with t = tanh(x / 2) for smaller x, exact at zero."""
+    """exp(x) - 1 for |x| >= 1, where little cancels; 2 t / (1 - t) with t = tanh(x / 2) for smaller x."""
     r = Result(e, op)
     (x,) = r.operands
     half = r.function(x, "tanh", scale=0.5)

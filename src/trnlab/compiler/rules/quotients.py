@@ -103,7 +103,7 @@ def by_number(e: Emitter, op: Op) -> None:
 
 def scaled(e: Emitter, op: Op) -> None:
     """(x / (y s)) s for any y; the scale and the reciprocal are made once per row where y does not vary along it."""
-    lhs, rhs = op.operands
+    rhs = op.operands[1]
     if isinstance(e.get(rhs), float):
         by_number(e, op)
         return

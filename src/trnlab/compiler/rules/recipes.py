@@ -17,7 +17,7 @@ from trnlab.numerics.dtypes import DType, bool_, float32, uint32
 from trnlab.program import AP
 
 WHOLE = 1.5 * 2.0**23
-"""x + WHOLE - WHOLE is x rounded to a whole number, ties to even, for |x| <= 2^22: fp32 has no fraction bits there."""
+"""x + WHOLE - WHOLE is x rounded to a whole number, ties to even, for |x| <= 2^22: the sum has no fraction bits."""
 SIGN, MAGNITUDE = 0x80000000, 0x7FFFFFFF
 
 

@@ -7,8 +7,8 @@ products with a count of up to 13 bits are exact in fp32. What is left has its o
 multiple of pi.
 
 Beyond, it is Payne and Hanek's: the bits of 1 / (2 pi) that matter for the argument's exponent are cut out of a table
-and multiplied with its 24 bits, in 32-bit integers that wrap, so that whole turns fall away by themselves. What is left
-has an absolute precision of 2^-29.
+and multiplied with its 24 bits, in 32-bit integers that wrap, so that whole turns fall away by themselves. What is
+left has an absolute precision of 2^-29.
 
 Both are computed and one is taken; where the argument is known to be small, only the first.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 from trnlab.compiler.emitter import Emitter
 from trnlab.compiler.ranges import Ranges
@@ -43,10 +44,10 @@ def _parts_of_pi() -> list[float]:
 
 
 def _words_of_turns() -> list[int]:
-    """Words of 32 bits of 1 / (2 pi), so placed that word i begins at the weight that exponents 32 i, as stored, need.
+    """Words of 32 bits of 1 / (2 pi), behind 54 zeros.
 
-    A number with the stored exponent E is m 2^(E - 150). Of 1 / (2 pi) its turns need the bits from E - 150 behind the
-    point on: here, behind 54 zeros, they begin at E - 96, that is in word E / 32 - 3.
+    A number with the stored exponent E is m 2^(E - 150). Of 1 / (2 pi) its turns need the bits from E - 150 behind
+    the point on: here they begin at bit E - 96, that is in word E / 32 - 3.
     """
     bits = int(2 ** (32 * 8 - 54) / (2 * PI))
     return [bits >> (32 * (7 - i)) & 0xFFFFFFFF for i in range(8)]
@@ -128,7 +129,7 @@ def _turns(r: Recipe, x: AP) -> AP:
             "bitwise_or",
             r.bit_pair(r.bits(second, "right_shift", 1), "right_shift", back),
         )
-        for first, second in zip(words, words[1:])
+        for first, second in pairwise(words)
     )
     whole = r.whole(mantissa, "multiply", high)
     carried = r.fused(mantissa, "multiply", 2.0**-32, "multiply", low, dtype=int32)

@@ -173,8 +173,10 @@ def normal_cdf(x, t, bell):
 
 @inline
 def half_gaussian(x):
-    """e ** -(x * x / 2), with the rounding error of the square carried along; of x itself and not of x / sqrt 2, whose
-    rounding the exponential would amplify."""
+    """e ** -(x * x / 2), with the rounding error of the square carried along.
+
+    Of x itself and not of x / sqrt 2, whose rounding the exponential would amplify.
+    """
     c = absolute(x)
     c = _GELU_CLAMP if c > _GELU_CLAMP else c
     square = c * c

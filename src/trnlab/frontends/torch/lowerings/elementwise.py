@@ -85,10 +85,11 @@ def div(site, x, y):
 def div_mode(site, x, y, rounding_mode=None):
     if rounding_mode is not None and not site.dtype.is_float:
         raise Refused("integer division; divide as float and round, or precompute on the host")
-    quotient = arithmetic(site, "divide", x, y)
-    if rounding_mode == "trunc":
-        return formulas.truncate(site.b, quotient)
-    return site.b.floor(quotient) if rounding_mode == "floor" else quotient
+    if rounding_mode is None:
+        return arithmetic(site, "divide", x, y)
+    x, y = (site.b.broadcast_to(v, site.shape) for v in site.wide_values(x, y))
+    formula = formulas.truncate_divide if rounding_mode == "trunc" else formulas.floor_divide
+    return site.cast(formula(site.b, x, y))
 
 
 @lowers("maximum.default")
@@ -297,7 +298,7 @@ def gelu(site, x, approximate="none"):
 
 @lowers("gelu_backward.default")
 def gelu_backward(site, grad, x, approximate="none"):
-    return site.b.multiply(grad, site.b.gelu_dx(x, approximate))
+    return site.cast(site.b.multiply(site.wide(grad), site.b.gelu_dx(site.wide(x), approximate)))
 
 
 @lowers("silu.default")
@@ -307,7 +308,7 @@ def silu(site, x):
 
 @lowers("silu_backward.default")
 def silu_backward(site, grad, x):
-    return site.b.multiply(grad, site.b.silu_dx(x))
+    return site.cast(site.b.multiply(site.wide(grad), site.b.silu_dx(site.wide(x))))
 
 
 @lowers("tanh_backward.default")

@@ -31,18 +31,13 @@ _UNARY = {
 _BINARY = {"atan2": formulas.atan2, "hypot": formulas.hypot}
 
 
-def _wide_values(site: Site, *operands: Any) -> list[Value]:
-    """Operands in fp32, numbers as values."""
-    return [site.wide(v) if isinstance(v, Value) else site.b.constant(float(v)) for v in operands]
-
-
 def _of_one(formula: Callable[..., Value]) -> Any:
     return lambda site, x: site.cast(formula(site.b, site.wide(x)))
 
 
 def _of_two(formula: Callable[..., Value]) -> Any:
     def lowering(site, x, y):
-        x, y = (site.b.broadcast_to(v, site.shape) for v in _wide_values(site, x, y))
+        x, y = (site.b.broadcast_to(v, site.shape) for v in site.wide_values(x, y))
         return site.cast(formula(site.b, x, y))
 
     return lowering
@@ -90,14 +85,14 @@ def remainder(site, x, y):
 
 def _rest(site: Site, x: Any, y: Any, formula: Callable[..., Value]) -> Value:
     if not site.dtype.is_float:
-        raise Refused("the remainder of integers; convert them to float32 if they are below 2^24")
-    x, y = (site.b.broadcast_to(v, site.shape) for v in _wide_values(site, x, y))
+        raise Refused("the remainder of integers", "convert them to float32 if they are below 2^24")
+    x, y = (site.b.broadcast_to(v, site.shape) for v in site.wide_values(x, y))
     return site.cast(formula(site.b, x, y))
 
 
 @lowers("copysign.Tensor", "copysign.Scalar")
 def copysign(site, x, y):
-    x, y = _wide_values(site, x, y)
+    x, y = site.wide_values(x, y)
     return site.cast(site.b.broadcast_to(site.b.copysign(x, y), site.shape))
 
 
@@ -132,4 +127,3 @@ def angle(site, x):
     b, wide = site.b, site.wide(x)
     found = b.select(b.compare(wide, "LT", 0.0), b.constant(pi), 0.0)
     return site.cast(b.select(b.compare(wide, "NE", wide), wide, found))
-

@@ -27,7 +27,7 @@ def _as(site: Site, x: Value, target: TensorType | None) -> Value:
 
 def _average(site: Site, x: Value, dims: tuple[int, ...]) -> Value:
     count = prod(x.shape[d] for d in dims)
-    return site.b.multiply(site.b.reduce(x, dims, keepdims=True), 1.0 / count)
+    return site.b.divide(site.b.reduce(x, dims, keepdims=True), float(count))
 
 
 def _inner(x: Value, normalized_shape: list[int]) -> tuple[int, ...]:
@@ -192,12 +192,12 @@ def _reduced(site: Site, losses: Value, reduction: int) -> Value:
     if reduction == _NONE:
         return losses
     whole: Any = site.b.reduce(losses, range(len(losses.shape)))
-    return site.b.multiply(whole, 1.0 / losses.type.size) if reduction == _MEAN else whole
+    return site.b.divide(whole, float(losses.type.size)) if reduction == _MEAN else whole
 
 
 @lowers("mse_loss_backward.default")
 def mse_loss_backward(site, grad, x, y, reduction):
     b = site.b
-    factor = 2.0 / x.type.size if reduction == _MEAN else 2.0
+    factor = 2.0 / max(x.type.size, 1) if reduction == _MEAN else 2.0
     difference = b.multiply(b.subtract(site.wide(x), site.wide(y)), factor)
     return site.cast(b.multiply(difference, site.wide(grad)))

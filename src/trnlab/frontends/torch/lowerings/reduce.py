@@ -27,7 +27,7 @@ def sum_(site, x, dim=None, keepdim=False, dtype=None):
 def mean(site, x, dim=None, keepdim=False, dtype=None):
     dims = dims_of(dim, len(x.shape))
     count = prod(x.shape[d] for d in dims)
-    return site.cast(site.b.multiply(total(site, site.wide(x), dims), 1.0 / count))
+    return site.cast(site.b.divide(total(site, site.wide(x), dims), float(count)))
 
 
 @lowers("prod.default", "prod.dim_int")
@@ -39,10 +39,11 @@ def _deviation(site: Site, x: Value, dim: Any, correction: Any) -> tuple[Value, 
     """Variance and mean of x in fp32 with the reduced dimensions kept as one, and these dimensions."""
     b, x, dims = site.b, site.wide(x), dims_of(dim, len(x.shape))
     count = prod(x.shape[d] for d in dims)
-    average = b.multiply(b.reduce(x, dims, keepdims=True), 1.0 / count)
+    average = b.divide(b.reduce(x, dims, keepdims=True), float(count))
     centred = b.subtract(x, average)
     squares = b.reduce(b.multiply(centred, centred), dims, keepdims=True)
-    return b.multiply(squares, 1.0 / max(count - (1 if correction is None else correction), 0)), average, dims
+    left = max(count - (1 if correction is None else correction), 0)  # 0 / 0 of one element is NaN, as in PyTorch
+    return b.divide(squares, float(left)), average, dims
 
 
 @lowers("var.correction")

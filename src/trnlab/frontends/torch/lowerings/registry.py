@@ -126,6 +126,10 @@ class Site:
         """x in fp32, in which the chip's engines compute; numbers stay numbers."""
         return self.b.convert(x, float32) if isinstance(x, Value) and x.dtype is not float32 else x
 
+    def wide_values(self, *operands: Any) -> list[Value]:
+        """Operands in fp32, numbers as values."""
+        return [self.wide(v) if isinstance(v, Value) else self.b.constant(float(v)) for v in operands]
+
     def common(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Both operands in the format that PyTorch promotes them to."""
         fakes = [a.meta["val"] if isinstance(a, fx.Node) else a for a in self.node.args[:2]]
