@@ -79,10 +79,10 @@ def _silu(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Val
 
 
 def _silu_dx(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
-    """s (1 + x (1 - s)) for s = logistic(x)."""
+    """s (1 + x (1 - s)) for s = logistic(x); 1 - s is logistic(-x), in which nothing cancels."""
     (x,) = operands
-    s = b.logistic(x)
-    return (b.multiply(s, b.add(b.multiply(x, b.subtract(1.0, s)), 1.0)),)
+    rest = b.logistic(b.negate(x))
+    return (b.multiply(b.logistic(x), b.add(b.multiply(x, rest), 1.0)),)
 
 
 # -- signs --------------------------------------------------------------------------------------------------------

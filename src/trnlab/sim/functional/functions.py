@@ -243,8 +243,9 @@ def silu(x):
 @inline
 def silu_dx(x):
     """Derivative of silu."""
-    s = sigmoid(x)
-    return s + x * (s * (ONE - s))
+    t = exp(-absolute(x))
+    d = ONE / (ONE + t)
+    return (t if x < ZERO else ONE) * d + x * (t * d * d)  # 1 - s cancels where x is large
 
 
 @inline

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/functions.md says what is measured: the same rows, figures within what another libm changes."""
+
+from __future__ import annotations
+
+import pytest
+from functions_page import MARK, PAGE, table
+
+pytestmark = pytest.mark.torch
+COLUMNS, MEASURED = 10, (2, 3, 5, 6)
+OFF = 0.35  # ulp: the interpreter and the references are NumPy's and PyTorch's, which differ between machines
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of the table, cut into cells; a bar within a cell is escaped."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[c.strip() for c in line.replace("\\|", "\0").strip("|").split("|")] for line in lines]
+
+
+def test_the_page_is_current():
+    """After a change: python tests/docs/functions_page.py."""
+    text = PAGE.read_text()
+    shown, found = cells(text[text.index(MARK) :]), cells(table())
+    assert [row[0] for row in shown] == [row[0] for row in found]
+    for old, new in zip(shown[1:], found[1:]):
+        assert len(old) == len(new) == COLUMNS
+        for i, (a, b) in enumerate(zip(old, new)):
+            if i in MEASURED and a != b:
+                assert abs(float(a) - float(b)) <= OFF * max(1.0, float(a) / 4), (new[0], a, b)
+            elif i == 8:
+                assert abs(float(a) - float(b)) <= max(0.1 * float(a), 0.2), (new[0], a, b)
+            elif i not in MEASURED:
+                assert a == b, new[0]
