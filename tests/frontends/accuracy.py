@@ -269,10 +269,8 @@ def errors(got: Array, want: Array, function: Function, format: str, x: Array) -
     with np.errstate(all="ignore"):
         exponent = np.clip(np.floor(np.log2(np.maximum(scale, 2.0**smallest))), smallest, largest)
         found = np.abs(got - want) / 2.0 ** (exponent + 1 - bits)
-    over = np.abs(want) >= (2.0 - 2.0**-bits) * 2.0**largest  # rounds to infinity
-    same = np.isinf(got) & (np.signbit(got) == np.signbit(want))
-    near_overflow = np.isinf(got) & (np.abs(want) >= (2.0 - 2.0 ** (3 - bits)) * 2.0**largest)
-    found = np.where(over & same, 0.0, np.where(near_overflow, 0.0, found))
+    overflows = np.isinf(got) & (np.signbit(got) == np.signbit(want))  # right from a few steps below infinity on
+    found = np.where(overflows & (np.abs(want) >= (2.0 - 2.0 ** (3 - bits)) * 2.0**largest), 0.0, found)
     found = np.where(np.isnan(want) & np.isnan(got), 0.0, found)
     wrong_zero = (want == 0) & (got == 0) & (np.signbit(want) != np.signbit(got))
     found = np.where(np.isnan(found) | wrong_zero, np.inf, found)
