@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page docs/functions.md: how far each function of floats may be off, how far it is, how it is computed, its cost.
+"""The page docs/functions.md: how far each function of floats may be off and is, how it is computed, its cost.
 
     python tests/docs/functions_page.py         # measures, and writes the page
 
@@ -39,7 +39,9 @@ def row(function: Function) -> str:
         _ulp(bound(function, "float32")) + _condition(function), *map(_ulp, wide),
         _ulp(bound(function, "bfloat16")), *map(_ulp, narrow), str(instructions), f"{microseconds:.1f}",
     ]  # fmt: skip
-    return "| " + " | ".join((function.name.replace("|", "\\|"), *figures, function.method.replace("|", "\\|"))) + " |"
+    return (
+        "| " + " | ".join((function.name.replace("|", "\\|"), *figures, function.method.replace("|", "\\|"))) + " |"
+    )
 
 
 def _ulp(number: float) -> str:

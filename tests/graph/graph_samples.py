@@ -36,7 +36,7 @@ def every_op():
     b.loc, b.origin = Location("train.py", 3, "forward", 'y = net(x, "a")'), "aten.addmm"
     positive = b.add(b.abs(x), 0.5)
     names = (
-        "negate sign exponential exponential_minus_one log log_plus_one sqrt rsqrt tanh logistic sine cosine erf"
+        "negate sign exponential exponential_minus_one log log_plus_one sqrt rsqrt tanh logistic sine cosine erf atan"
         " floor ceil round_nearest_even gelu gelu_dx silu silu_dx"
     )
     unary = [getattr(b, name)(positive) for name in names.split()]
@@ -44,7 +44,7 @@ def every_op():
     for value in unary[1:]:
         total = b.add(total, value)
     b.loc, b.origin = None, ""
-    for name in ("subtract", "multiply", "divide", "maximum", "minimum", "power", "remainder"):
+    for name in ("subtract", "multiply", "divide", "maximum", "minimum", "power", "remainder", "copysign"):
         total = getattr(b, name)(positive, b.add(b.abs(total), w))
     mask = b.and_(
         b.or_(b.compare(x, "LT", w), b.is_finite(x)), b.not_(b.xor(b.compare(x, "GE", 0), b.compare(x, "NE", w)))

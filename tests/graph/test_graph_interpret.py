@@ -35,11 +35,11 @@ UNARY_NUMPY = {
     "log": np.log, "log_plus_one": np.log1p, "sqrt": np.sqrt, "rsqrt": lambda x: x**-0.5, "tanh": np.tanh,
     "logistic": lambda x: 1 / (1 + np.exp(-x)), "sine": np.sin, "cosine": np.cos, "floor": np.floor, "ceil": np.ceil,
     "round_nearest_even": np.round, "erf": np.vectorize(math.erf), "trn.silu": lambda x: x / (1 + np.exp(-x)),
-    "is_finite": np.isfinite,
+    "atan": np.arctan, "is_finite": np.isfinite,
 }  # fmt: skip
 BINARY_NUMPY = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
-    "minimum": np.minimum, "power": np.power, "remainder": np.fmod,
+    "minimum": np.minimum, "power": np.power, "remainder": np.fmod, "trn.copysign": np.copysign,
 }  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def _divide(x: Interval, y: Interval) -> Interval:
     if y.low <= 0 <= y.high:
         return replace(ANY, low=0.0) if min(x.low, y.low) >= 0 else ANY
     inverse = sorted((1 / y.low, 1 / y.high))
-    found = _product(replace(x, whole=False), Interval(*inverse))
+    found = _product(replace(x, whole=False), Interval(inverse[0], inverse[1]))
     return found | Interval(0.0, 0.0) if y.infinite else found
 
 
