@@ -66,6 +66,10 @@ def _gelu(x):
     return x * torch.special.erfc(-x * math.sqrt(0.5)) / 2
 
 
+def _softplus(x):
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
 def _gelu_dx(x):
     return torch.special.erfc(-x * math.sqrt(0.5)) / 2 + x * torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
@@ -130,7 +134,7 @@ FUNCTIONS: tuple[Function, ...] = (
     Function("erf", torch.erf, 1.5, _ENGINE),
     Function("erfc", torch.erfc, 5.0, "exp(-x^2) in two parts, times a fit of degree 8"),
     Function("sigmoid", torch.sigmoid, 2.5, _ENGINE),
-    Function("softplus", F.softplus, 4.0, "log1p(exp x)", reference=lambda x: torch.logaddexp(x, 0 * x)),
+    Function("softplus", F.softplus, 4.0, "log1p(exp x)", reference=_softplus),
     Function("elu", F.elu, 2.5, "by expm1"),
     Function("selu", F.selu, 3.0, "by expm1"),
     Function("gelu", F.gelu, 5.0, _ENGINE, reference=_gelu, floor=2.0**-110),
