@@ -32,7 +32,7 @@ MATMUL = """
     x, w = b.input("x", (64, 64), float32), b.input("w", (64, 64), float32)
     dims = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
     b.output(b.op("dot_general", x, w, **dims, dtype=float32), "y")
-    loaded = device.compile_graph(b.build(), now).load(now)
+    loaded = device.Loaded(device.compile_graph(b.build(), now), now)
     a = np.eye(64, dtype=np.float32)
     for loss in (3.0, 2.0, 1.5):
         (a,) = loaded.run([a, 2 * np.eye(64, dtype=np.float32)])

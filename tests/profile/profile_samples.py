@@ -29,7 +29,7 @@ def really_run(folder: Path, status: str = "complete") -> Path:
     session = Session(chips.target("trn1.2xlarge"))
     with activate(session):
         run = session.run = Run(folder, session, Path("/home/me/train.py"), ["--lr", "1e-3"])
-        loaded = [device.compile_graph(graph, session).load(session) for graph in (product(), total())]
+        loaded = [device.Loaded(device.compile_graph(graph, session), session) for graph in (product(), total())]
         a = np.eye(SIZE, dtype=np.float32)
         run.reference([3.5, 2.5, 1.5])
         for loss in (3.5, 2.25, 1.75):

@@ -16,7 +16,8 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.runtime import cache_report
 from trnlab.runtime.cache import Cache
-from trnlab.runtime.device import Array, Executable, compile_graph
+from trnlab.runtime.device import Array, Loaded, compile_graph
+from trnlab.runtime.executable import Executable
 from trnlab.runtime.fingerprint import fingerprint
 from trnlab.runtime.performance import model_flops
 from trnlab.runtime.session import Session
@@ -82,11 +83,11 @@ def test_the_key_depends_on_all_that_decides_and_on_nothing_else() -> None:
 def test_outputs_are_new_arrays_unless_they_replace_an_input() -> None:
     s = session()
     x, b = arrays()
-    (y,) = compiled(s).load(s).run([x, b])
+    (y,) = Loaded(compiled(s), s).run([x, b])
     assert y is not x
     assert (y == 5).all()
     assert (x == 1).all()
-    (y,) = compiled(s, donate=True, name="donating").load(s).run([x, b])
+    (y,) = Loaded(compiled(s, donate=True, name="donating"), s).run([x, b])
     assert y is x
     assert (x == 5).all()
     assert s.counters.instructions == 2 * compiled(s).program.num_instructions
@@ -94,13 +95,13 @@ def test_outputs_are_new_arrays_unless_they_replace_an_input() -> None:
 
 def test_a_value_that_is_not_finite_is_told_on_request_only() -> None:
     x, b = arrays()
-    x[3, 2] = np.inf
+    x[3, 2] = np.nan
     s = session()
-    compiled(s).load(s).run([x, b])
+    Loaded(compiled(s), s).run([x, b])
     s = session()
     s.check_nan = True
     with pytest.raises(NumericsError):
-        compiled(s).load(s).run([x, b])
+        Loaded(compiled(s), s).run([x, b])
 
 
 def test_stochastic_rounding_is_reproducible_and_differs_between_steps_and_seeds() -> None:
@@ -111,7 +112,7 @@ def test_stochastic_rounding_is_reproducible_and_differs_between_steps_and_seeds
     def two_steps(seed: int) -> list[bytes]:
         s = session()
         s.stochastic_rounding, s.seed = True, seed
-        loaded = compile_graph(builder.graph, s).load(s)
+        loaded = Loaded(compile_graph(builder.graph, s), s)
         return [loaded.run([x])[0].tobytes() for _ in range(2)]
 
     assert two_steps(1) == two_steps(1)
@@ -130,7 +131,7 @@ def test_stochastic_rounding_is_reproducible_and_differs_between_steps_and_seeds
 def test_inputs_that_do_not_fit_are_refused(given: list[Array], code: str) -> None:
     s = session()
     with pytest.raises(RunError) as caught:
-        compiled(s).load(s).run(given)
+        Loaded(compiled(s), s).run(given)
     assert caught.value.code == code
 
 

@@ -23,7 +23,7 @@ def compile_once(cache: Path) -> None:
     """In a fresh process: capture, then compile or read, then load; prints the seconds of each half."""
     from benchmarks import subject
     from trnlab.frontends.torch.capture import capture_step
-    from trnlab.runtime.device import compile_graph
+    from trnlab.runtime.device import Loaded, compile_graph
 
     session = subject.session(cache)
     model, optimizer, batch = subject.model_and_batch("neuron")
@@ -31,7 +31,7 @@ def compile_once(cache: Path) -> None:
     captured = capture_step(model, optimizer, None, batch, max_norm=subject.train_gpt.MAX_NORM)
     middle = time.perf_counter()
     executable = compile_graph(captured.graph, session)
-    executable.load(session)
+    Loaded(executable, session)
     print(json.dumps([middle - start, time.perf_counter() - middle, executable.cache]))
 
 

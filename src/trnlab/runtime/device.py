@@ -4,7 +4,7 @@
 In the order of use:
 
     executable = compile_graph(graph, session)     # one per distinct graph
-    loaded = executable.load(session)
+    loaded = Loaded(executable, session)
     outputs = loaded.run(inputs)                   # one per batch
     executable.timeline                            # once per executable, not once per batch
 """
@@ -14,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -28,72 +26,24 @@ from trnlab.errors import RunError
 from trnlab.graph.canonical import diff
 from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
-from trnlab.program.gang import Gang
-from trnlab.program.routine import Program, Tensor
+from trnlab.program.routine import Tensor
 from trnlab.runtime.cache import Cache
+from trnlab.runtime.executable import Executable
 from trnlab.runtime.fingerprint import Fingerprint, fingerprint, shorten
-from trnlab.runtime.memory import Forecast, forecast_graph, forecast_program
+from trnlab.runtime.memory import forecast_graph
 from trnlab.runtime.notices import say
 from trnlab.runtime.performance import model_flops
 from trnlab.runtime.session import Compiled, Session
 from trnlab.sim.functional import Machine, RunOptions, run_program
-from trnlab.sim.timing import time_gang, time_program
-from trnlab.timeline import Timeline
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Executable:
-    """A compiled graph. `metadata` is what its cache entry says about it; see `_metadata`.
-
-    cache: "hit", "miss" or "off". seconds: what this process spent to get it, by compiling or by reading.
-    gang: the calls of the program, where they are of cores that run side by side.
-    """
-
-    program: Program
-    graph: str
-    metadata: dict[str, Any]
-    chip: Chip
-    cache: str
-    seconds: float
-    gang: Gang | None = None
-
-    @property
-    def key(self) -> str:
-        """Its key in the cache."""
-        return str(self.metadata["key"])
-
-    @property
-    def name(self) -> str:
-        """The graph's name."""
-        return str(self.metadata["name"])
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether it is a kernel that a script called by itself, and no graph."""
-        return self.metadata.get("kind") == "kernel"
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        """When each instruction of one execution starts and ends; simulated on first use."""
-        return time_program(self.program, self.chip) if self.gang is None else time_gang(self.gang, self.chip)
-
-    @cached_property
-    def forecast(self) -> Forecast:
-        """HBM that one execution takes at its peak."""
-        return forecast_program(self.program, self.chip)
-
-    def load(self, session: Session) -> Loaded:
-        """Ready to run. Raises CapacityError when it does not fit."""
-        self.forecast.require(self.name, self.chip)
-        return Loaded(self, session)
-
-
 class Loaded:
-    """An executable in the simulated HBM of a session."""
+    """An executable in the simulated HBM of a session. Raises CapacityError when it does not fit."""
 
     def __init__(self, executable: Executable, session: Session) -> None:
+        executable.forecast.require(executable.name, executable.chip)
         self.executable, self.session = executable, session
         self._aliases = {int(out): int(source) for out, source in executable.metadata["aliases"]}
 

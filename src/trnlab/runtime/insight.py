@@ -19,7 +19,7 @@ from trnlab.runtime.advice import advice
 from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:
-    from trnlab.runtime.device import Executable
+    from trnlab.runtime.executable import Executable
 
 CAUSES, WAITS = 40, 16  # entries that are told in full: of the list of causes, and of each engine
 LINES = 10

@@ -14,7 +14,7 @@ from trnlab.program.digest import matmul_flops, routine_digest, written_params
 from trnlab.program.gang import Gang, Member
 from trnlab.program.routine import Call, Program, Tensor
 from trnlab.runtime import session
-from trnlab.runtime.device import Executable
+from trnlab.runtime.executable import Executable
 from trnlab.sim.functional import RunOptions
 
 KIND = "kernel"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +13,40 @@ from trnlab import chips
 from trnlab.graph.ir import Graph, Op
 from trnlab.profile.band import band
 from trnlab.runtime.insight import insight, parts_of
-from trnlab.runtime.session import PRECISIONS
+from trnlab.runtime.session import PRECISIONS, Session
 from trnlab.sim import timing
 from trnlab.units import PS_PER_S
 
-if TYPE_CHECKING:
-    from trnlab.runtime.device import Executable
-    from trnlab.runtime.run import Run, StepCalls
+if TYPE_CHECKING:  # it takes a while
+    from trnlab.runtime.executable import Executable
 
 SECONDS_PER_HOUR = 3600
 MILLION = 1e6
 LARGEST_TENSORS = 12
 
 
-def summarise(run: Run) -> dict[str, Any]:
+StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times executed
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a run executed. By key: executables, details of them, how often each ran in all.
+
+    typical: the calls of a typical step. patterns: those of each step, in order. tokens: of a typical step.
+    """
+
+    session: Session
+    executables: Mapping[str, Executable]
+    details: dict[str, dict[str, Any]]
+    calls: Mapping[str, int]
+    typical: StepCalls
+    patterns: Sequence[StepCalls]
+    tokens: int
+
+
+def summarise(run: Steps) -> dict[str, Any]:
     """The fields that come from the timelines of the executables of a typical step; empty when nothing ran."""
-    calls = [(run.executables[key], count) for key, count in run.step_calls if key in run.executables]
+    calls = [(run.executables[key], count) for key, count in run.typical if key in run.executables]
     if not calls:
         return {}
     chip = run.session.chip
@@ -37,14 +57,14 @@ def summarise(run: Run) -> dict[str, Any]:
     executed = sum(sum(part.pe_flops.values()) * count for part, count in parts)
     read, written = (sum(getattr(part, side) * n for part, n in parts) for side in ("hbm_read", "hbm_write"))
     critical = _critical(parts, step_s)
-    tokens_per_s = run.tokens_per_step / step_s
+    tokens_per_s = run.tokens / step_s
     assumed = _assumptions(calls, step_s)
     return {
         "step": [{"executable": e.key, "times": count} for e, count in calls],
         "kernels": _kernels(run),
         "step_time_s": step_s,
         "step_time_band_s": list(band(step_s, assumed)),
-        "tokens_per_step": run.tokens_per_step,
+        "tokens_per_step": run.tokens,
         "tokens_per_s": tokens_per_s,
         "mfu": flops / (step_s * peak),
         "hfu": executed / (step_s * peak),
@@ -68,10 +88,10 @@ def summarise(run: Run) -> dict[str, Any]:
     }
 
 
-def _step_kinds(run: Run) -> list[dict[str, Any]]:
+def _step_kinds(run: Steps) -> list[dict[str, Any]]:
     """The steps that ran different executables, in the order of their first: what they ran, how long, and which."""
     found: dict[StepCalls, list[int]] = {}
-    for number, pattern in enumerate(run.step_patterns, 1):
+    for number, pattern in enumerate(run.patterns, 1):
         if pattern:
             found.setdefault(pattern, []).append(number)
     return [
@@ -130,7 +150,7 @@ def _engines(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str
     }
 
 
-def _kernels(run: Run) -> list[dict[str, Any]]:
+def _kernels(run: Steps) -> list[dict[str, Any]]:
     """The kernels that the script called by themselves: those that take longest over all calls first."""
     found = []
     for key, executable in run.executables.items():

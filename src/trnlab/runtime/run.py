@@ -28,14 +28,14 @@ from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import data
 from trnlab.runtime import performance, steps, summary
 from trnlab.runtime.details import details
+from trnlab.runtime.performance import StepCalls, Steps
 
 if TYPE_CHECKING:
-    from trnlab.runtime.device import Executable
+    from trnlab.runtime.executable import Executable
     from trnlab.runtime.session import Session
 
 SAVE_EVERY_S = 5.0
 LONGEST_SEQUENCE = 1_000_000
-StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times executed
 
 
 class Run:
@@ -110,7 +110,10 @@ class Run:
         """Write the summary as it stands; `timed` adds what takes a simulation of time."""
         record = self.record(status)
         if timed:
-            record |= performance.summarise(self)
+            record |= performance.summarise(Steps(
+                self.session, self.executables, self.details, self.calls, self.step_calls, self.step_patterns,
+                self.tokens_per_step,
+            ))  # fmt: skip
         self._write(data.FILE, summary.to_json(record))
         self._saved = time.perf_counter()
         return record

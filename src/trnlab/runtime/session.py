@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trnlab import chips
 from trnlab.errors import UsageError
@@ -26,8 +26,7 @@ from trnlab.runtime.fingerprint import Fingerprint
 from trnlab.runtime.host_ops import HostOps
 
 if TYPE_CHECKING:  # made with a session; importing them takes a while
-    from trnlab.runtime.device import Executable
-    from trnlab.runtime.run import Run
+    from trnlab.runtime.executable import Executable
     from trnlab.sim.functional import Machine
 
 PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
@@ -53,6 +52,25 @@ class Compiled:
     graph: Graph
 
 
+class Recorder(Protocol):
+    """What keeps a record of the session's run, see `runtime.run.Run`."""
+
+    script: Any
+    executables: dict[str, Executable]
+
+    def executed(self, executable: Executable) -> None:
+        """`executable` ran once."""
+        ...
+
+    def updated(self) -> None:
+        """An optimizer made a step, outside of compiled programs."""
+        ...
+
+    def step(self, loss: float, tokens: int = 0) -> None:
+        """A training step is over: its loss, and how many tokens (or samples) it learned from."""
+        ...
+
+
 @dataclass
 class Session:
     """The settings of one run and what it counted.
@@ -68,7 +86,7 @@ class Session:
     seed: int = 0
     check_nan: bool = False
     cache: Cache | None = None
-    run: Run | None = None
+    run: Recorder | None = None
     counters: Counters = field(default_factory=Counters)
     executables: dict[str, Executable] = field(default_factory=dict)  # by key: compiled or read in this process
     compiled: dict[str, Compiled] = field(default_factory=dict)  # the latest of each graph name

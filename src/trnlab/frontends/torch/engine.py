@@ -106,7 +106,7 @@ class DeviceEngine:
         from trnlab.runtime import device, session
 
         now = session.current()
-        loaded = device.compile_graph(graph, now).load(now)
+        loaded = device.Loaded(device.compile_graph(graph, now), now)
 
         def run(inputs: Sequence[Array]) -> list[Array]:
             now.counters.host.program_started()

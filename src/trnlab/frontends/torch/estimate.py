@@ -12,7 +12,7 @@ import torch
 
 from trnlab.frontends.torch import engine
 from trnlab.runtime import session
-from trnlab.runtime.device import Executable
+from trnlab.runtime.executable import Executable
 from trnlab.units import PS_PER_S
 
 

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled program with what is known of it: where it came from, how long it takes, what memory it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from trnlab.chips.spec import Chip
+from trnlab.program.gang import Gang
+from trnlab.program.routine import Program
+from trnlab.runtime.memory import Forecast, forecast_program
+from trnlab.sim.timing import time_gang, time_program
+from trnlab.timeline import Timeline
+
+
+@dataclass(frozen=True, eq=False)
+class Executable:
+    """A compiled graph. `metadata` is what its cache entry says about it; see `device`.
+
+    cache: "hit", "miss" or "off". seconds: what this process spent to get it, by compiling or by reading.
+    gang: the calls of the program, where they are of cores that run side by side.
+    """
+
+    program: Program
+    graph: str
+    metadata: dict[str, Any]
+    chip: Chip
+    cache: str
+    seconds: float
+    gang: Gang | None = None
+
+    @property
+    def key(self) -> str:
+        """Its key in the cache."""
+        return str(self.metadata["key"])
+
+    @property
+    def name(self) -> str:
+        """The graph's name."""
+        return str(self.metadata["name"])
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a kernel that a script called by itself, and no graph."""
+        return self.metadata.get("kind") == "kernel"
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """When each instruction of one execution starts and ends; simulated on first use."""
+        return time_program(self.program, self.chip) if self.gang is None else time_gang(self.gang, self.chip)
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        """HBM that one execution takes at its peak."""
+        return forecast_program(self.program, self.chip)
