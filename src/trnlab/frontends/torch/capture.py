@@ -5,118 +5,57 @@
     print(captured.graph)
 
 Inputs of the graph are the batch, the parameters and buffers, the optimizer's state, one step count and one learning
-rate per group; outputs are the loss and every tensor that the step changes. Parameters that count the same number of
-steps share one count, and the learning rate is an input, so a schedule needs no new program.
+rate per group, and tensors that the step reads from elsewhere; outputs are the loss and every tensor that the step
+changes. Parameters that count the same number of steps share one count, and the learning rate is an input, so a
+schedule needs no new program. What else the step depended on is in `dependencies`.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from trnlab.errors import UnsupportedOpError
-from trnlab.frontends.torch import kernels, tracing  # noqa: F401  (kernels hears of calls while PyTorch traces)
+from trnlab.frontends.common.captured import Captured, Role
+from trnlab.frontends.common.image import Image
+from trnlab.frontends.common.watch import Watch
+from trnlab.frontends.torch import hooks, kernels, tracing  # noqa: F401  (kernels hears of calls while PyTorch traces)
+from trnlab.frontends.torch.dependencies import Dependencies, keep_traced, restore
 from trnlab.frontends.torch.import_fx import import_fx
-from trnlab.graph.ir import Graph
+from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.outside import Outside, leaf_like
+from trnlab.frontends.torch.state import TorchState, visit_hooks
+from trnlab.frontends.torch.subject import Subject, check_devices, prepare
+
+__all__ = ["Captured", "CapturedStep", "LossFunction", "Role", "Subject", "capture_step", "check_devices", "prepare"]
 
 LossFunction = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Role:
-    """What an input or output of a captured graph is.
+@dataclass
+class CapturedStep(Captured):
+    """A captured step. `dependencies`: what it depended on that is no input, and where inputs from outside are.
 
-    kind: "batch", "parameter", "buffer", "state", "count", "rate", "seed", "loss", "aux" or "gradient". `name` is for
-    people. `place` finds the tensor: a parameter, buffer or batch by position, state by (parameter position, key), a
-    count by the positions of its parameters, a rate by its group.
+    result: what the loss function returned, with a `Reported` for each tensor. strides: of each output in eager mode.
     """
 
-    kind: str
-    name: str
-    place: Any = None
+    dependencies: Dependencies
+    result: Any
+    strides: list[tuple[int, ...]]
 
 
-@dataclass
-class Captured:
-    """A graph with the meaning of its inputs and outputs; `kinds` are PyTorch's dtypes of the outputs."""
+@dataclass(frozen=True)
+class Reported:
+    """A tensor among what the loss function returned: an output, or an input itself."""
 
-    graph: Graph
-    inputs: list[Role]
-    outputs: list[Role]
-    kinds: list[torch.dtype]
-
-
-@dataclass
-class Subject:
-    """What is trained, in a fixed order: parameters, buffers, and where the optimizer keeps what."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer | None
-    parameters: dict[str, Tensor] = field(init=False)
-    buffers: dict[str, Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.parameters = dict(self.model.named_parameters())
-        self.buffers = dict(self.model.named_buffers())
-
-    @property
-    def tensors(self) -> list[tuple[str, str, Tensor]]:
-        """(kind, name, tensor) of all parameters and buffers."""
-        kinds = (("parameter", self.parameters), ("buffer", self.buffers))
-        return [(kind, name, t) for kind, named in kinds for name, t in named.items()]
-
-    def state(self) -> Iterator[tuple[int, str, Tensor]]:
-        """(parameter position, key, tensor) of the optimizer's state, step counts left out."""
-        if self.optimizer is not None:
-            for i, p in enumerate(self.parameters.values()):
-                for key, value in self.optimizer.state.get(p, {}).items():
-                    if isinstance(value, Tensor) and key != "step":
-                        yield i, key, value
-
-    def counts(self) -> list[tuple[int, ...]]:
-        """Positions of parameters with equal step counts, together."""
-        together: dict[float, list[int]] = {}
-        if self.optimizer is not None:
-            for i, p in enumerate(self.parameters.values()):
-                count = self.optimizer.state.get(p, {}).get("step")
-                if count is not None:
-                    together.setdefault(float(count), []).append(i)
-        return [tuple(group) for group in together.values()]
-
-
-def prepare(optimizer: torch.optim.Optimizer) -> None:
-    """Make the optimizer create the state that it would create in its first step."""
-    for group in optimizer.param_groups:
-        missing = [p for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
-        if isinstance(optimizer, torch.optim.SGD):
-            if group["momentum"] != 0 and group["dampening"] == 0:  # else the first step differs from the others
-                for p in missing:
-                    optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        elif hasattr(optimizer, "_init_group") and missing:
-            with _zero_gradients(missing):
-                lists = len(inspect.signature(optimizer._init_group).parameters) - 1
-                optimizer._init_group({**group, "params": missing}, *([] for _ in range(lists)))
-
-
-@contextmanager
-def _zero_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """Within the block every parameter has a gradient, for optimizers pass over those without."""
-    kept = [p.grad for p in parameters]
-    for p in parameters:
-        p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
-    try:
-        yield
-    finally:
-        for p, grad in zip(parameters, kept):
-            p.grad = grad
+    role: Role
 
 
 def capture_step(
@@ -127,14 +66,15 @@ def capture_step(
     *,
     max_norm: float | None = None,
     name: str = "train_step",
-) -> Captured:
+) -> CapturedStep:
     """Capture one step of `model` on inputs like `batch`.
 
     loss_fn(model, *batch) returns the loss, or a tuple that starts with it; without one, the model does. Without an
     optimizer the graph returns the gradients instead of applying them. Raises UnsupportedOpError naming every
-    operator without a lowering, UsageError for a loss that is not one number.
+    operator without a lowering, or what of the step cannot be captured; UsageError for a loss that is not one number.
     """
     if optimizer is not None:
+        hooks.check_optimizer(optimizer)
         prepare(optimizer)
     return _Capture(Subject(model, optimizer), loss_fn or _call, batch, max_norm).run(name)
 
@@ -151,12 +91,34 @@ class _Capture:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.leaves, self.spec = pytree.tree_flatten(tuple(batch))
         self.roles: list[Role] = []
+        self.reals: list[Tensor] = []
         self.fakes: list[Tensor] = []
         self.results: list[Role] = []
         self._lay_out()
+        self.image = self._image()
+        self.watch = Watch(self.image)
+        self.dependencies = Dependencies(self.image, self.leaves, [t for *_, t in subject.tensors])
 
+    def _image(self) -> Image:
+        image = Image(TorchState())
+        image.visit(self.subject.model, "model")
+        image.visit(self.loss_fn, "the loss function")
+        visit_hooks(image)
+        for i, leaf in enumerate(self.leaves):
+            image.visit(leaf, f"batch[{i}]")
+        for name, p in self.subject.parameters.items():
+            for table in hooks.gradient_hooks(p):
+                image.visit(table, f"hooks on {name!r}")
+        if self.subject.optimizer is not None:
+            image.visit(self.subject.optimizer, "optimizer")
+            for hook in hooks.pre_hooks(self.subject.optimizer):
+                image.visit(hook, getattr(hook, "__name__", "a hook"))
+        return image
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
     def _add(self, role: Role, like: Tensor, device: str | None = None) -> None:
         self.roles.append(role)
+        self.reals.append(like)
         self.fakes.append(tracing.fake_like(self.mode, like, device))
 
     def _lay_out(self) -> None:
@@ -172,48 +134,53 @@ class _Capture:
         if optimizer is not None:
             number, device = torch.zeros(()), "neuron"
             for group in subject.counts():
-                self._add(
-                    Role("count", f"step{len(self.roles)}" if len(group) < len(names) else "step", group),
-                    number,
-                    device,
-                )
+                label = f"step{len(self.roles)}" if len(group) < len(names) else "step"
+                self._add(Role("count", label, group), number, device)
             for i in range(len(optimizer.param_groups)):
                 self._add(Role("rate", f"lr{i}", i), number, device)
 
     # -- the traced function -----------------------------------------------------------------------------------------
-    def _step(self, lines: Any, *inputs: Tensor) -> list[Tensor]:
+    def _step(self, lines: RecordLines, *inputs: Tensor) -> list[Tensor]:
         given = dict(zip(self.roles, inputs))
-        own = {role: self._owned(role, x) for role, x in given.items() if role.kind not in ("batch", "rate")}
+        own = {r: leaf_like(x, self._learns(r, real)) for (r, x), real in zip(given.items(), self.reals)}
+        shown = [(real, own[r]) for r, real in zip(self.roles, self.reals) if r.kind not in ("count", "rate")]
+        outside = Outside(shown, lines)
+        with outside, torch.enable_grad():
+            result, changed = self._run(lines, outside, given, own)
+        return self._collect(result, changed, own, outside)
+
+    @staticmethod
+    def _learns(role: Role, real: Tensor) -> bool:
+        return role.kind in ("parameter", "batch") and real.requires_grad and real.is_leaf
+
+    def _run(self, lines: RecordLines, outside: Outside, given: Any, own: Any) -> tuple[Any, dict[Role, Tensor]]:
         tensors = [t for _, _, t in self.subject.tensors]
         values = {tensors[r.place]: x for r, x in own.items() if r.kind in ("parameter", "buffer")}
         leaves = list(self.leaves)
-        for role, x in given.items():
+        for role, x in own.items():
             if role.kind == "batch":
                 leaves[role.place] = x
-        parameters = [values[p] for p in self.subject.parameters.values()]
-        with tracing.parameters_replaced(self.subject.model, values), torch.enable_grad():
-            result = self.loss_fn(self.subject.model, *pytree.tree_unflatten(leaves, self.spec))
-            loss, extra = tracing.loss_of(result)
-            held = dict(self.subject.model.named_buffers())
-            tracing.gradients(lines, loss, parameters, self.max_norm)
-        changed = {r: held[r.name] for r in own if r.kind == "buffer" and r.name in held}
-        with torch.no_grad():
-            changed |= self._optimized(given, own, values) if self.subject.optimizer else self._gradients(parameters)
-        report = {Role("loss", "loss"): loss, **{Role("aux", f"aux{i}"): x for i, x in enumerate(extra)}}
-        self.results = [*report, *changed]
-        return [x.detach() for x in (*report.values(), *changed.values())]
+        named = [(name, p, values[p]) for name, p in self.subject.parameters.items()]
+        for _, p, x in named:
+            hooks.take_over(p, x)
+        with tracing.parameters_replaced(self.subject.model, values):
+            with self.watch:
+                result = self.loss_fn(self.subject.model, *pytree.tree_unflatten(leaves, self.spec))
+                loss = tracing.loss_of(result)
+                outside.phase = "the backward pass"
+                held = dict(self.subject.model.named_buffers())
+                tracing.gradients(lines, loss, named)
+            tracing.clip(named, self.max_norm)
+            changed = {r: held[r.name] for r in own if r.kind == "buffer" and r.name in held}
+            with torch.no_grad():
+                changed |= self._optimized(outside, given, own, values) if self.subject.optimizer else self._gradients(named)
+        return result, changed
 
     @staticmethod
-    def _owned(role: Role, x: Tensor) -> Tensor:
-        """A copy that the step may write to, so that writes never reach the traced function's inputs."""
-        copy = x.detach().clone()
-        return copy.requires_grad_() if role.kind == "parameter" and x.is_floating_point() else copy
+    def _gradients(named: Any) -> dict[Role, Tensor]:
+        return {Role("gradient", name): x.grad for name, _, x in named if x.grad is not None}
 
-    def _gradients(self, parameters: list[Tensor]) -> dict[Role, Tensor]:
-        named = zip(self.subject.parameters, parameters)
-        return {Role("gradient", name): p.grad for name, p in named if p.grad is not None}
-
-    def _optimized(self, given: Any, own: Any, values: Any) -> dict[Role, Tensor]:
+    def _optimized(self, outside: Outside, given: Any, own: Any, values: Any) -> dict[Role, Tensor]:
         """Run the optimizer and collect what it changed."""
         optimizer, originals = self.subject.optimizer, list(self.subject.parameters.values())
         assert optimizer is not None
@@ -225,7 +192,12 @@ class _Capture:
                 state[originals[i]]["step"] = x.clone()
         rates = [x for role, x in given.items() if role.kind == "rate"]
         with tracing.optimizer_replaced(optimizer, values, rates, {p: s for p, s in state.items() if s}):
-            tracing.run_optimizer(optimizer)
+            with self.watch:
+                hooks.run_pre_hooks(optimizer)
+            outside.phase = type(optimizer).__name__
+            fixed = type(optimizer).__module__.startswith("torch.optim.")
+            with hooks.without_hooks(optimizer), nullcontext() if fixed else self.watch:
+                tracing.run_optimizer(optimizer)
             after = {p: optimizer.state.get(values[p], {}) for p in originals}
         changed = {role: x for role, x in own.items() if role.kind == "parameter"}
         return changed | self._state_after(state, after, own)
@@ -242,12 +214,52 @@ class _Capture:
                     raise _number_in_state(self.subject.optimizer, key)
         for role in own:
             if role.kind == "count":
-                changed[role] = after[originals[role.place[0]]]["step"]
+                counted = {i: after[originals[i]]["step"] for i in role.place}
+                given = {i: before[originals[i]]["step"] for i in role.place}
+                moved = tuple(i for i, count in counted.items() if count is not given[i] or count._version > 0)
+                if moved:  # parameters without a gradient do not count
+                    changed[role if moved == role.place else Role("count", role.name, moved)] = counted[moved[0]]
         return changed
 
+    # -- results -----------------------------------------------------------------------------------------------------
+    def _collect(self, result: Any, changed: Any, own: Any, outside: Outside) -> list[Tensor]:
+        """What the traced function returns; ends with the inputs that were found on the way."""
+        roles = {id(x): role for role, x in own.items()}
+        leaves, spec = pytree.tree_flatten(result)
+        report: dict[Role, Tensor] = {}
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                role = roles.get(id(leaf)) or Role("aux" if report else "loss", f"aux{len(report) - 1}" if report else "loss")
+                if role not in own:
+                    report[role] = leaf
+                leaves[i] = Reported(role)
+        self.result = pytree.tree_unflatten(leaves, spec)
+        changed |= {r: x for r, x in own.items() if r.kind == "batch" and x._version > 0}
+        found = [Role("outside", self.dependencies.add(f.real), i) for i, f in enumerate(outside.found)]
+        self.roles += found
+        self.reals += [f.real for f in outside.found]
+        changed |= {r: f.owned for r, f in zip(found, outside.found) if f.written}
+        self.dependencies.finish(outside, self._written(changed), self.reals)
+        kept = keep_traced(self.dependencies, outside)
+        results = {**report, **changed, **{Role("kept", place.label, i): x for i, (place, x) in enumerate(kept)}}
+        self.results = list(results)
+        self.strides = [x.stride() for x in results.values()]
+        return [*(x.detach() for x in results.values()), *(f.base for f in outside.found)]
+
+    def _written(self, changed: Any) -> list[tuple[str, Tensor]]:
+        """Inputs of the user's that the step writes to."""
+        return [(r.name, t) for r, t in zip(self.roles, self.reals) if r in changed and r.kind in ("batch", "outside")]
+
     # -- from trace to graph -----------------------------------------------------------------------------------------
-    def run(self, name: str) -> Captured:
-        module = tracing.trace(self._step, self.fakes, self.mode)
+    def run(self, name: str) -> CapturedStep:
+        """Trace, import, and say what is what."""
+        try:
+            module = tracing.trace(self._step, self.fakes, self.mode, lambda: len(self.roles) - len(self.fakes))
+            return self._imported(module, name)
+        finally:
+            restore(self.dependencies)
+
+    def _imported(self, module: fx.GraphModule, name: str) -> CapturedStep:
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         for node, role in zip(placeholders, self.roles):
             node.target = role.name
@@ -257,11 +269,14 @@ class _Capture:
         roles = {node.name: role for node, role in zip(placeholders, self.roles)}
         seed = Role("seed", "seed")
         outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
-        return Captured(
+        return CapturedStep(
             imported.graph,
             [roles[n] if n is not None else seed for n in imported.inputs],
             [self.results[i] for i in imported.outputs],
             [outputs[i].meta["val"].dtype for i in imported.outputs],
+            self.dependencies,
+            self.result,
+            [self.strides[i] for i in imported.outputs],
         )
 
 

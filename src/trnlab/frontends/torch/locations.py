@@ -114,6 +114,10 @@ class RecordLines(TorchFunctionMode):
             self._failed = self._failed or line
             raise
 
+    def here(self) -> Location | None:
+        """The user's line that is executing."""
+        return parse(_here() or "")
+
     def failed(self) -> Location | None:
         """The line of the first operator that raised an exception."""
         return parse(self._failed or "")
@@ -122,8 +126,12 @@ class RecordLines(TorchFunctionMode):
         place = bisect.bisect_right(self._starts, number) - 1
         return self._lines[place] if place >= 0 else None
 
-    def watch(self, loss: torch.Tensor) -> None:
-        """Before each node that computes the gradient of `loss`, set the line that the node came from."""
+    def watch(self, loss: torch.Tensor) -> list[torch.Tensor]:
+        """Before each node that computes the gradient of `loss`, set the line that the node came from.
+
+        Returns the tensors at which the gradients arrive.
+        """
+        leaves: list[torch.Tensor] = []
         seen, waiting = set(), [loss.grad_fn]
         while waiting:
             node = waiting.pop()
@@ -132,6 +140,9 @@ class RecordLines(TorchFunctionMode):
             seen.add(node)
             node.register_prehook(self._entering(node))
             waiting.extend(parent for parent, _ in node.next_functions)
+            if hasattr(node, "variable"):
+                leaves.append(node.variable)
+        return leaves
 
     def _entering(self, node: Any) -> Any:
         line = self._line_of(node._sequence_nr())

@@ -7,12 +7,14 @@
 
 The step updates parameters, buffers and the optimizer's state in place: they keep their identity, so checkpoints,
 learning rate schedules and evaluation in eager mode work as ever. Gradients live only inside the step; `.grad` is
-left alone.
+left alone. What the step reads beside its arguments is an input or guarded: when a number on a module, a flag, a
+setting has changed, the step is captured again, and a line on stderr says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,12 +22,16 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trnlab.errors import UsageError
-from trnlab.frontends.torch import engine
+from trnlab.frontends.common.captured import Role
+from trnlab.frontends.torch import engine, hooks
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
-from trnlab.frontends.torch.capture import Captured, LossFunction, Role, Subject, capture_step, prepare
-from trnlab.frontends.torch.dlpack import as_host
+from trnlab.frontends.torch.capture import CapturedStep, LossFunction, Reported, capture_step
+from trnlab.frontends.torch.dlpack import as_host, as_neuron
+from trnlab.frontends.torch.state import ambient
+from trnlab.frontends.torch.subject import Subject, check_devices, exactly, form, prepare
+from trnlab.runtime.notices import say
 
-_NOT_CONSTANT = ("params", "lr", "initial_lr")
+_MOST_PROGRAMS = 32  # that one step keeps; the one that was not used for longest goes first
 
 
 def compile_step(
@@ -38,9 +44,21 @@ def compile_step(
 ) -> TrainStep:
     """A step of `optimizer` on the loss that `loss_fn(model, *batch)` returns, gradients clipped to `max_norm`.
 
-    Without a loss function the model returns the loss. Programs are compiled on first use, one per form of the batch.
+    Without a loss function the model returns the loss. Programs are compiled on first use, one per form of the batch
+    and state of what the step reads. The norm is that of all parameters that require a gradient, of the model and of
+    the optimizer.
     """
     return TrainStep(model, optimizer, loss_fn, max_norm, name)
+
+
+@dataclass
+class _Trace:
+    """One capture of the step: what it was captured for, and its program."""
+
+    batch: Hashable
+    settings: Mapping[str, Hashable]
+    captured: CapturedStep
+    program: engine.Program
 
 
 class TrainStep:
@@ -55,71 +73,108 @@ class TrainStep:
         name: str,
     ) -> None:
         self.model, self.optimizer, self.loss_fn, self.max_norm, self.name = model, optimizer, loss_fn, max_norm, name
-        self.captured: Captured | None = None
-        self._programs: dict[Hashable, tuple[Captured, engine.Program]] = {}
+        self.captured: CapturedStep | None = None
+        self._programs: list[_Trace] = []
         self._buffers: dict[Any, Buffer] = {}
+        self._said: set[str] = set()
 
     def __call__(self, *batch: Any) -> Any:
-        """Train on one batch; returns the loss, or (loss, ...) when the loss function returns more tensors."""
+        """Train on one batch; returns what the loss function returns, its tensors detached."""
         eager = getattr(engine.current(), "train_step", None)
         if eager is not None:  # an engine that takes whole steps
             return eager(self, batch)
         prepare(self.optimizer)
         subject = Subject(self.model, self.optimizer)
-        _check_devices(subject)
+        check_devices(subject)
         leaves, spec = pytree.tree_flatten(batch)
-        counts = subject.counts()
-        key = (
-            str(spec),
-            *map(_form, leaves),
-            self._settings(),
-            tuple(counts),
-            tuple(_form(t) for *_, t in subject.tensors),
-        )
-        if key not in self._programs:
-            captured = capture_step(
-                self.model, self.optimizer, self.loss_fn, batch, max_norm=self.max_norm, name=self.name
-            )
-            self._programs[key] = captured, engine.current().compile(captured.graph)
-        self.captured, program = self._programs[key]
+        trace = self._trace(subject, batch, leaves, (str(spec), *_batch_form(leaves)))
+        self.captured = trace.captured
         self.optimizer._opt_called = True  # what learning rate schedulers look at, to warn about a step forgotten
-        reported = self._run(self.captured, program, subject, leaves)
-        loss = reported[0] if isinstance(reported, tuple) else reported
-        engine.current().step_done(loss.item(), _learned_from(leaves))
-        return reported
+        result, loss = self._run(trace, subject, leaves)
+        if not trace.captured.dependencies.reusable:
+            self._programs.remove(trace)
+        hooks.run_post_hooks(self.optimizer)
+        engine.current().step_done(loss, _learned_from(leaves))
+        return result
 
-    def _settings(self) -> Hashable:
-        # -- running ------------------------------------------------------------------------------------------
-        groups = tuple(
-            (*((k, str(v)) for k, v in g.items() if k not in _NOT_CONSTANT), *(id(p) for p in g["params"]))
-            for g in self.optimizer.param_groups
-        )
-        state = tuple(
-            tuple(self.optimizer.state.get(p, ())) for g in self.optimizer.param_groups for p in g["params"]
-        )
-        return tuple(m.training for m in self.model.modules()), groups, state
+    # -- finding a program -------------------------------------------------------------------------------------------
+    def _trace(self, subject: Subject, batch: Any, leaves: list[Any], batch_form: Hashable) -> _Trace:
+        settings = {**ambient(), **subject.settings(), "max_norm": exactly(self.max_norm)}
+        tensors = [t for *_, t in subject.tensors]
+        reason = None
+        for trace in reversed([t for t in self._programs if t.batch == batch_form]):
+            failed = _differs(trace.settings, settings) or trace.captured.dependencies.failed(leaves, tensors)
+            if failed is None:
+                self._programs.remove(trace)
+                self._programs.append(trace)
+                return trace
+            reason = reason or failed
+        if reason is None and self.captured is not None:
+            reason = self._single_use()
+        if reason is not None:
+            self._say(reason)
+        return self._capture(batch, batch_form, settings)
 
-    # -- running
-    # ------------------------------------------------------------------------------------------------------
-    def _run(self, captured: Captured, program: engine.Program, subject: Subject, leaves: list[Any]) -> Any:
+    def _capture(self, batch: Any, batch_form: Hashable, settings: Mapping[str, Hashable]) -> _Trace:
+        captured = capture_step(
+            self.model, self.optimizer, self.loss_fn, batch, max_norm=self.max_norm, name=self.name
+        )
+        trace = _Trace(batch_form, settings, captured, engine.current().compile(captured.graph))
+        self._programs = [*self._programs[1 - _MOST_PROGRAMS :], trace]
+        return trace
+
+    def _single_use(self) -> str | None:
+        """Why the latest program could serve one call only."""
+        assert self.captured is not None
+        dependencies = self.captured.dependencies
+        if dependencies.reusable:
+            return None
+        if dependencies.drawn:
+            return f"the step draws from {dependencies.drawn[0]}, whose numbers only Python knows; see torch.rand"
+        return f"the step changed {dependencies.changes[0].label}: keep it in a tensor, or outside of the step"
+
+    def _say(self, reason: str) -> None:
+        """One line per cause, and one more when the cause comes again."""
+        cause = reason.split(" was ")[0]
+        if f"{cause} again" in self._said:
+            return
+        again = "; it is captured each time that this changes, which takes its time" if cause in self._said else ""
+        self._said.add(f"{cause} again" if again else cause)
+        say(f"{self.name!r} is captured again: {reason}{again}")
+
+    # -- running -----------------------------------------------------------------------------------------------------
+    def _run(self, trace: _Trace, subject: Subject, leaves: list[Any]) -> tuple[Any, float]:
+        """Run the program; returns what the loss function returned, and the loss."""
+        captured, program = trace.captured, trace.program
         tensors = [t for *_, t in subject.tensors]
         parameters = list(subject.parameters.values())
         bound = [self._bind(role, tensors, parameters, leaves) for role in captured.inputs]
-        arrays = [b.array() for b in bound]
-        results = program(arrays)
+        results = program([b.array() for b in bound])
         for i, j in captured.graph.aliases.items():
             bound[j].store(results[i])
-        reported = []
+        made: dict[Role, Tensor] = {}
         for i, role in enumerate(captured.outputs):
             if role.kind == "count":
                 self._store_count(parameters, role, results[i])
             elif i not in captured.graph.aliases:
-                tensor = tensor_from(results[i], captured.kinds[i])
-                if role.kind == "state":
-                    self.optimizer.state[parameters[role.place[0]]][role.place[1]] = tensor
-                else:
-                    reported.append(tensor)
-        return reported[0] if len(reported) == 1 else tuple(reported)
+                made[role] = _strided(tensor_from(results[i], captured.kinds[i]), captured.strides[i])
+        for role, tensor in made.items():
+            if role.kind == "state":
+                self.optimizer.state[parameters[role.place[0]]][role.place[1]] = tensor
+        captured.dependencies.apply([t for r, t in made.items() if r.kind == "kept"])
+        loss = next(t for r, t in made.items() if r.kind == "loss")
+        return self._reported(captured.result, made, tensors, leaves), loss.item()
+
+    @staticmethod
+    def _reported(result: Any, made: Mapping[Role, Tensor], tensors: list[Tensor], leaves: list[Any]) -> Any:
+        """What the loss function returned, with this run's tensors."""
+
+        def tensor(leaf: Any) -> Any:
+            if not isinstance(leaf, Reported):
+                return leaf
+            return made[leaf.role] if leaf.role in made else _input(leaf.role, tensors, leaves)
+
+        return pytree.tree_map(tensor, result)
 
     def _bind(self, role: Role, tensors: list[Tensor], parameters: list[Tensor], leaves: list[Any]) -> Buffer:
         if role.kind == "batch":
@@ -132,6 +187,9 @@ class TrainStep:
             return Buffer(torch.tensor(float(self.optimizer.state[parameters[role.place[0]]]["step"])))
         if role.kind == "state":
             tensor = self.optimizer.state[parameters[role.place[0]]][role.place[1]]
+        elif role.kind == "outside":
+            assert self.captured is not None
+            tensor = self.captured.dependencies.places[role.place].now()
         else:
             tensor = tensors[role.place]
         known = self._buffers.get(role)
@@ -144,6 +202,52 @@ class TrainStep:
             as_host(self.optimizer.state[parameters[i]]["step"]).fill_(float(value))
 
 
+def _input(role: Role, tensors: list[Tensor], leaves: list[Any]) -> Tensor:
+    tensor: Tensor = leaves[role.place] if role.kind == "batch" else tensors[role.place]
+    return tensor
+
+
+def _differs(before: Mapping[str, Hashable], now: Mapping[str, Hashable]) -> str | None:
+    """The first setting that is another, for people."""
+    if before == now:
+        return None
+    name = next(k for k in (*now, *before) if before.get(k) != now.get(k))
+    return f"{name} was {_setting(before.get(name))}, is {_setting(now.get(name))}"
+
+
+def _setting(value: Hashable) -> str:
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
+        return value[1]
+    text = str(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _batch_form(leaves: Sequence[Any]) -> tuple[Hashable, ...]:
+    """Forms of the tensors, plain values, kinds of all else (which is compared later), and which are the same."""
+    first: dict[int, int] = {}
+    same = tuple(first.setdefault(id(x), i) for i, x in enumerate(leaves) if isinstance(x, Tensor))
+    return *map(_leaf_form, leaves), same
+
+
+def _leaf_form(leaf: Any) -> Hashable:
+    if isinstance(leaf, Tensor):
+        if leaf.grad_fn is not None and leaf.requires_grad:
+            raise UsageError(
+                "a tensor of the batch was computed from others and requires a gradient", code="TRN142",
+                remedy="compute it inside of the step, or hand it over as x.detach()",
+            )  # fmt: skip
+        return form(leaf)
+    return exactly(leaf) if isinstance(leaf, (int, float, complex, str, bytes, type(None))) else type(leaf)
+
+
+def _strided(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """The same values in the strides that they have in eager mode."""
+    if tensor.stride() == strides or 0 in strides:
+        return tensor
+    host = as_host(tensor)
+    return as_neuron(torch.empty_strided(host.shape, strides, dtype=host.dtype).copy_(host))
+
+
 def _learned_from(leaves: list[Any]) -> int:
     """How many tokens (elements of the last tensor of integers), or else samples, are in the batch."""
     tensors = [x for x in leaves if isinstance(x, Tensor)]
@@ -154,18 +258,3 @@ def _learned_from(leaves: list[Any]) -> int:
 def new_seed() -> Tensor:
     """A seed of 64 bits for one run of a program, from PyTorch's generator: `torch.manual_seed` decides."""
     return torch.randint(-(2**31), 2**31, (2,), dtype=torch.int64).to(torch.int32)
-
-
-def _form(leaf: Any) -> Hashable:
-    if not isinstance(leaf, Tensor):
-        return repr(leaf)
-    return tuple(leaf.shape), leaf.dtype, leaf.device.type, leaf.requires_grad
-
-
-def _check_devices(subject: Subject) -> None:
-    for kind, name, tensor in subject.tensors:
-        if tensor.device.type != "neuron":
-            raise UsageError(
-                f"{kind} {name!r} is not on the device", code="TRN111", got=tensor.device,
-                remedy='move the model with model.to("neuron") before the optimizer is made',
-            )  # fmt: skip

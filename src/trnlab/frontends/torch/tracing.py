@@ -10,6 +10,7 @@ transform that removes writes.)
 from __future__ import annotations
 
 import inspect
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,16 +18,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorDeviceMismatchError,
+    FakeTensorMode,
+)
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import UnsupportedOpError, UsageError
+from trnlab.frontends.torch import hooks
 from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.outside import is_real
 
 _SIMPLE = {"foreach": False, "fused": False, "capturable": True}  # optimizer switches that make a step traceable
 
@@ -37,8 +45,16 @@ def fake_like(mode: FakeTensorMode, tensor: Tensor, device: str | None = None) -
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device or tensor.device)
 
 
-def trace(function: Callable[..., Sequence[Tensor]], fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
-    """The functional FX graph of `function(*fakes)`; `function` takes the `RecordLines` as its first argument."""
+def trace(
+    function: Callable[..., Sequence[Tensor]],
+    fakes: Sequence[Tensor],
+    mode: FakeTensorMode,
+    found: Callable[[], int] = lambda: 0,
+) -> fx.GraphModule:
+    """The functional FX graph of `function(*fakes)`; `function` takes the `RecordLines` as its first argument.
+
+    The last `found()` results of the function are tensors that it made to stand for further inputs.
+    """
     with (
         mode, fx_traceback.preserve_node_meta(), torch.autograd.set_multithreading_enabled(False), generator_kept(),
     ):  # fmt: skip
@@ -52,8 +68,29 @@ def trace(function: Callable[..., Sequence[Tensor]], fakes: Sequence[Tensor], mo
             first = make_fx(recorded, _disable_torch_fn_metadata_mode=True)(*fakes)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise _depends_on_values(error, lines) from error
+        except FakeTensorDeviceMismatchError as error:
+            raise _on_two_devices(error, lines) from error
+        except NotImplementedError as error:
+            raise _not_on_the_device(error, lines) from error
     first.graph.eliminate_dead_code()
-    return functionalised(first, fakes, mode)
+    return functionalised(first, [*fakes, *_inputs_found(first, found())], mode)
+
+
+def _inputs_found(module: fx.GraphModule, count: int) -> list[Tensor]:
+    """Turn the nodes behind the last `count` results into placeholders; returns their tensors."""
+    output = next(n for n in module.graph.nodes if n.op == "output")
+    results = list(output.args[0])
+    nodes = results[len(results) - count :]
+    last = [n for n in module.graph.nodes if n.op == "placeholder"][-1]
+    output.args = (results[: len(results) - count],)
+    for i, node in enumerate(nodes):
+        with module.graph.inserting_after(last):
+            last = module.graph.placeholder(f"outside_{i}")
+        last.meta = dict(node.meta)
+        node.replace_all_uses_with(last)
+        module.graph.erase_node(node)
+    module.recompile()
+    return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"][-count:] if count else []
 
 
 def _depends_on_values(error: Any, lines: RecordLines) -> UnsupportedOpError:
@@ -63,6 +100,22 @@ def _depends_on_values(error: Any, lines: RecordLines) -> UnsupportedOpError:
         where=lines.failed(),
         remedy="keep .item(), conditions on tensors and indexing with masks out of the step; see torch.where",
     )
+
+
+def _on_two_devices(error: Exception, lines: RecordLines) -> UsageError:
+    return UsageError(
+        "an operator of the step gets tensors of two devices", code="TRN111", where=lines.failed(),
+        got=str(error).strip().splitlines()[-1], remedy='move the batch and what else it reads with x.to("neuron")',
+    )  # fmt: skip
+
+
+def _not_on_the_device(error: Exception, lines: RecordLines) -> UnsupportedOpError:
+    operator = re.search(r"'(aten::[\w.]+)'", str(error))
+    what = operator[1] if operator else str(error).splitlines()[0]
+    return UnsupportedOpError(
+        f"PyTorch has no form of {what} for this device", code="TRN201", where=lines.failed(),
+        remedy="write it with operators that trnlab.frontends.torch.operators() lists",
+    )  # fmt: skip
 
 
 def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
@@ -108,14 +161,16 @@ def optimizer_replaced(
 
 
 class TensorFactors(TorchFunctionMode):
-    """Within, `alpha=` and `value=` may be tensors.
+    """Within, `alpha=` and `value=` may be tensors, and `.item()` of a tensor is that tensor.
 
     Optimizers pass the learning rate there, for which PyTorch wants a Python number; a step that is to serve every
-    learning rate needs it as an input.
+    learning rate needs it as an input. Some compute with the step count as a number.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if function is torch.Tensor.item:
+            return args[0]
         factor = kwargs.get("alpha", kwargs.get("value"))
         if not isinstance(factor, Tensor):
             return function(*args, **kwargs)
@@ -132,23 +187,44 @@ def run_optimizer(optimizer: torch.optim.Optimizer) -> None:
         inspect.unwrap(type(optimizer).step)(optimizer)
 
 
-def gradients(lines: RecordLines, loss: Tensor, parameters: Sequence[Tensor], max_norm: float | None) -> None:
-    """Set `.grad` of each parameter that the loss depends on, clipped to a total norm of `max_norm`."""
-    wanted = [p for p in parameters if p.requires_grad]
-    lines.watch(loss)
-    for p, grad in zip(wanted, torch.autograd.grad(loss, wanted, allow_unused=True)):
-        p.grad = grad
+def gradients(lines: RecordLines, loss: Tensor, named: Sequence[tuple[str, Tensor, Tensor]]) -> None:
+    """Set `.grad` of each parameter that the loss depends on.
+
+    named: name, the parameter itself, and what stands for it. Hooks on gradients run where eager PyTorch runs them.
+    """
+    wanted = [(name, p, x) for name, p, x in named if x.requires_grad]
+    _check_reached(lines.watch(loss))
+    found = torch.autograd.grad(loss, [x for *_, x in wanted], torch.ones_like(loss), allow_unused=True)
+    for (name, p, x), grad in zip(wanted, found):
+        x.grad = grad
+        if grad is not None:
+            hooks.accumulated(p, x, name)
+
+
+def clip(named: Sequence[tuple[str, Tensor, Tensor]], max_norm: float | None) -> None:
+    """Clip the gradients to a total norm of `max_norm`. What requires no gradient has none, and counts in no norm."""
     if max_norm is not None:
-        nn.utils.clip_grad_norm_(wanted, max_norm, foreach=False)
+        nn.utils.clip_grad_norm_([x for *_, x in named if x.requires_grad], max_norm, foreach=False)
 
 
-def loss_of(result: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The loss and what else the loss function returned. Raises UsageError when it is not one number."""
-    loss, *rest = result if isinstance(result, (tuple, list)) else (result,)
-    if not isinstance(loss, Tensor) or loss.dim() != 0 or not loss.requires_grad:
+def _check_reached(leaves: Sequence[Tensor]) -> None:
+    """Every gradient must arrive at a tensor of the trace."""
+    if any(is_real(leaf) for leaf in leaves):
+        raise UnsupportedOpError(
+            "a parameter from outside of the model goes straight into an autograd.Function", code="TRN142",
+            remedy="make it a parameter of the model, or hand it over as p.view_as(p)",
+        )  # fmt: skip
+
+
+def loss_of(result: Any) -> Tensor:
+    """The loss, which comes first in what the loss function returned. Raises UsageError when it is not one number."""
+    loss = result[0] if isinstance(result, (tuple, list)) and result else result
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        got = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            got += " that does not depend on any parameter that requires a gradient"
         raise UsageError(
             "the loss of a training step must be one number that depends on the parameters", code="TRN110",
-            got=f"{type(loss).__name__} {list(getattr(loss, 'shape', []))}",
-            remedy="return the loss (or a tuple that starts with it) from the loss function",
+            got=got, remedy="return the loss (or a tuple that starts with it) from the loss function",
         )  # fmt: skip
-    return loss, tuple(r for r in rest if isinstance(r, Tensor))
+    return loss

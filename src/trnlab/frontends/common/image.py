@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python state that code could read, as it is now, and what of it is different later.
+
+    image = Image(framework)
+    image.visit(model, "model")                       # roots: what the code is given
+    image.mention(code, globals)                      # before each function runs: what it could read by name
+    ...
+    image.failed()                                    # None, or: model.scale was 1.0, is 100.0
+
+From the roots on, every object is followed: attributes whose names the code mentions, items, elements, closures,
+defaults, classes. Numbers and strings count by value (floats by their bits, but all NaN are one), containers and
+objects by what they hold, functions and all else by identity. A part is looked at before the code that mentions it
+runs; so what the code itself changes is a difference, too.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import itertools
+import marshal
+import math
+import pickle
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
+from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from trnlab.frontends.common.mentions import mentions
+from trnlab.frontends.common.nodes import (
+    MISSING,
+    Elements,
+    Fields,
+    Globals,
+    Items,
+    Names,
+    Node,
+    Parts,
+    Slots,
+    Summary,
+)
+
+LARGEST = 10_000  # items of a container that are looked at one by one
+MOST = 200_000  # objects in an image
+_PLAIN = (int, float, bool, str, bytes, type(None), complex, type(...), range, slice, CodeType)
+_VALUES = (*_PLAIN, Enum, PurePath, Decimal, Fraction, np.dtype)
+_FUNCTION = {"__code__": "() itself", "__defaults__": "()'s defaults", "__kwdefaults__": "()'s defaults",
+             "__closure__": "()'s closure", "__dict__": "()"}  # fmt: skip
+_WRAPPERS: dict[type, dict[str, str]] = {
+    MethodType: {"__func__": "", "__self__": "'s self"},
+    staticmethod: {"__func__": ""},
+    classmethod: {"__func__": ""},
+    functools.partial: {"func": "", "args": "'s arguments", "keywords": "'s arguments"},
+    CellType: {"cell_contents": ""},
+}
+_ITERATORS = (itertools.count, itertools.cycle)
+_OPEN = {"types", "argparse", "collections", "functools", "dataclasses", "typing"}  # whose objects hold users' data
+
+
+class Framework(Protocol):
+    """What an image must be told of the framework it serves."""
+
+    def library(self, file: str) -> bool:
+        """Whether the code of this file is taken as fixed."""
+
+    def names_only(self, file: str) -> bool:
+        """Whether code of this file, although fixed, reads attributes of users' objects."""
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether the value is an input of the program; the front end looks after it."""
+
+    def is_traced(self, value: Any) -> bool:
+        """Whether the tensor exists only while the framework traces."""
+
+    def is_value(self, value: Any) -> bool:
+        """Whether == says all about the value: a dtype, a device."""
+
+    def node(self, value: Any, label: str, names: Names) -> Node | None:
+        """A node for an object that the framework knows best."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A part of the state that is not what it was."""
+
+    node: Node
+    key: Any
+    before: Any
+    after: Any
+
+    @property
+    def label(self) -> str:
+        """Where, for people."""
+        return self.node.at(self.key)
+
+    def __str__(self) -> str:
+        if self.before is MISSING:
+            return f"{self.label} is new: {shown(self.after)}"
+        if self.after is MISSING:
+            return f"{self.label} was {shown(self.before)}, is gone"
+        return f"{self.label} was {shown(self.before)}, is {shown(self.after)}"
+
+
+class Image:
+    """See the head of this module."""
+
+    def __init__(self, framework: Framework) -> None:
+        self.framework, self.names = framework, Names()
+        self.nodes: dict[int, Node] = {}
+        self._waiting: deque[Node] = deque()
+        self._globals: dict[int, Globals] = {}
+        self._checked: list[Node] = []
+        self._codes: dict[int, CodeType] = {}
+        self._comparing: set[tuple[int, int]] = set()
+        self._empty: list[Any] | None = None
+        self._full: list[Node] = []
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+    def visit(self, value: Any, label: str) -> None:
+        """Follow `value` and all that hangs on it."""
+        self._reach(value, label)
+        self._settle()
+
+    def mention(self, code: CodeType, namespace: dict[str, Any]) -> None:
+        """Users' code is about to run: look at what it could read."""
+        found = mentions(code)
+        self._widen(found.attributes, found.anything)
+        node = self._globals.get(id(namespace))
+        if node is None:
+            node = self._globals[id(namespace)] = Globals(namespace, _file_name(namespace))
+            self._add(node)
+        node.wanted |= found.globals
+        self._waiting.append(node)
+        for name in found.modules:
+            self._reach(sys.modules.get(name), name)
+        self._functions_of(code)
+        self._settle()
+
+    def mention_names(self, code: CodeType) -> None:
+        """Code of the framework is about to run, which reads attributes of users' objects."""
+        self._widen(mentions(code).attributes, False)
+        self._settle()
+
+    def _widen(self, names: frozenset[str], anything: bool) -> None:
+        new = names - self.names.names
+        if new or (anything and not self.names.anything):
+            self.names.names |= new
+            self.names.anything |= anything
+            self._waiting.extend(n for n in self._checked if isinstance(n, Fields))
+
+    def _functions_of(self, code: CodeType) -> None:
+        """The functions of this code, for their closures. Those made by code that has run are no state."""
+        known = id(code) in self._codes
+        self._codes.update((id(c), c) for c in code.co_consts if isinstance(c, CodeType))
+        if code.co_freevars and not known:
+            for function in gc.get_referrers(code):
+                if isinstance(function, FunctionType) and function.__code__ is code:
+                    self._reach(function, function.__qualname__)
+
+    def _settle(self) -> None:
+        while self._waiting:
+            node = self._waiting.popleft()
+            for key, value in list(node.find()):
+                self._reach(value, node.at(key))
+
+    def _reach(self, value: Any, label: str) -> None:
+        if isinstance(value, _VALUES) or value is MISSING:
+            return
+        known = self.nodes.get(id(value))
+        if (known is not None and known.owner is value) or len(self.nodes) > MOST:
+            return
+        node = self._node(value, label)
+        if node is not None:
+            self._add(node)
+
+    def _add(self, node: Node) -> None:
+        self.nodes[id(node.owner)] = node
+        self._waiting.append(node)
+        if not node.fixed:
+            self._checked.append(node)
+
+    def _node(self, value: Any, label: str) -> Node | None:
+        framework = self.framework
+        if framework.is_tensor(value) or framework.is_value(value):
+            return None
+        special = framework.node(value, label, self.names)
+        if special is not None:
+            self._class_of(value)
+            return special
+        kind = type(value)
+        if isinstance(value, FunctionType):
+            self._codes[id(value.__code__)] = value.__code__
+            return None if framework.library(value.__code__.co_filename) else Parts(value, label, _FUNCTION)
+        if kind in _WRAPPERS:
+            return Parts(value, label, _WRAPPERS[kind])
+        if isinstance(value, type | ModuleType):
+            return self._code(value, label)
+        return _container(value, label) or self._object(value, label)
+
+    def _code(self, value: Any, label: str) -> Node | None:
+        """A class or module of the user's."""
+        module = sys.modules.get(value.__module__) if isinstance(value, type) else value
+        file = getattr(module, "__file__", None) or ("" if getattr(module, "__name__", "") == "__main__" else "<")
+        if file == "<" or self.framework.library(file):
+            return None
+        for base in value.__mro__[1:] if isinstance(value, type) else ():
+            self._reach(base, base.__qualname__)
+        return Fields(value, value.__qualname__ if isinstance(value, type) else label, self.names)
+
+    def _object(self, value: Any, label: str) -> Node | None:
+        kind = type(value)
+        home = kind.__module__.partition(".")[0]
+        if home == "builtins" or (home in sys.stdlib_module_names and home not in _OPEN | {"__main__"}):
+            return None
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        if home not in _OPEN and file and self.framework.library(file):
+            return None
+        self._class_of(value)
+        slots = any("__slots__" in vars(k) and vars(k)["__slots__"] for k in kind.__mro__)
+        if slots:
+            return Slots(value, label, self.names)
+        return Fields(value, label, self.names) if hasattr(value, "__dict__") else None
+
+    def _class_of(self, value: Any) -> None:
+        self._reach(type(value), type(value).__qualname__)
+
+    # -- comparing --------------------------------------------------------------------------------------------------
+    def failed(self) -> Change | None:
+        """The first difference to what was seen.
+
+        Most containers of a model are tables of hooks and empty; that they still are is checked all at once.
+        """
+        if self._empty is None:
+            bare = [n for n in self._checked if type(n) is Items and n.skip is None and not n.known]
+            self._empty = [n.owner for n in bare]
+            self._full = [n for n in self._checked if n not in set(bare)]
+        return next(self.changes(self._checked if any(self._empty) else self._full), None)
+
+    def changes(self, among: Sequence[Node] | None = None) -> Iterator[Change]:
+        """All differences to what was seen."""
+        for node in self._checked if among is None else among:
+            for key, known, now in node.differences():
+                if not self.same(known, now):
+                    yield Change(node, key, known, now)
+                elif known is not now:
+                    node.known[key] = now
+
+    def same(self, known: Any, now: Any) -> bool:
+        """Whether `now` is as good as `known` was when it was seen."""
+        if known is now:
+            return True
+        if type(known) is not type(now):
+            return self._same_tensor(known, now)
+        if isinstance(known, _VALUES) or self.framework.is_value(known):
+            return equal(known, now)
+        if self.framework.is_tensor(known):
+            return self._same_tensor(known, now)
+        node, pair = self.nodes.get(id(known)), (id(known), id(now))
+        if node is None or isinstance(node, Globals):
+            return False
+        if pair in self._comparing:
+            return True
+        self._comparing.add(pair)
+        try:
+            return self._adopted(node, now)
+        finally:
+            self._comparing.discard(pair)
+
+    def _same_tensor(self, known: Any, now: Any) -> bool:
+        tensors = self.framework.is_tensor(known) and self.framework.is_tensor(now)
+        return tensors and self.framework.is_traced(known) == self.framework.is_traced(now)
+
+    def _adopted(self, node: Node, now: Any) -> bool:
+        """Whether another object holds the same; if so, the node is about that one from here on."""
+        other = copy.copy(node)
+        other.owner = now
+        for key, known, value in list(other.differences()):
+            if known is MISSING or not self.same(known, value):
+                return False
+            node.known[key] = value
+        node.owner = now
+        self.nodes[id(now)] = node
+        self._empty = None
+        return True
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two plain values of one type cannot be told apart."""
+    if isinstance(a, float):
+        return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
+    if isinstance(a, complex):
+        return equal(a.real, b.real) and equal(a.imag, b.imag)
+    return bool(a == b)
+
+
+def shown(value: Any) -> str:
+    """A value in a few words."""
+    if isinstance(value, _VALUES):
+        text = repr(value)
+    elif isinstance(value, (list, tuple, dict, set)):
+        text = f"a {type(value).__name__} of {len(value)}"
+    else:
+        name = getattr(value, "__qualname__", None)
+        text = name if isinstance(name, str) else repr(value) if isinstance(value, object) and _short(value) else ""
+    return text if 0 < len(text) <= 80 else f"a {type(value).__name__}"
+
+
+def _short(value: Any) -> bool:
+    return type(value).__module__.startswith("trnlab.frontends.common")
+
+
+def _container(value: Any, label: str) -> Node | None:
+    if isinstance(value, (dict, MappingProxyType, list, tuple, deque)) and len(value) > LARGEST:
+        return Summary(value, label, _large)
+    if isinstance(value, (dict, MappingProxyType)):
+        return Items(value, label)
+    if isinstance(value, (list, tuple, deque)):
+        return Elements(value, label)
+    summary = _summary(value)
+    return None if summary is None else Summary(value, label, summary)
+
+
+def _summary(value: Any) -> Callable[[Any], Any] | None:
+    if isinstance(value, (set, frozenset)):
+        return lambda s: sorted(map(repr, s))
+    if isinstance(value, bytearray):
+        return bytes
+    if isinstance(value, (np.ndarray, np.generic)):
+        return lambda a: (str(a.dtype), a.shape, a.tobytes())
+    if isinstance(value, random.Random):
+        return lambda r: r.getstate()
+    if isinstance(value, (np.random.Generator, np.random.RandomState)):
+        return lambda g: pickle.dumps(g)
+    if isinstance(value, _ITERATORS):
+        return repr
+    if isinstance(value, ContextVar):
+        return lambda v: repr(v.get(None))
+    return None
+
+
+def _large(value: Any) -> Any:
+    """How many, and a digest where Python can write it down."""
+    try:
+        return len(value), hash(marshal.dumps(value))
+    except ValueError:
+        return len(value)
+
+
+def _file_name(namespace: dict[str, Any]) -> str:
+    file = namespace.get("__file__")
+    return PurePath(str(file)).name if file else str(namespace.get("__name__", "a module"))

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Python object with parts, as it was when it was first seen: fields, items, elements, contents.
+
+Every node knows how to read its object again, which parts are others now, and how to put a part back. A part is
+compared by identity here; whether another object is as good is for the `Image` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+class Absent:
+    """Stands for a part that is not there."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+MISSING = Absent()
+Difference = tuple[Any, Any, Any]  # key, value when first seen, value now
+
+
+class Names:
+    """Names that code mentions; with `anything`, every name counts."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.anything = False
+
+    def __contains__(self, name: object) -> bool:
+        return self.anything or name in self.names
+
+    def among(self, keys: Any) -> Any:
+        """Those of `keys` that are mentioned."""
+        return keys if self.anything else [k for k in keys if k in self.names]
+
+
+class Node:
+    """An object and its parts. `known`: the parts by key, as first seen. `fixed`: the parts can never be others."""
+
+    fixed = False
+
+    def __init__(self, owner: Any, label: str) -> None:
+        self.owner, self.label = owner, label
+        self.known: dict[Any, Any] = {}
+
+    def read(self) -> Mapping[Any, Any]:
+        """The parts now."""
+        raise NotImplementedError
+
+    def find(self) -> Iterator[tuple[Any, Any]]:
+        """Take note of parts that were not known; yields them."""
+        for key, value in self.read().items():
+            if key not in self.known:
+                self.known[key] = value
+                yield key, value
+
+    def differences(self) -> Iterator[Difference]:
+        """Parts that are other objects now."""
+        now = self.read()
+        for key, known in self.known.items():
+            value = now.get(key, MISSING)
+            if value is not known:
+                yield key, known, value
+        if len(now) != len(self.known):
+            yield from ((key, MISSING, now[key]) for key in list(now) if key not in self.known)
+
+    def store(self, key: Any, value: Any) -> None:
+        """Put a part into the object, or take it out if it is MISSING."""
+        raise NotImplementedError
+
+    def at(self, key: Any) -> str:
+        """How people write this part."""
+        return f"{self.label}[{key!r}]"
+
+
+class Fields(Node):
+    """Attributes of an object, a class or a module, as far as their names are mentioned."""
+
+    def __init__(self, owner: Any, label: str, names: Names, skip: frozenset[str] = frozenset()) -> None:
+        super().__init__(owner, label)
+        self.names, self.skip = names, skip
+        self._keys = frozenset(self.read())
+
+    def read(self) -> Mapping[Any, Any]:
+        return vars(self.owner)
+
+    def find(self) -> Iterator[tuple[Any, Any]]:
+        now = self.read()
+        for key in self.names.among(now):
+            if key not in self.known and key in self._keys and key not in self.skip:
+                self.known[key] = now[key]
+                yield key, now[key]
+
+    def differences(self) -> Iterator[Difference]:
+        now = self.read()
+        for key, known in self.known.items():
+            value = now.get(key, MISSING)
+            if value is not known:
+                yield key, known, value
+        if now.keys() != self._keys:
+            new = [k for k in now if k not in self._keys and k in self.names and k not in self.skip]
+            if not new:
+                self._keys = frozenset(now)
+            yield from ((key, MISSING, now[key]) for key in new)
+
+    def store(self, key: Any, value: Any) -> None:
+        if not isinstance(self.owner, type):
+            _put(vars(self.owner), key, value)
+        elif value is MISSING:
+            delattr(self.owner, key)
+        else:
+            setattr(self.owner, key, value)
+
+    def at(self, key: Any) -> str:
+        return f"{self.label}.{key}"
+
+
+class Slots(Fields):
+    """Attributes of an object whose class, or a base of it, has slots."""
+
+    def read(self) -> Mapping[Any, Any]:
+        found = dict(getattr(self.owner, "__dict__", ()))
+        for kind in type(self.owner).__mro__:
+            for name, field in vars(kind).items():
+                if type(field).__name__ == "member_descriptor" and name not in found:
+                    value = _slot(field, self.owner, kind)
+                    if value is not MISSING:
+                        found[name] = value
+        return found
+
+    def store(self, key: Any, value: Any) -> None:
+        if value is MISSING:
+            object.__delattr__(self.owner, key)
+        else:
+            object.__setattr__(self.owner, key, value)
+
+
+def _slot(field: Any, owner: Any, kind: type) -> Any:
+    try:
+        return field.__get__(owner, kind)
+    except AttributeError:
+        return MISSING
+
+
+class Globals(Node):
+    """Names of a module that its functions read; also those that are not there and would hide a built-in one."""
+
+    def __init__(self, owner: dict[str, Any], label: str) -> None:
+        super().__init__(owner, label)
+        self.wanted: set[str] = set()
+
+    def find(self) -> Iterator[tuple[Any, Any]]:
+        for key in self.wanted - self.known.keys():
+            self.known[key] = self.owner.get(key, MISSING)
+            yield key, self.known[key]
+
+    def differences(self) -> Iterator[Difference]:
+        get = self.owner.get
+        for key, known in self.known.items():
+            value = get(key, MISSING)
+            if value is not known:
+                yield key, known, value
+
+    def store(self, key: Any, value: Any) -> None:
+        _put(self.owner, key, value)
+
+    def at(self, key: Any) -> str:
+        return f"{key} in {self.label}"
+
+
+class Items(Node):
+    """What a dictionary holds."""
+
+    def __init__(self, owner: Any, label: str, skip: Callable[[Any], bool] | None = None) -> None:
+        super().__init__(owner, label)
+        self.skip = skip
+
+    def read(self) -> Mapping[Any, Any]:
+        if self.skip is None:
+            found: Mapping[Any, Any] = self.owner
+            return found
+        return {k: v for k, v in self.owner.items() if not self.skip(k)}
+
+    def store(self, key: Any, value: Any) -> None:
+        _put(self.owner, key, value)
+
+
+class Elements(Node):
+    """What a list or a tuple holds."""
+
+    def __init__(self, owner: Any, label: str) -> None:
+        super().__init__(owner, label)
+        self.fixed = isinstance(owner, tuple)
+
+    def read(self) -> Mapping[Any, Any]:
+        return dict(enumerate(self.owner))
+
+    def store(self, key: Any, value: Any) -> None:
+        if value is MISSING:
+            del self.owner[key:]
+        elif key < len(self.owner):
+            self.owner[key] = value
+        else:
+            self.owner.append(value)
+
+
+class Parts(Node):
+    """Attributes of one of Python's own objects: a function, a bound method, the cell of a closure."""
+
+    def __init__(self, owner: Any, label: str, parts: Mapping[str, str]) -> None:
+        super().__init__(owner, label)
+        self.parts = parts
+
+    def read(self) -> Mapping[Any, Any]:
+        return {name: _attribute(self.owner, name) for name in self.parts}
+
+    def store(self, key: Any, value: Any) -> None:
+        if value is MISSING:
+            delattr(self.owner, key)
+        else:
+            setattr(self.owner, key, value)
+
+    def at(self, key: Any) -> str:
+        return f"{self.label}{self.parts[key]}"
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    try:
+        return getattr(owner, name)
+    except (AttributeError, ValueError):  # ValueError: a cell that is empty
+        return MISSING
+
+
+class Summary(Node):
+    """An object that counts as a whole, by what a function says of it: a set, an array, a generator of numbers."""
+
+    def __init__(self, owner: Any, label: str, summary: Callable[[Any], Any]) -> None:
+        super().__init__(owner, label)
+        self.summary = summary
+
+    def read(self) -> Mapping[Any, Any]:
+        return {"": self.summary(self.owner)}
+
+    def differences(self) -> Iterator[Difference]:
+        now = self.summary(self.owner)
+        if self.known and not _equal(self.known[""], now):
+            yield "", Said(self.known[""]), Said(now)
+
+    def at(self, key: Any) -> str:
+        return self.label
+
+
+class Said:
+    """A summary, for people."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        text = repr(self.value)
+        return text if len(text) <= 60 else "other contents" if isinstance(self.value, bytes) else text[:57] + "..."
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
+
+
+def _put(mapping: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is MISSING:
+        mapping.pop(key, None)
+    else:
+        mapping[key] = value

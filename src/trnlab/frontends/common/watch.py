@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Python functions run within a block: their names go to an `Image` before each runs for the first time."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+from trnlab.frontends.common.image import Image
+
+
+class Watch:
+    """Context manager. Uses the interpreter's profiling hook, and gives it back as it was."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self._seen: dict[int, CodeType] = {}
+        self._previous: Any = None
+
+    def __enter__(self) -> Watch:
+        self._previous = sys.getprofile()
+        sys.setprofile(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self._previous)
+
+    def _event(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event != "call" or id(code) in self._seen:
+            return
+        self._seen[id(code)] = code
+        file, framework = code.co_filename, self.image.framework
+        if not framework.library(file):
+            self.image.mention(code, frame.f_globals)
+        elif framework.names_only(file):
+            self.image.mention_names(code)
+
+
+def random_states() -> dict[str, Any]:
+    """The states of Python's and NumPy's own generators of random numbers, which a program cannot draw from."""
+    states: dict[str, Any] = {"random": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        states["numpy.random"] = pickle.dumps(numpy.random.get_state())
+    return states

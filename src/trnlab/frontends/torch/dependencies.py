@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a captured step depended on beside its arguments, whether that still holds, and what the step did to it.
+
+Three kinds. Python state (`common.image`) is guarded by value. Tensors that hang on it are inputs, found again at each
+step where they were found first; guarded are their form, and which of them are one. What the step itself changed
+(an attribute set, an item added) is an effect, and is done again after each run of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from trnlab.errors import UnsupportedOpError
+from trnlab.frontends.common.image import Change, Image
+from trnlab.frontends.common.nodes import Globals, Node, Summary
+from trnlab.frontends.common.watch import random_states
+from trnlab.frontends.torch.outside import Outside, bits, share_memory
+from trnlab.frontends.torch.state import TorchState
+from trnlab.frontends.torch.subject import form
+
+_PLAIN = (int, float, bool, str, bytes, type(None), complex, torch.dtype, torch.device)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor is found: a part of some object, or nowhere but here (`fixed`)."""
+
+    label: str
+    node: Node | None = None
+    key: Any = None
+    fixed: Tensor | None = None
+
+    def now(self) -> Any:
+        """What is there now."""
+        return self.fixed if self.node is None else self.node.read().get(self.key)
+
+
+@dataclass
+class _Cell:
+    """A tensor that hangs on Python state. same_as: a tensor of the model or the batch, or another cell, that it is."""
+
+    place: Place
+    form: Any
+    same_as: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The step set `node[key]`. leaves: plain values, tensors that existed before, and numbers of outputs."""
+
+    change: Change
+    leaves: list[Any]
+    spec: Any
+
+    def apply(self, outputs: Sequence[Tensor]) -> None:
+        """Do it again, with this run's outputs."""
+        leaves = [outputs[leaf.index] if isinstance(leaf, _Output) else leaf for leaf in self.leaves]
+        self.change.node.store(self.change.key, pytree.tree_unflatten(leaves, self.spec))
+
+
+@dataclass(frozen=True)
+class _Output:
+    index: int
+
+
+class Dependencies:
+    """See the head of this module. `reusable`: the program may serve further calls while nothing has changed."""
+
+    def __init__(self, image: Image, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+        self.image, self._leaves, self._tensors = image, list(leaves), list(tensors)
+        self.places: list[Place] = []
+        self.effects: list[Effect] = []
+        self.changes: list[Change] = []
+        self.drawn: list[str] = []
+        self._cells: list[_Cell] = []
+        self._values: list[tuple[Place, bytes]] = []
+        self._index: dict[int, list[Place]] | None = None
+        self._random = random_states()
+        self.reusable = True
+
+    # -- while capturing --------------------------------------------------------------------------------------------
+    def add(self, real: Tensor) -> str:
+        """A tensor from outside is an input; returns its name."""
+        self.places.append(self._place(real))
+        return self.places[-1].label
+
+    def _place(self, real: Tensor) -> Place:
+        if self._index is None:
+            self._index = {}
+            for node in self.image.nodes.values():
+                for key, value in node.known.items():
+                    if isinstance(value, Tensor):
+                        self._index.setdefault(id(value), []).append(Place(node.at(key), node, key))
+        return self._index.get(id(real), [Place(f"a tensor {list(real.shape)} from outside", fixed=real)])[0]
+
+    def finish(self, outside: Outside, written: Sequence[tuple[str, Tensor]], inputs: Sequence[Tensor]) -> None:
+        """The step is over: what did it read, and what has it changed?"""
+        for name, tensor in written:
+            _check_alone(name, tensor, inputs)
+        self._values += [(self._place(real), values) for real, values in outside.read]
+        self._place(torch.empty(0))
+        self._note_cells()
+        self.changes = list(self.image.changes())
+        later = random_states()
+        self.drawn = [name for name, state in self._random.items() if later.get(name) != state]
+        self.reusable = not self.drawn
+
+    def _note_cells(self) -> None:
+        own: dict[int, tuple[str, int]] = {id(x): ("batch", i) for i, x in enumerate(self._leaves)}
+        own |= {id(t): ("model", i) for i, t in enumerate(self._tensors)}
+        for id_, places in (self._index or {}).items():
+            for place in places:
+                tensor = place.node.known[place.key] if place.node else None
+                if isinstance(tensor, Tensor) and not self.image.framework.is_traced(tensor):
+                    self._cells.append(_Cell(place, form(tensor), own.get(id_)))
+                    own.setdefault(id_, ("cell", len(self._cells) - 1))
+
+    # -- before each run --------------------------------------------------------------------------------------------
+    def failed(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> str | None:
+        """What is no longer as it was, for people."""
+        for i, (known, leaf) in enumerate(zip(self._leaves, leaves)):
+            if not isinstance(known, Tensor) and not self.image.same(known, leaf):
+                return f"batch[{i}] is another"
+        change = self.image.failed()
+        if change is not None:
+            return f"{change}{self._own(change)}"
+        return next(self._moved(leaves, tensors), None)
+
+    def _own(self, change: Change) -> str:
+        if any(c.label == change.label for c in self.changes):
+            return " (the step changes it itself: keep it in a tensor, or outside of the step)"
+        return ""
+
+    def _moved(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Iterator[str]:
+        now: list[Any] = []
+        groups = {"batch": leaves, "model": tensors, "cell": now}
+        for cell in self._cells:
+            value = cell.place.now()
+            now.append(value)
+            if not isinstance(value, Tensor) or form(value) != cell.form:
+                yield f"{cell.place.label} is another kind of tensor"
+            elif cell.same_as and groups[cell.same_as[0]][cell.same_as[1]] is not value:
+                yield f"{cell.place.label} is another tensor"
+        for place, values in self._values:
+            if bits(place.now()) != values:
+                yield f"the values of {place.label}, which the step asked for, have changed"
+
+    # -- after each run ---------------------------------------------------------------------------------------------
+    def apply(self, outputs: Sequence[Tensor]) -> None:
+        """Do to Python's state what the step did."""
+        for effect in self.effects:
+            effect.apply(outputs)
+
+
+def keep_traced(dependencies: Dependencies, outside: Outside) -> list[tuple[Place, Tensor]]:
+    """Make effects of the changes; returns where the step kept tensors that it computed, and these."""
+    kept: list[tuple[Place, Tensor]] = []
+    for change in _storable(dependencies):
+        leaves, spec = pytree.tree_flatten(change.after)
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor):
+                real = outside.real_of(leaf)
+                leaves[i] = _Output(len(kept)) if real is None else real
+                if real is None:
+                    kept.append((Place(change.label, change.node, change.key), leaf))
+            elif not isinstance(leaf, _PLAIN):
+                dependencies.reusable = False
+        dependencies.effects.append(Effect(change, leaves, spec))
+    return kept
+
+
+def _storable(dependencies: Dependencies) -> Iterator[Change]:
+    """The changes, those of objects that the step made broken up into their parts."""
+    for change in dependencies.changes:
+        if isinstance(change.node, Summary):
+            dependencies.reusable = False
+            continue
+        inner = Image(TorchState())
+        inner.names.anything = True
+        for leaf in pytree.tree_leaves(change.after):
+            if not isinstance(leaf, (Tensor, *_PLAIN)):
+                inner.visit(leaf, change.label)
+        parts = list(_traced_parts(inner))
+        dependencies.reusable &= not parts
+        yield from parts
+        if not parts:
+            yield change
+
+
+def _traced_parts(image: Image) -> Iterator[Change]:
+    for node in image.nodes.values():
+        for key, value in node.known.items():
+            if image.framework.is_traced(value) and not isinstance(node, Globals):
+                yield Change(node, key, None, value)
+
+
+def restore(dependencies: Dependencies) -> None:
+    """The capture is over: take its tensors out of the user's objects. Each run puts real ones there."""
+    for change in dependencies.image.changes():
+        if any(map(dependencies.image.framework.is_traced, pytree.tree_leaves(change.after))):
+            change.node.store(change.key, change.before)
+
+
+def _check_alone(name: str, tensor: Tensor, inputs: Sequence[Tensor]) -> None:
+    """A tensor that the step writes to must not be seen through another input."""
+    others = [t for t in inputs if t is not tensor and t.device == tensor.device and share_memory(t, tensor)]
+    if others or sum(t is tensor for t in inputs) > 1:
+        raise UnsupportedOpError(
+            f"the step writes to {name}, which shares its memory with another input", code="TRN145",
+            remedy="write to a copy (x = x.clone()), or do not hand over both",
+        )  # fmt: skip

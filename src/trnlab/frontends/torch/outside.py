@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that a step reads without being given them: from closures, globals, attributes that are no buffers.
+
+While the step is traced each gets a stand-in, made at its first use, which becomes one more input of the program. So
+writing to the tensor between steps takes effect, and writing to it within the step is an output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from trnlab.errors import Location, UnsupportedOpError
+from trnlab.frontends.torch.dlpack import to_numpy_alias
+from trnlab.frontends.torch.locations import RecordLines
+
+_T = torch.Tensor
+_VALUES = {_T.numpy: "numpy", _T.tolist: "tolist", _T.__array__: "__array__", _T.__bool__: "__bool__",
+           _T.item: "item", _T.__float__: "__float__", _T.__int__: "__int__", _T.__index__: "__index__"}  # fmt: skip
+_GRAD, _BACKWARD = _T.grad.__get__, (_T.backward, torch.autograd.backward)  # type: ignore[attr-defined]
+_CUTS = (_T.detach, _T.data.__get__)  # type: ignore[attr-defined]
+
+
+@dataclass
+class Found:
+    """A tensor from outside: `base` is the traced input, `owned` the copy that the step reads and writes."""
+
+    real: Tensor
+    base: Tensor
+    owned: Tensor
+    version: int
+
+    @property
+    def written(self) -> bool:
+        """Whether the step wrote to it."""
+        return self.owned._version > self.version
+
+
+def is_real(value: Any) -> bool:
+    """Whether this is a tensor with data, not one of the tracing's own."""
+    if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def leaf_like(base: Tensor, requires_grad: bool) -> Tensor:
+    """A copy that the step may write to and differentiate by, so that writes never reach the traced inputs."""
+    copy = base.detach().clone()
+    return copy.requires_grad_() if requires_grad else copy
+
+
+class Outside(TorchFunctionMode):
+    """While active, operators get a stand-in for every real tensor.
+
+    phase: what is being traced, for messages. stand_ins: those that are known from the start (the batch, parameters, buffers), by the real tensor. `read` holds
+    the tensors whose values Python asked for, `found` all others that were met.
+    """
+
+    def __init__(self, stand_ins: Iterable[tuple[Tensor, Tensor]], lines: RecordLines) -> None:
+        super().__init__()
+        self.lines, self.phase = lines, "the loss function"
+        self._known = {id(real): (real, owned) for real, owned in stand_ins}
+        self._own = {id(owned): real for real, owned in stand_ins}
+        self.found: list[Found] = []
+        self.read: list[tuple[Tensor, bytes]] = []
+
+    def real_of(self, owned: Any) -> Tensor | None:
+        """The tensor that this one stands for."""
+        return self._own.get(id(owned))
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function in _VALUES:
+            return self._values(function, args, kwargs)
+        if self.phase == "the loss function" and (function == _GRAD or function in _BACKWARD):
+            self._check_gradients(function, args[0])
+        if any(map(_holds_real, (*args, *kwargs.values()))):
+            cut = function in _CUTS
+            args = tuple(self._replaced(a, cut) for a in args)
+            kwargs = {k: self._replaced(v, cut) for k, v in kwargs.items()}
+        return function(*args, **kwargs)
+
+    # -- stand-ins --------------------------------------------------------------------------------------------------
+    def _replaced(self, value: Any, cut: bool) -> Any:
+        if isinstance(value, (list, tuple)) and _holds_real(value):
+            items = [self._replaced(v, cut) for v in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return self.stand_in(value, cut) if is_real(value) else value
+
+    def stand_in(self, real: Tensor, cut: bool = False) -> Tensor:
+        """What the trace has in the place of `real`. cut: it is about to be detached."""
+        if id(real) in self._known:
+            return self._known[id(real)][1]
+        if real.requires_grad and not real.is_leaf and torch.is_grad_enabled() and not cut:
+            raise self._refused(
+                "the step reads a tensor that was computed outside of it and requires a gradient", "TRN142",
+                "compute it inside of the step, or hand it over as x.detach()",
+            )  # fmt: skip
+        with torch.no_grad():
+            base = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
+            owned = leaf_like(base, real.requires_grad and real.is_leaf)
+        self._known[id(real)] = real, owned
+        self._own[id(owned)] = real
+        self.found.append(Found(real, base, owned, owned._version))
+        return owned
+
+    # -- what cannot be traced --------------------------------------------------------------------------------------
+    def _values(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Python asks for the values of a tensor: they are known, and guarded, if it is one from outside."""
+        tensor = args[0]
+        if not is_real(tensor):
+            tensor = next((f.real for f in self.found if f.owned is tensor and not f.written), tensor)
+        if is_real(tensor) and (id(tensor) not in self._known or any(f.real is tensor for f in self.found)):
+            with torch.utils._python_dispatch._disable_current_modes():
+                self.read.append((tensor, bits(tensor)))
+                return function(tensor, *args[1:], **kwargs)
+        raise self._refused(
+            f"{self.phase} asks for the values of a tensor ({_VALUES[function]}) while the step is being captured",
+            "TRN204", "keep .item(), .numpy() and conditions on tensors out of the step; see torch.where",
+        )  # fmt: skip
+
+    def _check_gradients(self, function: Any, tensor: Any) -> None:
+        if function == _GRAD and id(tensor) not in self._own and id(tensor) not in self._known:
+            return
+        what = ("reads .grad of a parameter" if function == _GRAD else "calls backward() itself",
+                "gradients live only inside the step: compute with torch.autograd.grad, or keep what you need in a buffer"
+                if function == _GRAD else "return the loss; the step computes its gradients")  # fmt: skip
+        raise self._refused(f"the loss function {what[0]}", "TRN143", what[1])
+
+    def _refused(self, what: str, code: str, remedy: str) -> UnsupportedOpError:
+        return UnsupportedOpError(what, code=code, where=self.where(), remedy=remedy)
+
+    def where(self) -> Location | None:
+        """The user's line that is executing."""
+        return self.lines.here()
+
+
+def _holds_real(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_real, value))
+    return is_real(value)
+
+
+def bits(tensor: Any) -> bytes:
+    """All values of a tensor."""
+    return to_numpy_alias(tensor).tobytes() if isinstance(tensor, Tensor) else b""
+
+
+def share_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two real tensors have a byte of storage in common."""
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an `Image` of Python state must know of PyTorch, and PyTorch's own state that a trace depends on."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import module as nn_module
+
+import trnlab
+from trnlab.frontends.common.image import Image
+from trnlab.frontends.common.nodes import Fields, Items, Names, Node, Parts, Summary
+from trnlab.nki.kernel import Kernel
+
+_FIXED = tuple(f"{Path(str(m.__file__)).parent}/" for m in (torch, trnlab, np))
+_NAMES_ONLY = tuple(f"{Path(str(torch.__file__)).parent}/{part}/" for part in ("nn", "optim", "amp"))
+_STANDARD = tuple(sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib"))
+_VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)
+_OPTIMIZERS_OWN = frozenset({"state", "param_groups", "defaults"})  # looked after by the step itself
+_GENERATED = ("<frozen", "<eval_with_key", "<__array_function__")
+
+
+@lru_cache(maxsize=4096)
+def _library(file: str) -> bool:
+    return file.startswith((*_FIXED, *_GENERATED)) or (file.startswith(_STANDARD) and "/site-packages/" not in file)
+
+
+class _Children(Items):
+    """The modules in a module, which people reach by name."""
+
+    def at(self, key: Any) -> str:
+        parent = self.label.removesuffix("._modules")
+        return f"{parent}[{key}]" if str(key).isdigit() else f"{parent}.{key}"
+
+
+
+
+class TorchState:
+    """A `common.image.Framework`."""
+
+    def __init__(self) -> None:
+        self._children: dict[int, Any] = {}
+        self._buffers: dict[int, Any] = {}
+
+    def library(self, file: str) -> bool:
+        """See `Framework`."""
+        return _library(file)
+
+    def names_only(self, file: str) -> bool:
+        """See `Framework`."""
+        return file.startswith(_NAMES_ONLY)
+
+    def is_tensor(self, value: Any) -> bool:
+        """See `Framework`."""
+        return isinstance(value, torch.Tensor)
+
+    def is_traced(self, value: Any) -> bool:
+        """See `Framework`."""
+        return isinstance(value, FakeTensor)
+
+    def is_value(self, value: Any) -> bool:
+        """See `Framework`."""
+        return isinstance(value, _VALUES)
+
+    def node(self, value: Any, label: str, names: Names) -> Node | None:
+        """See `Framework`."""
+        if isinstance(value, nn.Module):
+            self._children[id(value._modules)] = value._modules
+            self._buffers[id(value._buffers)] = value._buffers
+            return Fields(value, label, names, frozenset({"_parameters"}))
+        if id(value) in self._children:
+            return _Children(value, label)
+        if id(value) in self._buffers:
+            held = frozenset(k for k, v in value.items() if v is not None)
+            return Items(value, label, held.__contains__)
+        if isinstance(value, torch.optim.Optimizer):
+            return Fields(value, label, names, _OPTIMIZERS_OWN)
+        if isinstance(value, torch.Generator):
+            return Summary(value, label, lambda g: bytes(g.get_state().tolist()))
+        return Parts(value, label, {"function": ""}) if isinstance(value, Kernel) else None
+
+
+def visit_hooks(image: Image) -> None:
+    """Hooks that apply to all modules."""
+    for name, table in vars(nn_module).items():
+        if name.startswith("_global_") and isinstance(table, dict):
+            image.visit(table, name)
+
+
+def ambient() -> Mapping[str, Hashable]:
+    """PyTorch's switches that decide what an operator does."""
+    found: dict[str, Hashable] = {
+        "torch.get_default_dtype()": torch.get_default_dtype(),
+        "torch.get_default_device()": torch.get_default_device(),
+        "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
+        "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision(),
+    }
+    for device in ("neuron", "cpu"):
+        enabled = torch.is_autocast_enabled(device)
+        found[f"autocast of {device!r}"] = torch.get_autocast_dtype(device) if enabled else "off"
+    return found

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step trains: parameters, buffers and the optimizer's state, in a fixed order, and the settings of all that."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trnlab.errors import UsageError
+from trnlab.frontends.torch import hooks
+
+_INPUTS = ("params", "lr", "initial_lr")  # of a group: what is no setting, but an input of the program
+
+
+@dataclass
+class Subject:
+    """What is trained, in a fixed order: parameters, buffers, and where the optimizer keeps what.
+
+    Parameters are the model's, then those that only the optimizer has.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None
+    parameters: dict[str, Tensor] = field(init=False)
+    buffers: dict[str, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = dict(self.model.named_parameters())
+        self.buffers = dict(self.model.named_buffers())
+        known = set(map(id, self.parameters.values()))
+        for g, group in enumerate(self.optimizer.param_groups if self.optimizer else ()):
+            for i, p in enumerate(group["params"]):
+                if id(p) not in known:
+                    self.parameters[f"optimizer.param_groups[{g}]['params'][{i}]"] = p
+
+    @property
+    def tensors(self) -> list[tuple[str, str, Tensor]]:
+        """(kind, name, tensor) of all parameters and buffers."""
+        kinds = (("parameter", self.parameters), ("buffer", self.buffers))
+        return [(kind, name, t) for kind, named in kinds for name, t in named.items()]
+
+    def state(self) -> Iterator[tuple[int, str, Tensor]]:
+        """(parameter position, key, tensor) of the optimizer's state, step counts left out."""
+        if self.optimizer is not None:
+            for i, p in enumerate(self.parameters.values()):
+                for key, value in self.optimizer.state.get(p, {}).items():
+                    if isinstance(value, Tensor) and key != "step":
+                        yield i, key, value
+
+    def counts(self) -> list[tuple[int, ...]]:
+        """Positions of parameters with equal step counts, together."""
+        together: dict[float, list[int]] = {}
+        if self.optimizer is not None:
+            for i, p in enumerate(self.parameters.values()):
+                count = self.optimizer.state.get(p, {}).get("step")
+                if count is not None:
+                    together.setdefault(float(count), []).append(i)
+        return [tuple(group) for group in together.values()]
+
+    def settings(self) -> dict[str, Hashable]:
+        """What a captured step takes for granted of all this, by names for people."""
+        found: dict[str, Hashable] = {}
+        for kind, name, tensor in self.tensors:
+            found[f"{kind} {name!r}"] = form(tensor)
+            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+                found[f"hooks on {name!r}"] = tuple(tuple(table) for table in hooks.gradient_hooks(tensor))
+        if self.optimizer is not None:
+            self._add_optimizer(self.optimizer, found)
+        return found
+
+    def _add_optimizer(self, optimizer: torch.optim.Optimizer, found: dict[str, Hashable]) -> None:
+        place = {id(p): i for i, p in enumerate(self.parameters.values())}
+        for g, group in enumerate(optimizer.param_groups):
+            label = f"optimizer.param_groups[{g}]"
+            found[f"{label}['params']"] = tuple(place[id(p)] for p in group["params"])
+            for key, value in group.items():
+                if key not in _INPUTS:
+                    found[f"{label}[{key!r}]"] = exactly(value)
+        found["hooks of the optimizer"] = tuple(map(id, hooks.pre_hooks(optimizer)))
+        found["parameters with the same count of steps"] = tuple(self.counts())
+        for name, p in self.parameters.items():
+            state = optimizer.state.get(p)
+            if state:
+                found[f"state of {name!r}"] = tuple([(k, _state_form(k, v)) for k, v in state.items()])
+
+
+def _state_form(key: str, value: Any) -> Hashable:
+    if key == "step":
+        return "count"
+    return value.dtype if isinstance(value, Tensor) else exactly(value)
+
+
+def form(tensor: Tensor) -> Hashable:
+    """What a program takes for granted of a tensor: not its values."""
+    strides = None if tensor.is_contiguous() else tensor.stride()
+    return tensor.shape, tensor.dtype, tensor.device.type, tensor.requires_grad, strides
+
+
+def exactly(value: Any) -> Hashable:
+    """A plain value so that == tells -0.0, True, 1 and 1.0 apart; a tensor counts by identity."""
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, tuple(map(exactly, value))
+    if isinstance(value, dict):
+        return "dict", tuple((k, exactly(v)) for k, v in value.items())
+    if isinstance(value, (int, float, complex, str, bytes, type(None))):
+        return type(value).__name__, repr(value)
+    return type(value).__name__, id(value), form(value) if isinstance(value, Tensor) else None
+
+
+def check_devices(subject: Subject) -> None:
+    """Raises UsageError for a parameter or buffer that is not on the device."""
+    for kind, name, tensor in subject.tensors:
+        if tensor.device.type != "neuron":
+            raise UsageError(
+                f"{kind} {name!r} is not on the device", code="TRN111", got=tensor.device,
+                remedy='move the model with model.to("neuron") before the optimizer is made',
+            )  # fmt: skip
+
+
+def prepare(optimizer: torch.optim.Optimizer) -> None:
+    """Make the optimizer create the state that it would create in its first step."""
+    for group in optimizer.param_groups:
+        missing = [p for p in group["params"] if p.requires_grad and not optimizer.state.get(p)]
+        if isinstance(optimizer, torch.optim.SGD):
+            if group["momentum"] != 0 and group["dampening"] == 0:  # else the first step differs from the others
+                for p in missing:
+                    optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        elif hasattr(optimizer, "_init_group") and missing:
+            with _zero_gradients(missing):
+                lists = len(inspect.signature(optimizer._init_group).parameters) - 1
+                optimizer._init_group({**group, "params": missing}, *([] for _ in range(lists)))
+
+
+@contextmanager
+def _zero_gradients(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Within the block every parameter has a gradient, for optimizers pass over those without."""
+    kept = [p.grad for p in parameters]
+    for p in parameters:
+        p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+    try:
+        yield
+    finally:
+        for p, grad in zip(parameters, kept):
+            p.grad = grad
