@@ -51,7 +51,7 @@ OPTIMIZERS = {
     "adadelta": lambda m: torch.optim.Adadelta(m.parameters(), 1e-1),
     "adamax": lambda m: torch.optim.Adamax(m.parameters(), 1e-3),
     "nadam": lambda m: torch.optim.NAdam(m.parameters(), 1e-3),
-    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), 1e-2, lr_decay=0.1),
+    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), 1e-2, lr_decay=0.1, eps=1e-5),
 }
 
 

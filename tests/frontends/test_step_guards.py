@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A captured step knows what it depended on: whatever changes between steps, it trains as eager PyTorch on the CPU does.
+"""A captured step knows what it depended on: whatever changes between steps, it trains as eager PyTorch does.
 
 Every case is trained twice, step by step: eagerly on the CPU, and with `compile_step`, on the graph's interpreter and
 on the simulated chip. Losses, other results, parameters, buffers and all else that a case names must agree.
@@ -7,6 +7,7 @@ on the simulated chip. Losses, other results, parameters, buffers and all else t
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,7 +62,7 @@ def classify(model, x, y):
 
 def linear(to, *sizes):
     torch.manual_seed(3)
-    return to(nn.Sequential(*(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:]))))
+    return to(nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes))))
 
 
 def sgd(model, **options):
@@ -133,7 +134,7 @@ def agree(got, expected):
                 assert a == b, f"step {i}"
 
 
-# -- requires_grad ------------------------------------------------------------------------------------------------------
+# -- requires_grad --------------------------------------------------------------------------------------------------
 @case
 def frozen_in_the_optimizer(to):
     model = linear(to, 4, 4, 3)
@@ -152,7 +153,11 @@ def frozen_ones_count_in_no_norm(to):
 def frozen_and_thawed(to):
     model = linear(to, 4, 4, 3)
     return Setup(
-        model, torch.optim.AdamW(model.parameters(), 0.1), classify, lambda i: model[0].requires_grad_(i % 2 == 1), steps=4
+        model,
+        torch.optim.AdamW(model.parameters(), 0.1),
+        classify,
+        lambda i: model[0].requires_grad_(i % 2 == 1),
+        steps=4,
     )
 
 
@@ -208,7 +213,7 @@ def a_parameter_replaced(to):
     return Setup(model, optimizer, classify, between, steps=4)
 
 
-# -- Python state -------------------------------------------------------------------------------------------------------
+# -- Python state ---------------------------------------------------------------------------------------------------
 class Scaled(nn.Module):
     """A model that reads a number of its own."""
 
@@ -274,7 +279,10 @@ def an_object_with_slots(to):
     settings = Slotted(1.0)
     model = linear(to, 4, 3)
     return Setup(
-        model, sgd(model), lambda m, x, y: classify(m, x, y) * settings.scale, lambda i: setattr(settings, "scale", i + 2.0)
+        model,
+        sgd(model),
+        lambda m, x, y: classify(m, x, y) * settings.scale,
+        lambda i: setattr(settings, "scale", i + 2.0),
     )
 
 
@@ -412,7 +420,7 @@ def an_optimizers_state_loaded(to):
     return Setup(model, optimizer, classify, between)
 
 
-# -- tensors from elsewhere ---------------------------------------------------------------------------------------------
+# -- tensors from elsewhere -----------------------------------------------------------------------------------------
 @case
 def a_tensor_in_a_closure(to):
     model, weights = linear(to, 4, 3), to(torch.tensor([1.0, 2.0, 3.0]))
@@ -511,7 +519,7 @@ def buffers_assigned(to):
     return Setup(model, sgd(model), classify)
 
 
-# -- what the step does to Python ---------------------------------------------------------------------------------------
+# -- what the step does to Python -----------------------------------------------------------------------------------
 class Remembering(nn.Module):
     """Keeps what it computed on itself: a loss for the trainer to add, a state for the next step, all in a list."""
 
@@ -538,7 +546,11 @@ def tensors_kept_on_the_model(to):
         return F.cross_entropy(m(x), y) + m.extra
 
     return Setup(
-        model, sgd(model), loss, watched=[lambda: model.state, lambda: model.extra, lambda: model.cache["ramp"]], steps=4
+        model,
+        sgd(model),
+        loss,
+        watched=[lambda: model.state, lambda: model.extra, lambda: model.cache["ramp"]],
+        steps=4,
     )
 
 
@@ -589,7 +601,7 @@ def a_generator_of_numbers_in_python(to):
     return Setup(model, sgd(model), lambda m, x, y: classify(m, x, y) * source.random())
 
 
-# -- hooks --------------------------------------------------------------------------------------------------------------
+# -- hooks ----------------------------------------------------------------------------------------------------------
 @case
 def hooks_on_modules(to):
     model, gain = linear(to, 4, 4, 3), [2.0]
@@ -646,7 +658,7 @@ def hooks_of_the_optimizer(to):
     return Setup(model, optimizer, classify, watched=[lambda: len(seen)])
 
 
-# -- batches and results ------------------------------------------------------------------------------------------------
+# -- batches and results --------------------------------------------------------------------------------------------
 @case
 def writes_to_the_batch(to):
     model, batch = linear(to, 4, 3), data(0, to)
@@ -704,11 +716,35 @@ def an_object_as_batch(to):
     return Setup(model, sgd(model), loss, batch=lambda i: [Samples(*data(i, to), weight=1.0 + i // 2)], steps=4)
 
 
-# -- optimizers ---------------------------------------------------------------------------------------------------------
+# -- optimizers -----------------------------------------------------------------------------------------------------
 @case
 def adagrad(to):
     model = linear(to, 4, 3)
     return Setup(model, torch.optim.Adagrad(model.parameters(), 0.1, lr_decay=0.1, weight_decay=0.01), classify)
+
+
+# -- modules that other devices have fused operators for ----------------------------------------------------------
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cell, self.linear = kind(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(self.cell(x[None])[0][0])
+
+
+@case
+def gru(to):
+    torch.manual_seed(0)
+    model = to(Recurrent(nn.GRU))
+    return Setup(model, sgd(model), classify, steps=2)
+
+
+@case
+def lstm(to):
+    torch.manual_seed(0)
+    model = to(Recurrent(nn.LSTM))
+    return Setup(model, sgd(model), classify, steps=2)
 
 
 @pytest.mark.parametrize("name", CASES)

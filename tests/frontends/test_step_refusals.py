@@ -180,22 +180,6 @@ def test_a_batch_that_was_left_on_the_host():
     refused(classify, "TRN111", batch=(x, y.cpu()))
 
 
-class Recurrent(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.cell, self.linear = kind(4, 4), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.linear(self.cell(x[None])[0][0])
-
-
-@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
-def test_operators_that_the_device_lacks(kind):
-    error = refused(classify, "TRN201", model=Recurrent(kind))
-    assert "_thnn_fused" in str(error)
-    assert __file__ in str(error)
-
-
 def test_nothing_of_the_tracing_stays_behind():
     """A capture that ends early leaves the model as it was, though its forward had kept a tensor by then."""
 

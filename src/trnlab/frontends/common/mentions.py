@@ -10,7 +10,9 @@ from types import CodeType
 
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM", "LOAD_SUPER_ATTR"})
-_BY_STRING = frozenset({"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "get", "__getattr__"})
+_BY_STRING = frozenset(
+    {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "get", "__getattr__"}
+)
 _ANYTHING = frozenset({"vars", "__dict__", "eval", "exec", "dir", "asdict", "replace", "deepcopy"})
 
 

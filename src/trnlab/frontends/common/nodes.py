@@ -85,7 +85,8 @@ class Fields(Node):
         self._keys = frozenset(self.read())
 
     def read(self) -> Mapping[Any, Any]:
-        return vars(self.owner)
+        found: Mapping[Any, Any] = vars(self.owner)
+        return found
 
     def find(self) -> Iterator[tuple[Any, Any]]:
         now = self.read()

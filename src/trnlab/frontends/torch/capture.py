@@ -173,7 +173,9 @@ class _Capture:
             tracing.clip(named, self.max_norm)
             changed = {r: held[r.name] for r in own if r.kind == "buffer" and r.name in held}
             with torch.no_grad():
-                changed |= self._optimized(outside, given, own, values) if self.subject.optimizer else self._gradients(named)
+                changed |= (
+                    self._optimized(outside, given, own, values) if self.subject.optimizer else self._gradients(named)
+                )
         return result, changed
 
     @staticmethod
@@ -229,7 +231,9 @@ class _Capture:
         report: dict[Role, Tensor] = {}
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
-                role = roles.get(id(leaf)) or Role("aux" if report else "loss", f"aux{len(report) - 1}" if report else "loss")
+                role = roles.get(id(leaf)) or Role(
+                    "aux" if report else "loss", f"aux{len(report) - 1}" if report else "loss"
+                )
                 if role not in own:
                     report[role] = leaf
                 leaves[i] = Reported(role)
@@ -248,7 +252,9 @@ class _Capture:
 
     def _written(self, changed: Any) -> list[tuple[str, Tensor]]:
         """Inputs of the user's that the step writes to."""
-        return [(r.name, t) for r, t in zip(self.roles, self.reals) if r in changed and r.kind in ("batch", "outside")]
+        return [
+            (r.name, t) for r, t in zip(self.roles, self.reals) if r in changed and r.kind in ("batch", "outside")
+        ]
 
     # -- from trace to graph -----------------------------------------------------------------------------------------
     def run(self, name: str) -> CapturedStep:

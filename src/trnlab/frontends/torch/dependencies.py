@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a captured step depended on beside its arguments, whether that still holds, and what the step did to it.
 
-Three kinds. Python state (`common.image`) is guarded by value. Tensors that hang on it are inputs, found again at each
-step where they were found first; guarded are their form, and which of them are one. What the step itself changed
+Three kinds. Python state (`common.image`) is guarded by value. Tensors that hang on it are inputs, found again at
+each step where they were found first; guarded are their form, and which of them are one. What the step itself changed
 (an attribute set, an item added) is an effect, and is done again after each run of the program.
 """
 
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass
 class _Cell:
-    """A tensor that hangs on Python state. same_as: a tensor of the model or the batch, or another cell, that it is."""
+    """A tensor that hangs on Python state. same_as: the tensor of the model or batch, or other cell, that it is."""
 
     place: Place
     form: Any

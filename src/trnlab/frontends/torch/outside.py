@@ -58,8 +58,9 @@ def leaf_like(base: Tensor, requires_grad: bool) -> Tensor:
 class Outside(TorchFunctionMode):
     """While active, operators get a stand-in for every real tensor.
 
-    phase: what is being traced, for messages. stand_ins: those that are known from the start (the batch, parameters, buffers), by the real tensor. `read` holds
-    the tensors whose values Python asked for, `found` all others that were met.
+    stand_ins: those that are known from the start (the batch, parameters, buffers), by the real tensor. `found` are
+    all others that were met, `read` those whose values Python asked for, with the values. `phase` is what is being
+    traced, for messages.
     """
 
     def __init__(self, stand_ins: Iterable[tuple[Tensor, Tensor]], lines: RecordLines) -> None:
@@ -128,10 +129,11 @@ class Outside(TorchFunctionMode):
     def _check_gradients(self, function: Any, tensor: Any) -> None:
         if function == _GRAD and id(tensor) not in self._own and id(tensor) not in self._known:
             return
-        what = ("reads .grad of a parameter" if function == _GRAD else "calls backward() itself",
-                "gradients live only inside the step: compute with torch.autograd.grad, or keep what you need in a buffer"
-                if function == _GRAD else "return the loss; the step computes its gradients")  # fmt: skip
-        raise self._refused(f"the loss function {what[0]}", "TRN143", what[1])
+        what, remedy = "calls backward() itself", "return the loss; the step computes its gradients"
+        if function == _GRAD:
+            what = "reads .grad of a parameter"
+            remedy = "compute gradients with torch.autograd.grad, or keep what you need of them in a buffer"
+        raise self._refused(f"the loss function {what}", "TRN143", remedy)
 
     def _refused(self, what: str, code: str, remedy: str) -> UnsupportedOpError:
         return UnsupportedOpError(what, code=code, where=self.where(), remedy=remedy)

@@ -41,8 +41,6 @@ class _Children(Items):
         return f"{parent}[{key}]" if str(key).isdigit() else f"{parent}.{key}"
 
 
-
-
 class TorchState:
     """A `common.image.Framework`."""
 

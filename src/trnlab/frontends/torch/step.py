@@ -93,8 +93,8 @@ class TrainStep:
         result, loss = self._run(trace, subject, leaves)
         if not trace.captured.dependencies.reusable:
             self._programs.remove(trace)
-        hooks.run_post_hooks(self.optimizer)
         engine.current().step_done(loss, _learned_from(leaves))
+        hooks.run_post_hooks(self.optimizer)
         return result
 
     # -- finding a program -------------------------------------------------------------------------------------------
@@ -237,7 +237,8 @@ def _leaf_form(leaf: Any) -> Hashable:
                 remedy="compute it inside of the step, or hand it over as x.detach()",
             )  # fmt: skip
         return form(leaf)
-    return exactly(leaf) if isinstance(leaf, (int, float, complex, str, bytes, type(None))) else type(leaf)
+    plain = isinstance(leaf, (int, float, complex, str, bytes, type(None)))
+    return exactly(leaf) if plain else type(leaf).__qualname__
 
 
 def _strided(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:

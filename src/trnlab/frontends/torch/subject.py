@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step trains: parameters, buffers and the optimizer's state, in a fixed order, and the settings of all that."""
+"""What a step trains: parameters, buffers and the optimizer's state, in a fixed order, and the settings of them."""
 
 from __future__ import annotations
 
