@@ -116,7 +116,7 @@ class RecordLines(TorchFunctionMode):
 
     def here(self) -> Location | None:
         """The user's line that is executing."""
-        return parse(_here() or "")
+        return parse(here(sys._getframe(1)) or "")
 
     def failed(self) -> Location | None:
         """The line of the first operator that raised an exception."""

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.engine import InterpreterEngine
@@ -54,7 +55,7 @@ class HostEngine(InterpreterEngine):
             for p, grad in zip(parameters, kept):
                 p.grad = grad
         self.steps.done(float(loss.detach()))
-        return result.detach() if isinstance(result, Tensor) else tuple(r.detach() for r in result)
+        return pytree.tree_map_only(Tensor, Tensor.detach, result)
 
     def step_time(self, measured: Callable[[], float]) -> float:
         """What the chip needed for this trial."""
