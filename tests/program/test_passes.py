@@ -9,6 +9,7 @@ import pytest
 import trnlab.nki.neuronxcc as nki
 import trnlab.nki.neuronxcc.isa as nisa
 import trnlab.nki.neuronxcc.language as nl
+from trnlab.errors import CapacityError
 from trnlab.program import passes
 from trnlab.program.passes.versions import rename_overwritten
 
@@ -173,6 +174,71 @@ def test_adding_to_psum_adds_whatever_made_the_value():
 
     squares = np.square(X).reshape(128, 4, 512)
     np.testing.assert_allclose(kernel(X), squares[:, 0] + squares[:, 1] + squares[:, 2], rtol=1e-6)
+
+
+def filled_first(count, ordered=False):
+    """Fills `count` banks of PSUM, and reads them only then."""
+
+    @nki.jit
+    def kernel(x, w):
+        out = nl.ndarray((count, 128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+        sums = nl.ndarray((count, nl.par_dim(128), 512), dtype=nl.float32, buffer=nl.psum)
+        weights, data = nl.load(w), nl.load(x)
+        for i in nl.affine_range(count):
+            sums[i] = nisa.nc_matmul(weights, data[:, nl.ds(512 * (i % 4), 512)])
+        scale = nl.ndarray((nl.par_dim(128), count), dtype=nl.float32, buffer=nl.sbuf)
+        for i in nl.affine_range(count):
+            scale[:, i] = nisa.tensor_reduce(nl.max, sums[i], axis=1)
+        for i in nl.affine_range(count):
+            nl.store(out[i], nisa.tensor_scalar(sums[i], nl.subtract, scale[:, i]))
+        return out
+
+    return kernel
+
+
+def test_tiles_that_are_filled_long_before_they_are_read_move_to_where_they_are_read():
+    """24 banks of PSUM where there are eight: each is filled when it is needed, and the values are the same."""
+    expected = [W.T @ X[:, 512 * (i % 4) : 512 * (i % 4) + 512] for i in range(24)]
+    got = filled_first(24)(X, W)
+    for one, product in zip(got, expected):
+        want = product - product.max(axis=1, keepdims=True)
+        np.testing.assert_allclose(one, want, rtol=0, atol=2e-5 * np.abs(product).max())
+    np.testing.assert_array_equal(got[:8], filled_first(8)(X, W), "eight fit as they are written")
+
+
+def test_more_sbuf_than_there_is_is_used_when_it_is_needed():
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((64, 128, 2048), dtype=x.dtype, buffer=nl.shared_hbm)
+        tiles = nl.ndarray((64, nl.par_dim(128), 2048), dtype=x.dtype, buffer=nl.sbuf)
+        for i in nl.affine_range(64):
+            tiles[i] = nl.load(x)
+        for i in nl.affine_range(64):
+            nl.store(out[i], nl.multiply(tiles[i], float(i)))
+        return out
+
+    np.testing.assert_array_equal(kernel(X), np.stack([X * np.float32(i) for i in range(64)]))
+    assert kernel.trace(X).routine.sbuf_bytes <= 208 * 1024
+
+
+def test_what_is_needed_all_at_once_does_not_fit():
+    """Every tile is read twice, the first one first and last: whatever the order, all are alive in between."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((128, 2048), dtype=x.dtype, buffer=nl.shared_hbm)
+        tiles = nl.ndarray((64, nl.par_dim(128), 2048), dtype=x.dtype, buffer=nl.sbuf)
+        total = nl.zeros((128, 2048), dtype=x.dtype, buffer=nl.sbuf)
+        for i in nl.sequential_range(64):
+            tiles[i] = nl.multiply(nl.load(x), float(i))
+        for i in [*range(64), *reversed(range(64))]:
+            total[...] = nl.add(nl.multiply(total, 0.5), tiles[i])
+        nl.store(out, total)
+        return out
+
+    with pytest.raises(CapacityError, match="does not fit in SBUF") as raised:
+        kernel(X)
+    assert raised.value.code == "TRN501"
 
 
 def test_every_pass_is_listed_with_what_it_does():

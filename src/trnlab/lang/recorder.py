@@ -348,34 +348,35 @@ class Recorder:
         what does not fit in SBUF or PSUM.
         """
         self.spans.end(0, len(self.builder))
-        self.builder.settle({made.buffer.id: made.address for made in self.tiles if made.address is not None})
+        given = {made.buffer.id: made.address for made in self.tiles if made.address is not None}
+        movable = frozenset(made.buffer.id for made in self.tiles if made.address is None)
+        self.builder.settle(given)
         self.written = self.builder.part(0)
-        passes.run(self.builder, frozenset(made.buffer.id for made in self.tiles if made.address is None))
+        passes.run(self.builder, movable)
         self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
-        self._place()
+        error = self._place(given)
+        if error is not None and passes.make_room(self.builder, movable):
+            error = self._place(given)
+        if error is not None:
+            raise self._too_much(*error)
         return self.builder.build()
 
-    def _place(self) -> None:
-        given = {made.buffer.id: made.address for made in self.tiles if made.address is not None}
+    def _place(self, given: dict[int, int]) -> tuple[Memory, DoesNotFitError, int] | None:
+        """Give all tiles addresses. Else: the memory that is too small, what found no room in it, and its size."""
         uses, _ = self.builder.uses()
-        demands = {
-            memory: [
-                Demand(b.id, b.name, b.nbytes, *uses[b.id], given.get(b.id))
-                for b in self.builder.buffers
-                if b.memory is memory and b.id in uses
-            ]
-            for memory in (Memory.SBUF, Memory.PSUM)
-        }
         psum = self.chip.psum
         limits = {
             Memory.SBUF: (self.builder.sbuf_limit, 64),
             Memory.PSUM: (psum.num_banks * psum.bank_bytes_per_partition, psum.bank_bytes_per_partition),
         }
         for memory, (limit, align) in limits.items():
+            used = [b for b in self.builder.buffers if b.memory is memory and b.id in uses]
             try:
-                self.builder.settle(place(demands[memory], limit, align))
+                demands = [Demand(b.id, b.name, b.nbytes, *uses[b.id], given.get(b.id)) for b in used]
+                self.builder.settle(place(demands, limit, align))
             except DoesNotFitError as error:
-                raise self._too_much(memory, error, limit) from None
+                return memory, error, limit
+        return None
 
     def _too_much(self, memory: Memory, error: DoesNotFitError, limit: int) -> CapacityError:
         wanted, alive = error.demand, sorted(error.alive, key=lambda d: -d.size)

@@ -351,22 +351,30 @@ class Builder:
         """Number of these attributes of an instruction, as its row refers to them."""
         return self._attributes(instr, dict(attributes))
 
+    @property
+    def dependencies(self) -> Sequence[tuple[int, int]]:
+        """Pairs (done first, then started) of instructions that share no memory."""
+        return self._after
+
     def replace(
         self,
         rows: np.ndarray[Any, np.dtype[np.int64]],
         references: np.ndarray[Any, np.dtype[np.int64]],
-        kept: np.ndarray[Any, np.dtype[np.bool_]],
+        chosen: np.ndarray[Any, np.dtype[np.int64]],
     ) -> None:
-        """Record instead the instructions `kept` of rows and references in the form of `recorded`."""
-        counts = np.diff(rows[:, END], prepend=0)
-        number = np.cumsum(kept) - 1  # of those that stay
-        rows = rows[kept].copy()
-        rows[:, END] = np.cumsum(counts[kept])
-        self._rows = array("i", rows.astype(np.int32).tobytes())
-        self._operands = array("q", references[np.repeat(kept, counts)].tobytes())
-        self._after = [(int(number[a]), int(number[b])) for a, b in self._after if kept[a] and kept[b]]
-        before = np.concatenate([number + 1 - kept, [int(kept.sum())]])
-        self._prints = [replace(p, at=int(before[p.at])) for p in self._prints]
+        """Record instead the instructions `chosen`, in that order, of what has the form of `recorded`."""
+        ends = rows[:, END]
+        counts = np.diff(ends, prepend=0)[chosen]
+        begins = (ends - np.diff(ends, prepend=0))[chosen]
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        picked = rows[chosen]
+        picked[:, END] = np.cumsum(counts)
+        self._rows = array("i", picked.astype(np.int32).tobytes())
+        self._operands = array("q", references[np.repeat(begins, counts) + within].tobytes())
+        number = {int(old): new for new, old in enumerate(chosen)} if self._after or self._prints else {}
+        self._after = [(number[a], number[b]) for a, b in self._after if a in number and b in number]
+        kept = np.sort(chosen)
+        self._prints = [replace(p, at=int(np.searchsorted(kept, p.at))) for p in self._prints]
 
     def part(self, start: int) -> Routine:
         """The instructions from number `start` on, for whoever executes while others are still being recorded.

@@ -6,6 +6,10 @@ one that is executed and timed. They run in the order of `PASSES`.
 
     versions      a tile that is overwritten as a whole is a new tile from there on
     accumulate    products that are only added to a sum in PSUM are accumulated there
+
+Where tiles do not fit as the kernel orders its instructions, `make_room` runs what costs time to save memory:
+
+    demand        what makes a tile moves to where it is first used
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Callable
 
 from trnlab.program.builder import Builder
 from trnlab.program.passes.accumulate import accumulate_in_psum
+from trnlab.program.passes.demand import order_by_demand
 from trnlab.program.passes.draft import Draft
 from trnlab.program.passes.versions import rename_overwritten
 
@@ -26,3 +31,11 @@ def run(b: Builder, movable: frozenset[int]) -> None:
     for change in PASSES.values():
         change(draft)
     draft.commit()
+
+
+def make_room(b: Builder, movable: frozenset[int]) -> bool:
+    """Order instructions so that fewer tiles are alive at a time; False where the kernel leaves nothing to order."""
+    draft = Draft(b, movable)
+    moved = order_by_demand(draft)
+    draft.commit()
+    return moved

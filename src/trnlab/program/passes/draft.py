@@ -34,6 +34,7 @@ class Draft:
         self.b, self.movable = b, movable
         self.rows, self.references = b.recorded()
         self.deleted = np.zeros(len(self.rows), np.bool_)
+        self.order = np.arange(len(self.rows))  # in which the instructions are handed back
         self.access = self._access()
 
     def __len__(self) -> int:
@@ -88,8 +89,8 @@ class Draft:
         self.rows[instruction, ATTR] = self.b.attribute_index(instr, {**self.attributes(instruction), **changed})
 
     def commit(self) -> None:
-        """Hand everything back to the builder, without the instructions that were deleted."""
-        self.b.replace(self.rows, self.references, ~self.deleted)
+        """Hand everything back to the builder, in the order chosen, without the instructions that were deleted."""
+        self.b.replace(self.rows, self.references, self.order[~self.deleted[self.order]])
 
     def _access(self) -> Ints:
         """See the class."""
