@@ -355,9 +355,7 @@ class Recorder:
         passes.run(self.builder, movable)
         self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
         error = self._place(given)
-        if error is not None and passes.make_room(self.builder, movable):
-            error = self._place(given)
-        if error is not None:
+        if error is not None and not (passes.make_room(self.builder, movable) and self._place(given) is None):
             raise self._too_much(*error)
         return self.builder.build()
 
