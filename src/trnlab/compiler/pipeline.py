@@ -25,7 +25,7 @@ from trnlab.compiler.placement import Lifetime, place
 from trnlab.compiler.precision import cast_matmuls
 from trnlab.compiler.selection import Rule
 from trnlab.compiler.signature import Signature, ports_of, signature
-from trnlab.compiler.strided import is_filled, resolve_views
+from trnlab.compiler.strided import compute_roots, is_filled, resolve_views
 from trnlab.compiler.supported import select_rules
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.graph.ir import Graph, Op, Value
@@ -47,6 +47,7 @@ PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
     ("legalize", lambda graph, options: legalize(graph)),
     ("own-operands", lambda graph, options: own_operands(graph)),
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),
+    ("compute-roots", lambda graph, options: compute_roots(graph)),
 )
 
 # The forms of each kind of group, the fastest first, and what a group must be like for a form.

@@ -124,32 +124,39 @@ def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:
     """Every view op's result as a look at a root, and the view results that must be copied out to memory.
 
     Copies are values whose reader's reshape cannot look through them, views that are outputs of the graph, and views
-    that code from elsewhere reads, which wants them whole. What cannot be copied gives way: a layout of its own is
-    given up, and an iota that is reshaped across its dimensions is computed (an op more in the graph).
+    that code from elsewhere reads, which wants them whole. Where a value with a layout of its own cannot be looked at
+    as its reader needs it, it gives the layout up.
     """
     layouts = _layouts(graph)
-    called = _called(graph)
-    wanted = {v for v in graph.outputs if v.op is not None and v.op.name in VIEW_OPS}
     while True:
-        looks, copies, stuck = _one_pass(graph, layouts, called, wanted)
+        looks, copies, stuck = _one_pass(graph, layouts)
         if not stuck:
             return looks, copies
-        given_up = stuck & layouts.keys()
-        for value in given_up:
+        assert stuck <= layouts.keys(), "compute_roots has been run"
+        for value in stuck:
             del layouts[value]
-        for value in stuck - given_up:
-            _compute(graph, value)
 
 
-def _one_pass(
-    graph: Graph, layouts: dict[Value, Strided], called: set[Value], outputs: set[Value]
-) -> tuple[dict[Value, Strided], set[Value], set[Value]]:
+def compute_roots(graph: Graph) -> None:
+    """Compute what lies in memory in no order that views of it can follow: an iota reshaped across dimensions."""
+    layouts = _layouts(graph)
+    for value in _one_pass(graph, layouts)[2] - layouts.keys():
+        assert value.op is not None, "inputs lie row by row"
+        copy = Op("convert", (value,), {"dtype": value.dtype}, (), value.op.loc, value.op.origin)
+        copy.results = (Value(value.type, copy, 0, value.name),)
+        for op in graph.ops:
+            op.operands = tuple(copy.results[0] if v is value else v for v in op.operands)
+        graph.ops.insert(graph.ops.index(value.op) + 1, copy)
+
+
+def _one_pass(graph: Graph, layouts: dict[Value, Strided]) -> tuple[dict[Value, Strided], set[Value], set[Value]]:
     """Looks, copies, and the values that are neither views nor lie as their reader needs them.
 
     A value that is copied for one reader is the root of those that follow; those before look at what it looks at.
     """
+    called = _called(graph)
     looks = dict(layouts)
-    copies = set(outputs)
+    copies = {v for v in graph.outputs if v.op is not None and v.op.name in VIEW_OPS}
     stuck: set[Value] = set()
     for op in graph.ops:
         if op.name not in VIEW_OPS:
@@ -169,16 +176,6 @@ def _one_pass(
         else:
             looks[op.result] = seen
     return looks, copies, stuck
-
-
-def _compute(graph: Graph, value: Value) -> None:
-    """Let all readers of a value read a copy of it, made by an op."""
-    assert value.op is not None, "inputs lie row by row"
-    copy = Op("convert", (value,), {"dtype": value.dtype}, (), value.op.loc, value.op.origin)
-    copy.results = (Value(value.type, copy, 0, value.name),)
-    for op in graph.ops:
-        op.operands = tuple(copy.results[0] if v is value else v for v in op.operands)
-    graph.ops.insert(graph.ops.index(value.op) + 1, copy)
 
 
 def _called(graph: Graph) -> set[Value]:
