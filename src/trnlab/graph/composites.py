@@ -119,6 +119,9 @@ def _attention_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs
     grouped, dgrouped = _grouped(b, q, k), _grouped(b, dout, k)
     scores = _scores(b, grouped, k, operands[6:], attrs)
     weights = b.exponential(b.subtract(scores, b.reshape(lse, (*scores.shape[:4], 1))))
+    if operands[6:]:  # beside a large bias, the log of the sum is lost in lse
+        total = b.reduce(weights, [-1], "add", keepdims=True)
+        weights = b.divide(weights, b.select(b.compare(total, "EQ", 0.0), 1.0, total))
     delta = b.reshape(b.reduce(b.multiply(dout, out), [-1]), (*scores.shape[:4], 1))
     dweights = b.dot_general(dgrouped, v, ((4,), (3,)), batch)
     dscores = b.multiply(b.multiply(weights, b.subtract(dweights, delta)), attrs["scale"])

@@ -5,11 +5,14 @@ Letters: B batch, H heads, T queries, S keys, D head size, N queries of a block,
 
     P  = exp(s - lse), s as in `attention_blocks`
     dS = P * (dO V^T - delta),  delta = rowsum(dO * O)
-    dV = P^T dO,  dK = scale * dS^T Q    first pass: a strip of keys, all queries that see it
-    dQ = scale * dS K                    second pass: some query blocks, all keys that they see
+    dQ = scale * dS K                    first pass: some query blocks, all keys that they see
+    dV = P^T dO,  dK = scale * dS^T Q    second pass: a strip of keys, all queries that see it
 
 Two passes, because the gradients of queries and of keys need their sums in opposite orders, and neither sum fits on
 chip for any length. That is seven products of matrices where one pass would take five.
+
+Beside a large bias the logarithm of the sum is lost in lse: P is then off by a factor for each query. The first pass
+finds it, the sum of the query's P, and both divide by it.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ def attention_backward_blocks(
 
 @dataclass(eq=False)
 class _Loaded:
-    """A query block on chip: Q and dO [N, D], dO^T [128, chunks, N], -lse and delta [N, 1]."""
+    """A query block on chip: Q and dO [N, D], dO^T [128, chunks, N]; -lse, delta and 1 / sum(P) [N, 1]."""
 
     block: QueryBlock
     q: AP
@@ -49,6 +52,7 @@ class _Loaded:
     dout_t: AP
     minus_lse: AP
     delta: AP
+    inverse: AP | None
 
 
 class _Backward(Blocks):
@@ -72,7 +76,12 @@ class _Backward(Blocks):
         self.dq_sums = b.pool((P, task.depth), float32, bufs=2 * TOGETHER, name="dq_sum")
         shape = (P, BANK // P, task.depth)
         self.k_sums = [b.pool(shape, float32, bufs=2, name=n) for n in ("dk_sum", "dv_sum")]
-        self.stats = b.pool((P, task.shared, count_blocks(task.queries)), float32, bufs=2, name="minus_lse")
+        stats = (P, task.shared, count_blocks(task.queries))
+        self.stats = b.pool(stats, float32, bufs=2, name="minus_lse")
+        self.inverse = b.tile(stats, float32, name="inverse") if task.bias is not None else None
+        self.columns = b.pool((P, 1), float32, bufs=4, name="column")
+        self.totals = b.pool((P, 1), float32, bufs=2 * TOGETHER, name="total")
+        self.scaled = b.pool((P, task.depth), dt, bufs=4, name="scaled") if task.bias is not None else None
         formats = {x.dtype for x in (dq, dk, dv) if x is not None}
         self.results = {kind: b.pool((P, task.depth), kind, bufs=3, name="result") for kind in formats}
 
@@ -84,12 +93,12 @@ class _Backward(Blocks):
                 stats, heads = self.stats.next(), slice(kv * t.shared, (kv + 1) * t.shared)
                 with self.b.scope():
                     load_statistics(self.b, self.scores, stats, self.lse[batch : batch + 1, heads], -1.0)
+                blocks = self.blocks_of(batch, kv) if self.dq is not None or self.inverse is not None else []
+                for first in range(0, len(blocks), TOGETHER):
+                    self._gradients_of_queries(batch, kv, blocks[first : first + TOGETHER], stats)
                 if self.dk is not None or self.dv is not None:
                     for k0, width in self.strips(t.keys):
                         self._gradients_of_keys(batch, kv, k0, width, stats)
-                blocks = self.blocks_of(batch, kv) if self.dq is not None else []
-                for first in range(0, len(blocks), TOGETHER):
-                    self._gradients_of_queries(batch, kv, blocks[first : first + TOGETHER], stats)
 
     # -- what both passes load and compute --------------------------------------------------------------------------
     def _load(self, block: QueryBlock, stats: AP) -> _Loaded:
@@ -103,20 +112,22 @@ class _Backward(Blocks):
         b.tensor_reduce(dst=delta, data=product, op="add")
         block.qt = self.turned(q.split(0, 1, t.depth), n, self.qt_pool.next())
         dout_t = self.turned(dout.split(0, 1, t.depth), n, self.dout_t_pool.next())
-        head = block.head % t.shared
-        return _Loaded(block, q, dout, dout_t, stats[:n, head, block.q0 // P : block.q0 // P + 1], delta)
+        at = (slice(None, n), block.head % t.shared, slice(block.q0 // P, block.q0 // P + 1))
+        inverse = None if self.inverse is None else self.inverse[at]
+        return _Loaded(block, q, dout, dout_t, stats[at], delta, inverse)
 
     def _strip(self, batch: int, kv: int, k0: int, width: int) -> tuple[Strip, AP]:
         """A strip, and V^T."""
         strip = self.load_strip(batch, kv, k0, width)
         return strip, self.turned(strip.v, width, self.vt_pool.next())
 
-    def _weights(self, one: _Loaded, strip: Strip, vt: AP) -> tuple[AP, AP]:
-        """P and dS [N, W]."""
+    def _weights(self, one: _Loaded, strip: Strip, vt: AP, total: AP | None = None) -> tuple[AP, AP]:
+        """P and dS [N, W], not divided by the sum of P; `total` gets the strip's part of that."""
         b, n, width = self.b, one.block.rows, strip.width
         s = self.scored(one.block, strip)
         p, ds = self.p_pool.next()[:n, :width], self.ds_pool.next()[:n, :width]
-        b.activation(dst=p, data=s, op="exp", bias=one.minus_lse)
+        sums = {} if total is None else {"reduce_res": total}
+        b.activation(dst=p, data=s, op="exp", bias=one.minus_lse, **sums)
         dp = self.product(one.dout_t, vt, n, width)
         b.scalar_tensor_tensor(dst=ds, data=dp, operand0=one.delta, operand1=p, op0="subtract", op1="multiply")
         return p, ds
@@ -140,13 +151,22 @@ class _Backward(Blocks):
                 continue
             one = self._load(block, stats)
             p, ds = self._weights(one, strip, vt)
-            for total, weights, rows in ((sums[0], ds, one.q), (sums[1], p, one.dout)):
+            q, dout = (self._divided(rows, one.inverse) for rows in (one.q, one.dout))
+            for total, weights, rows in ((sums[0], ds, q), (sums[1], p, dout)):
                 self._add_over_queries(total, weights, rows, width, first)
             first = False
         for view, total, factor in ((self.dk, sums[0], t.scale), (self.dv, sums[1], 1.0)):
             for at, keys in pieces(0, width, P) if view is not None else ():
                 assert view is not None
                 self._store(view[batch, kv], k0 + at, total[:keys, at // P], factor)
+
+    def _divided(self, rows: AP, inverse: AP | None) -> AP:
+        """Rows [N, D] divided by the sums of P, which divides the products of P and dS with them."""
+        if inverse is None or self.scaled is None:
+            return rows
+        scaled = self.scaled.next()[: rows.partitions]
+        self.b.tensor_scalar(dst=scaled, data=rows, operand0=inverse, op0="multiply")
+        return scaled
 
     def _add_over_queries(self, total: AP, weights: AP, rows: AP, width: int, first: bool) -> None:
         """total [128, blocks of keys, D] += weights^T rows."""
@@ -160,21 +180,39 @@ class _Backward(Blocks):
                 self.b.tensor_tensor(dst=dst, data1=bank, data2=dst, op="add")
 
     def _gradients_of_queries(self, batch: int, kv: int, blocks: list[QueryBlock], stats: AP) -> None:
-        """dQ of some query blocks."""
-        assert self.dq is not None
+        """dQ of some query blocks, and 1 / sum(P) where it is needed."""
         t = self.task
         loaded = [self._load(block, stats) for block in blocks]
         sums = [self.dq_sums.next()[: block.rows] for block in blocks]
+        totals = [self.totals.next()[: block.rows] for block in blocks]
         for k0, width in self.strips(max(t.span(block.end) for block in blocks)):
             strip, vt = self._strip(batch, kv, k0, width)
-            for one, total in zip(loaded, sums):
-                block = one.block
-                if k0 < t.span(block.end):
-                    _, ds = self._weights(one, strip, vt)
-                    part = self.over_keys(self.keys_first(ds, block.rows, width), strip.k, block.rows, width)
-                    if k0 == 0:
-                        evacuate(self.b, total, part, Engine.VECTOR)
-                    else:
-                        self.b.tensor_tensor(dst=total, data1=part, data2=total, op="add")
-        for block, total in zip(blocks, sums):
-            self._store(self.dq[batch, block.head], block.q0, total, t.scale)
+            for one, total, weight in zip(loaded, sums, totals):
+                if k0 < t.span(one.block.end):
+                    self._add_over_keys(one, strip, vt, total, weight)
+        for one, total, weight in zip(loaded, sums, totals):
+            if one.inverse is not None:
+                self._invert(one.inverse, weight)
+                self.b.tensor_scalar(dst=total, data=total, operand0=one.inverse, op0="multiply")
+            if self.dq is not None:
+                self._store(self.dq[batch, one.block.head], one.block.q0, total, t.scale)
+
+    def _add_over_keys(self, one: _Loaded, strip: Strip, vt: AP, total: AP, weight: AP) -> None:
+        """total [N, D] += dS K, weight [N, 1] += rowsum(P)."""
+        n, first = one.block.rows, strip.k0 == 0
+        more = None if one.inverse is None else weight if first else self.columns.next()[:n]
+        _, ds = self._weights(one, strip, vt, more)
+        part = self.over_keys(self.keys_first(ds, n, strip.width), strip.k, n, strip.width)
+        if first:
+            evacuate(self.b, total, part, Engine.VECTOR)
+            return
+        self.b.tensor_tensor(dst=total, data1=part, data2=total, op="add")
+        if more is not None:
+            self.b.tensor_tensor(dst=weight, data1=weight, data2=more, op="add")
+
+    def _invert(self, dst: AP, weight: AP) -> None:
+        """1 / weight; one for a query that sees no key."""
+        hidden, total = (self.columns.next()[: weight.partitions] for _ in range(2))
+        self.b.tensor_scalar(dst=hidden, data=weight, operand0=0.0, op0="is_equal")
+        self.b.tensor_tensor(dst=total, data1=weight, data2=hidden, op="add")
+        self.b.reciprocal(dst=dst, data=total)

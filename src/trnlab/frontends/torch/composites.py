@@ -62,6 +62,9 @@ def _forward(
 def _backward(dout, q, k, v, out, lse, bias, causal, scale):
     groups = q.shape[1] // k.shape[1]
     weights = torch.exp(_scores(q, k, bias, causal, scale) - lse.unsqueeze(-1))
+    if bias is not None:  # beside a large bias, the log of the sum is lost in lse
+        total = weights.sum(-1, keepdim=True)
+        weights = weights / total.masked_fill(total == 0, 1.0)
     dout = dout.float()
     dweights = dout @ _repeat_heads(v, q.shape[1]).float().transpose(-2, -1)
     row = (dout * out.float()).sum(-1, keepdim=True)
