@@ -192,7 +192,7 @@ def test_what_is_not_finite_travels(place, number, mask):
 
 
 def test_dropout_of_the_weights():
-    """Each weight is zero or scaled up, at the rate asked for, independently of other layers; hidden ones are zero."""
+    """Each weight is zero or scaled up, at the rate asked for, independently of other layers; hidden ones zero."""
     t, s, p = 64, 96, 0.25
     q, k, v = torch.zeros(2, 2, t, 8), torch.zeros(2, 2, s, 8), torch.eye(s).expand(2, 2, s, s)
 
