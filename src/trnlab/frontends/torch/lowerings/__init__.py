@@ -3,6 +3,7 @@
 
 from trnlab.frontends.torch.lowerings import (
     attention,
+    division,
     elementwise,
     foreach,
     functions,
@@ -22,6 +23,7 @@ __all__ = [
     "Refused",
     "Site",
     "attention",
+    "division",
     "elementwise",
     "foreach",
     "functions",

@@ -6,8 +6,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
-from trnlab.graph import formulas
+from trnlab.frontends.torch.lowerings.registry import Site, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, float32
 
@@ -79,17 +78,6 @@ def mul(site, x, y):
 @lowers("div.Tensor", "div.Scalar")
 def div(site, x, y):
     return arithmetic(site, "divide", x, y)
-
-
-@lowers("div.Tensor_mode", "div.Scalar_mode")
-def div_mode(site, x, y, rounding_mode=None):
-    if rounding_mode is not None and not site.dtype.is_float:
-        raise Refused("integer division; divide as float and round, or precompute on the host")
-    if rounding_mode is None:
-        return arithmetic(site, "divide", x, y)
-    x, y = (site.b.broadcast_to(v, site.shape) for v in site.wide_values(x, y))
-    formula = formulas.truncate_divide if rounding_mode == "trunc" else formulas.floor_divide
-    return site.cast(formula(site.b, x, y))
 
 
 @lowers("maximum.default")

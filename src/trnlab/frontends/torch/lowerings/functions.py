@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import pi
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import Site, lowers
 from trnlab.graph import formulas
 from trnlab.graph.ir import Value
 
@@ -71,23 +71,6 @@ def round_decimals(site, x, decimals=0):
     if decimals >= 0:
         return site.cast(b.divide(b.round_nearest_even(b.multiply(wide, power)), power))
     return site.cast(b.multiply(b.round_nearest_even(b.divide(wide, power)), power))
-
-
-@lowers("fmod.Tensor", "fmod.Scalar")
-def fmod(site, x, y):
-    return _rest(site, x, y, lambda b, x, y: b.remainder(x, y))
-
-
-@lowers("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
-def remainder(site, x, y):
-    return _rest(site, x, y, formulas.python_remainder)
-
-
-def _rest(site: Site, x: Any, y: Any, formula: Callable[..., Value]) -> Value:
-    if not site.dtype.is_float:
-        raise Refused("the remainder of integers", "convert them to float32 if they are below 2^24")
-    x, y = (site.b.broadcast_to(v, site.shape) for v in site.wide_values(x, y))
-    return site.cast(formula(site.b, x, y))
 
 
 @lowers("copysign.Tensor", "copysign.Scalar")

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.elementwise import truth
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, dim_of, dims_of, lowers
 from trnlab.graph.ir import Value
-from trnlab.numerics.dtypes import float32, int32
+from trnlab.numerics.dtypes import bfloat16, int32
 
 
 def total(site: Site, x: Value, dims: tuple[int, ...], kind: str = "add") -> Value:
@@ -88,11 +88,14 @@ def all_(site, x, dim=None, keepdim=False):
 
 
 def _first_place(site: Site, x: Value, dim: int, kind: str) -> tuple[Value, Value]:
-    """The extreme along `dim` and the first index that holds it, the dimension kept as one."""
+    """The extreme along `dim` and the first index that holds it, the dimension kept as one. NaN is the extreme."""
     b = site.b
     best = b.reduce(x, (dim,), kind, keepdims=True)
+    there = b.compare(x, "EQ", best)
+    if x.dtype.is_float:
+        there = b.or_(there, b.compare(x, "NE", x))
     places = b.iota(x.shape, int32, dim)
-    index = b.reduce(b.select(b.compare(x, "EQ", best), places, x.shape[dim]), (dim,), "minimum", keepdims=True)
+    index = b.reduce(b.select(there, places, x.shape[dim]), (dim,), "minimum", keepdims=True)
     return best, index
 
 
@@ -137,13 +140,33 @@ def vector_norm(site, x, order=2, dim=None, keepdim=False, dtype=None):
 @lowers("cumsum.default")
 def cumsum(site, x, dim, dtype=None):
     """Running sums, as a product with a triangle of ones: the PE array is the chip's adder of rows."""
-    b, rank = site.b, len(x.shape)
+    rank = len(x.shape)
     if rank == 0:
         return site.cast(x)
-    dim, size = dim % rank, x.shape[dim]
-    square = (size, size)
-    upper = b.compare(b.iota(square, int32, 0), "LE", b.iota(square, int32, 1))
+    dim %= rank
+    if not site.dtype.is_float:
+        return site.cast(_running_sums(site, site.cast(x), dim))
+    b, x = site.b, site.wide(x)
+    finite = b.is_finite(x)
+    sums = _running_sums(site, b.select(finite, x, 0.0), dim)
+    return site.cast(_with_infinities(site, x, sums, dim))
+
+
+def _running_sums(site: Site, x: Value, dim: int) -> Value:
+    b, rank, size = site.b, len(x.shape), x.shape[dim]
+    upper = b.compare(b.iota((size, size), int32, 0), "LE", b.iota((size, size), int32, 1))
     order = [d for d in range(rank) if d != dim]
-    sums = b.dot_general(site.wide(x), b.convert(upper, float32), ((dim,), (0,)))
+    sums = b.dot_general(x, b.convert(upper, x.dtype), ((dim,), (0,)), precision="HIGHEST")
     back = sorted(range(rank), key=[*order, dim].__getitem__)
-    return site.cast(sums if dim == rank - 1 else b.transpose(sums, back))
+    return sums if dim == rank - 1 else b.transpose(sums, back)
+
+
+def _with_infinities(site: Site, x: Value, sums: Value, dim: int) -> Value:
+    """In a product an infinity would spoil all of its row (0 times infinity is NaN): counted, it comes back behind
+    its place, and one of each sign, or NaN, makes NaN."""
+    b = site.b
+    is_nan = b.compare(x, "NE", x)
+    for sign in (inf, -inf):
+        one = b.convert(b.or_(is_nan, b.compare(x, "EQ", sign)), bfloat16)
+        sums = b.select(b.compare(_running_sums(site, one, dim), "GT", 0.0), b.add(sums, sign), sums)
+    return sums
