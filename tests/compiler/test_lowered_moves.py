@@ -160,3 +160,9 @@ def test_counters_go_out():
     graph = build(lambda b, x: (b.iota((5, 7), "int32", 0), b.iota((5, 7), "int32", 1)), random(1))
     for axis, got in enumerate(execute(graph, [random(1)])):
         assert np.array_equal(got, np.indices((5, 7))[axis])
+
+
+def test_rows_of_what_a_product_is_made_into():
+    """The table must be complete before its rows are picked: it does not belong into the loop that picks them."""
+    x, w, ids = random(9, 9), random(9, 9, seed=1), integers(9, high=9)
+    check(lambda b, x, w, i: b.take_rows(b.tanh(b.matmul(x, w)), i), lambda x, w, i: torch.tanh(x @ w)[i], x, w, ids)

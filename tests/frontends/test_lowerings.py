@@ -103,9 +103,6 @@ UNARY = {
 }
 
 
-NOT_ON_THE_CHIP = {"nan_checks"}  # the compiler does not divide by a constant zero yet
-
-
 def _assigned(x):
     y = x.clone()
     y[..., 0] = 5.0
@@ -117,7 +114,7 @@ def _assigned(x):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", UNARY)
 def test_one_tensor(name, shape):
-    check(UNARY[name], [normal(*shape)], on=["interpreter"] if name in NOT_ON_THE_CHIP else None)
+    check(UNARY[name], [normal(*shape)])
 
 
 VARIANCES = {"var": torch.var, "std": torch.std, "var_mean": lambda x: torch.var_mean(x, -1, correction=0)}

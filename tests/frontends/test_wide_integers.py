@@ -35,7 +35,7 @@ BEYOND = {
 def test_a_result_beyond_32_bits_is_an_error_with_its_line(name, on):
     function, inputs = BEYOND[name]
     with pytest.raises(NumericsError, match="TRN210") as caught:
-        through_graph(function, inputs, gradients=False, on=on)
+        through_graph(function, inputs, gradients=False)
     assert caught.value.where.file == __file__
     assert function.__code__.co_firstlineno == caught.value.where.line
 

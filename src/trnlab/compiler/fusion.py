@@ -204,8 +204,8 @@ class Partition:
 
     def _read_in_step(self, user: Group, value: Value) -> bool:
         """Whether a group reads the elements of a value in their order in memory."""
-        looks = [v for op in user.ops for v in op.operands if self.root(v) is value]
-        return all(self.strided(v).is_contiguous for v in looks)
+        looks = [(op, v) for op in user.ops for v in op.operands if self.root(v) is value]
+        return all(op.name != "gather" and self.strided(v).is_contiguous for op, v in looks)
 
     def _computing_readers(self, value: Value, readers: dict[Value, list[Op]]) -> list[Op]:
         """The ops that read a value, views looked through."""
@@ -271,7 +271,8 @@ class Partition:
             for value in op.operands:
                 if self.inside(value, writer):
                     seen = self.class_of(value, writer, writer.cols)
-                    if seen is None or seen[1] is Class.FINAL:
+                    from_memory = op.name == "gather"  # rows of a table that is complete
+                    if seen is None or seen[1] is Class.FINAL or from_memory:
                         return True
         return False
 

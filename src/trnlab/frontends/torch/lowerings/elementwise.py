@@ -108,7 +108,7 @@ def pow_number(site, x, exponent):
     if exponent == -1:
         return arithmetic(site, "divide", 1.0, x)
     if exponent == int(exponent) and 1 <= exponent <= _MOST_POWERS_UNROLLED:
-        base = result = site.wide(x)
+        base = result = site.working(x)
         for _ in range(int(exponent) - 1):
             result = site.b.multiply(result, base)
         return site.cast(result)
@@ -123,7 +123,8 @@ def pow_tensor(site, x, exponent):
 @lowers("addcmul.default")
 def addcmul(site, x, y, z, value=1):
     b = site.b
-    return site.cast(b.add(site.wide(x), _times(site, b.multiply(site.wide(y), site.wide(z)), value)))
+    x, y, z = (site.working(v) for v in (x, y, z))
+    return site.cast(b.add(x, _times(site, b.multiply(y, z), value)))
 
 
 @lowers("addcdiv.default")

@@ -32,7 +32,7 @@ def mean(site, x, dim=None, keepdim=False, dtype=None):
 
 @lowers("prod.default", "prod.dim_int")
 def prod_(site, x, dim=None, keepdim=False, dtype=None):
-    return site.cast(total(site, site.wide(x), dims_of(dim, len(x.shape)), "multiply"))
+    return site.cast(total(site, site.working(x), dims_of(dim, len(x.shape)), "multiply"))
 
 
 def _deviation(site: Site, x: Value, dim: Any, correction: Any) -> tuple[Value, Value, tuple[int, ...]]:

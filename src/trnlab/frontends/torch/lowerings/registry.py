@@ -130,6 +130,10 @@ class Site:
         """Operands in fp32, numbers as values."""
         return [self.wide(v) if isinstance(v, Value) else self.b.constant(float(v)) for v in operands]
 
+    def working(self, x: Any) -> Any:
+        """x in the format to compute in: of floats fp32, to be rounded once; of integers the result's own."""
+        return self.wide(x) if self.dtype.is_float else self.cast(x)
+
     def common(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Both operands in the format that PyTorch promotes them to."""
         fakes = [a.meta["val"] if isinstance(a, fx.Node) else a for a in self.node.args[:2]]
