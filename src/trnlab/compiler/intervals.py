@@ -20,6 +20,7 @@ from trnlab.numerics.dtypes import DType, bfloat16, bool_, float16, float32
 
 _SLACK = {4: 1e-5, 2: 2.0**-6, 1: 0.25}  # by bytes of a format: more than one op's rounding moves a bound
 _MOST = {float32: float(np.finfo(np.float32).max), bfloat16: 3.3895e38, float16: 65504.0}
+_STEP = {bfloat16: 2.0**-133, float16: 2.0**-24}  # between the smallest numbers; of fp32: LEAST
 MOST, LEAST = _MOST[float32], 2.0**-149  # the largest and the smallest positive number
 
 
@@ -104,8 +105,14 @@ def _rounded(x: Interval, dtype: DType) -> Interval:
     if not (x.whole and x.magnitude <= 256):
         slack = _SLACK[dtype.itemsize]
         low, high = low - slack * abs(low), high + slack * abs(high)
+        low, high = _towards_zero(low, _STEP.get(dtype, LEAST)), -_towards_zero(-high, _STEP.get(dtype, LEAST))
     over = low < -most or high > most or math.isnan(low) or math.isnan(high)
     return Interval(max(low, -most), min(high, most), x.whole, x.infinite or over)
+
+
+def _towards_zero(low: float, step: float) -> float:
+    """A lower bound above zero after underflow."""
+    return max(low - step, 0.0) if low > 0 else low
 
 
 Rule = Callable[[Intervals, Op], Interval]
