@@ -17,7 +17,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ CAUSES = (
 )
 Column = np.ndarray[Any, np.dtype[Any]]
 _ALIGN = 64
+_LARGEST = 2**62  # of a number in a file: sums of a few still fit in 64 bits
+_MOST_CORES = 4096
 _PLAIN = ("name", "target", "total", "startup", "completion", "meta")
 _DTYPES: Mapping[str, str] = {
     "start": "<i8",
@@ -196,14 +198,65 @@ def from_bytes(data: bytes) -> Timeline:
     try:
         header, columns = _parse(data)
         plain: dict[str, Any] = {key: header[key] for key in _PLAIN}
-        return Timeline(
-            **plain,
-            ops=tuple(OpInfo(*row) for row in header["ops"]),
-            calls=tuple(CallInfo(*row) for row in header["calls"]),
-            **dict[str, Any](columns),
-        )
+        ops, calls = (tuple(_row(kind, row) for row in header[key]) for kind, key in _ROWS)
+        found = Timeline(**plain, ops=ops, calls=calls, **dict[str, Any](columns))
     except (KeyError, TypeError, struct.error) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
+    _check(found)
+    return found
+
+
+def _row(kind: type[Any], row: Any) -> Any:
+    """An object of `kind` from the list of its fields."""
+    made = kind(*row)
+    for f in fields(kind):
+        value, right = getattr(made, f.name), str if f.type == "str" else int
+        if type(value) is not right or (right is int and abs(value) >= _LARGEST):
+            raise ValueError(f"{f.name} of {kind.__name__} is {value!r}")
+    return made
+
+
+def _check(t: Timeline) -> None:
+    """Raise ValueError for a timeline whose parts do not fit each other."""
+    rows = len(t)
+    if any(len(column) != rows for column in t.columns().values()):
+        raise ValueError("columns of different lengths")
+    for name in ("total", "startup", "completion"):
+        if type(getattr(t, name)) is not int or not 0 <= getattr(t, name) < _LARGEST:
+            raise ValueError(f"{name} is {getattr(t, name)!r}")
+    if not isinstance(t.name, str) or not isinstance(t.target, str) or not isinstance(t.meta, dict):
+        raise ValueError("name, target and meta are of another kind")
+    _check_meta(t.meta)
+    bounds = {
+        "blocker": (-1, rows), "held": (-1, rows), "cause": (0, len(CAUSES)), "engine": (0, len(ENGINES)),
+        "op": (0, len(t.ops)), "call": (0, len(t.calls)),
+        **dict.fromkeys(("start", "end", "begin", "done"), (0, _LARGEST)),
+    }  # fmt: skip
+    for name, (low, high) in bounds.items():
+        column = getattr(t, name)
+        if rows and not low <= int(column.min()) <= int(column.max()) < high:
+            raise ValueError(f"column {name} holds values outside of {low} to {high - 1}")
+    for call in t.calls:
+        if not (0 <= call.first <= call.first + call.count <= rows and 0 <= call.core < _MOST_CORES):
+            raise ValueError(f"call {call.label!r} is not in the timeline")
+
+
+def _check_meta(meta: dict[str, Any]) -> None:
+    """The figures of rooflines, where they are there."""
+    peaks, bandwidth = meta.get("peak_flops", {}), meta.get("hbm_bandwidth", 1)
+    if (
+        not isinstance(peaks, dict)
+        or ("peak_flops" in meta and not peaks)
+        or not all(_is_rate(x) for x in (*peaks.values(), bandwidth))
+    ):
+        raise ValueError("peak_flops and hbm_bandwidth are of another kind")
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
+
+
+_ROWS: tuple[tuple[type[Any], str], ...] = ((OpInfo, "ops"), (CallInfo, "calls"))
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
@@ -211,10 +264,14 @@ def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
         raise ValueError("it does not start as one")
     (length,) = struct.unpack_from("<Q", data, 8)
     header = json.loads(data[16 : 16 + length])
+    if not isinstance(header, dict) or not isinstance(header.get("columns"), list):
+        raise ValueError("its header is of another kind")
     if header["version"] != VERSION:
         raise ValueError(f"version {header['version']}")
     columns = {}
     for entry in header["columns"]:
+        if not isinstance(entry, dict) or entry["name"] not in _DTYPES or min(entry["offset"], entry["nbytes"]) < 0:
+            raise ValueError("a column is of another kind")
         first = 16 + length + entry["offset"]
         blob = data[first : first + entry["nbytes"]]
         if len(blob) != entry["nbytes"] or zlib.crc32(blob) != entry["crc"]:

@@ -381,3 +381,74 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
         f"{sys.executable} -m trnlab.cli.main chips trn1 | head -n 1", shell=True, capture_output=True
     )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+# -- scripts that do what nobody expects -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "status"), [("-1", 255), ("256", 0), ("True", 1), ("'bye'", 1), ("2**40 + 7", 7)])
+def test_exit_statuses_are_those_of_python(folder: Path, code: str, status: int) -> None:
+    name = script(folder, f"import sys\nsys.exit({code})\n")
+    assert run(folder, "run", *TARGET, "--no-cache", name).returncode == status
+
+
+def test_exceptions_that_cause_each_other_or_hold_no_exception_end_the_run(folder: Path) -> None:
+    name = script(
+        folder,
+        """
+        class Odd(Exception):
+            inner_exception = "no exception"
+        first, second = Odd("first"), Odd("second")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+        """,
+    )
+    done = run(folder, "run", *TARGET, "--no-cache", name)
+    assert done.returncode == 1
+    assert "Odd: first" in done.stderr
+
+
+def test_a_step_whose_loss_is_no_number_is_refused(folder: Path) -> None:
+    name = script(folder, "from trnlab.runtime import session\nsession.current().run.step('x')\n")
+    line = one_line(run(folder, "run", *TARGET, "--no-cache", name), "TRN154")
+    assert "str 'x'" in line
+
+
+def test_a_module_whose_package_fails_is_one_line(folder: Path) -> None:
+    (folder / "broken").mkdir()
+    (folder / "broken" / "__init__.py").write_text("1 / 0\n")
+    (folder / "broken" / "main.py").write_text("")
+    line = one_line(run(folder, "run", *TARGET, "-m", "broken.main"), "TRN123")
+    assert "ZeroDivisionError" in line
+
+
+def test_a_run_in_eager_mode_says_that_the_host_did_all(folder: Path) -> None:
+    name = script(
+        folder,
+        """
+        import torch
+        x = torch.ones(3, device="neuron")
+        for _ in range(5):
+            x = x * 2
+        """,
+    )
+    done = run(folder, "run", *TARGET, name)
+    assert done.returncode == 0
+    assert "all 6 operators on neuron tensors ran on the host, which is eager mode" in done.stderr
+    assert summary(folder)["host_fallback_ops"] == {"setup": 6, "training": 0}
+    assert summary(folder)["host_fallbacks"]["setup"] == {"aten::mul": 5, "aten::fill_": 1}
+
+
+def test_what_the_compiler_refuses_ends_the_run_with_the_coded_message_alone(folder: Path) -> None:
+    name = script(
+        folder,
+        """
+        import torch
+        torch.compile(lambda x: torch.linalg.svd(x)[1].sum(), backend="neuron")(torch.eye(3, device="neuron"))
+        """,
+    )
+    done = run(folder, "run", *TARGET, name)
+    assert done.returncode == 2
+    assert "TRN201" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

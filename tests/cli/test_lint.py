@@ -115,3 +115,12 @@ def old_kernel(x):
 """
     assert lint(tmp_path, text) == 1
     assert lint(tmp_path, text.replace("x[arange(4)]", "x[0:4]"), "--strict") == 0
+
+
+def test_a_file_in_another_encoding_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_bytes("name = 'é'\n".encode("latin-1"))
+    assert main(["lint", str(file)]) == 2
+    assert "TRN128" in capsys.readouterr().err
+    file.write_bytes("# -*- coding: latin-1 -*-\nname = 'é'\n".encode("latin-1"))
+    assert main(["lint", str(file)]) == 0

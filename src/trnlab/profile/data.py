@@ -18,6 +18,7 @@ import numpy as np
 
 from trnlab import timeline
 from trnlab.errors import RunError
+from trnlab.profile import schema
 from trnlab.timeline import Timeline
 
 SCHEMA, VERSION, FILE = "trnlab.summary", 2, "summary.json"
@@ -95,7 +96,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
             f"{str(folder)!r} holds no {FILE}", code="TRN810",
             remedy="name the folder of a run, as `trnlab run` printed it",
         )  # fmt: skip
-    return _read(path, SCHEMA, VERSION)
+    summary = _read(path, SCHEMA, VERSION)
+    try:
+        schema.check_summary(summary)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+    return summary
 
 
 def join(steps: Sequence[Step]) -> Step:
@@ -164,8 +170,10 @@ def _load_step(folder: Path, key: str) -> Step:
     times = timeline.load(folder / "timelines" / f"{key}.trntime")
     path = folder / "details" / f"{key}.json"
     try:
-        return step_of(times, _read(path, DETAILS, DETAILS_VERSION))
-    except (KeyError, IndexError, TypeError, ValueError, zlib.error) as error:
+        about = _read(path, DETAILS, DETAILS_VERSION)
+        schema.check_details(about)
+        return step_of(times, about)
+    except (IndexError, ValueError, zlib.error) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
 
 
@@ -175,6 +183,10 @@ def step_of(times: Timeline, about: dict[str, Any]) -> Step:
     buffer = from_text(about["buffer"])
     if not len(text) == len(source) == len(buffer) == len(times):
         raise ValueError(f"{len(text)} instructions instead of {len(times)}")
+    _check_places("text", text, len(about["texts"]))
+    _check_places("source", source, len(about["sources"]))
+    _check_places("buffer", buffer, len(about["buffers"]), least=-1)
+    _check_places("critical_path", np.array(about["critical_path"], np.int64), len(times))
     occupancy = {
         name: Occupancy(used["capacity"], np.cumsum(from_text(used["time"])), from_text(used["bytes"]))
         for name, used in about["occupancy"].items()
@@ -185,6 +197,11 @@ def step_of(times: Timeline, about: dict[str, Any]) -> Step:
         np.array(about["critical_path"], np.int64), tuple(about["buffers"]), buffer, occupancy,
         (spilled["save_bytes"], spilled["reload_bytes"]),
     )  # fmt: skip
+
+
+def _check_places(name: str, places: Ints, length: int, least: int = 0) -> None:
+    if len(places) and not least <= int(places.min()) <= int(places.max()) < length:
+        raise ValueError(f"{name} points outside of its table of {length}")
 
 
 def to_text(column: Ints) -> str:
@@ -206,17 +223,17 @@ def _expand(about: dict[str, Any]) -> tuple[Ints, Ints]:
     return np.concatenate([none, *text]), np.concatenate([none, *source])
 
 
-def _read(path: Path, schema: str, version: int) -> dict[str, Any]:
-    """A JSON file of this schema and version."""
+def _read(path: Path, kind: str, version: int) -> dict[str, Any]:
+    """A JSON file of this kind (its `schema`) and version."""
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise RunError(f"{str(path)!r} cannot be read", code="TRN811", got=error.strerror) from error
     except ValueError as error:
         raise _damaged(path, f"not JSON: {error}") from error
-    if not isinstance(found, dict) or (found.get("schema"), found.get("version")) != (schema, version):
+    if not isinstance(found, dict) or (found.get("schema"), found.get("version")) != (kind, version):
         raise RunError(
-            f"{str(path)!r} is of another kind or version", code="TRN812", limit=f"{schema} version {version}",
+            f"{str(path)!r} is of another kind or version", code="TRN812", limit=f"{kind} version {version}",
             remedy="read it with the trnlab that wrote it, or run the script again",
         )  # fmt: skip
     return found

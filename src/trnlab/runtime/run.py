@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import trnlab
 from trnlab import profile, timeline
-from trnlab.errors import RunError
+from trnlab.errors import RunError, UsageError
 from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import data
 from trnlab.runtime import performance, steps, summary
@@ -78,7 +78,8 @@ class Run:
     def step(self, loss: float, tokens: int = 0) -> None:
         """A training step is over: its loss, and how many tokens (or samples) it learned from."""
         now = time.perf_counter()
-        self.losses.append(float(loss))
+        self.losses.append(_number(loss, "the loss"))
+        tokens = int(_number(tokens, "the number of tokens"))
         self.wall_s.append(now - self._step_clock)
         self._step_clock = now
         self.step_patterns.append(tuple(self._in_step.items()))
@@ -92,7 +93,7 @@ class Run:
 
     def reference(self, losses: Sequence[float]) -> None:
         """The losses of the same script on the host's processor in float32."""
-        self.reference_losses = [float(loss) for loss in losses]
+        self.reference_losses = [_number(loss, "a loss") for loss in losses]
 
     # -- what the run leaves ------------------------------------------------------------------------------------
     def finish(self, status: str) -> dict[str, Any]:
@@ -207,6 +208,19 @@ class Run:
                 f"{str(path)!r} cannot be written: {why(error)}", code="TRN813",
                 remedy=way_out(error, "name another folder with --out"),
             ) from error  # fmt: skip
+
+
+def _number(value: object, what: str) -> float:
+    """A number that a script reports. Raises UsageError for anything else."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise UsageError(
+            f"{what} of a step is not a number", code="TRN154", got=f"{type(value).__name__} {str(value)[:40]!r}",
+            remedy="report loss.item(), and how many tokens the step learned from",
+        ) from error  # fmt: skip
 
 
 def new_folder(parent: Path, stem: str) -> Path:

@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -59,10 +59,17 @@ class Script:
         """As `python -m` finds it: the module, or __main__ of the package."""
         name, spec = str(self.path), None
         sys.path.insert(0, str(Path.cwd()))
-        with suppress(ImportError, ValueError):
+        try:
             spec = importlib.util.find_spec(name)
             if spec is not None and spec.submodule_search_locations is not None:
                 spec = importlib.util.find_spec(f"{name}.__main__")
+        except (ModuleNotFoundError, ValueError):
+            pass  # there is none, which is said below
+        except Exception as error:  # looking for a module imports the packages around it
+            raise UsageError(
+                f"the packages around module {name!r} cannot be imported", code="TRN123",
+                got=f"{type(error).__name__}: {error}", remedy="check that `import` of the package works",
+            ) from error  # fmt: skip
         if spec is None or spec.origin is None:
             raise UsageError(
                 f"there is no module {name!r} to run", code="TRN123", remedy="check its name, or leave out -m"
@@ -141,7 +148,7 @@ def _execute(script: Script) -> int:
 
 def _exit_status(exit: SystemExit) -> int:
     if exit.code is None or isinstance(exit.code, int):
-        return exit.code or 0
+        return int(exit.code or 0) & 0xFF  # as much of it as a process can return
     print(exit.code, file=sys.stderr)
     return 1
 
@@ -158,9 +165,14 @@ def _show(error: BaseException) -> int:
 
 def _our_error(error: BaseException | None) -> TrnlabError | None:
     """The TrnlabError that `error` is or wraps: frameworks put their own exception around those of a backend."""
-    while error is not None and not isinstance(error, TrnlabError):
-        error = getattr(error, "inner_exception", None) or error.__cause__
-    return error
+    seen: list[BaseException] = []
+    while error is not None and not any(error is known for known in seen):
+        if isinstance(error, TrnlabError):
+            return error
+        seen.append(error)
+        inner = getattr(error, "inner_exception", None)
+        error = inner if isinstance(inner, BaseException) else error.__cause__
+    return None
 
 
 def failure(error: BaseException, code: str) -> TrnlabError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import tokenize
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -30,7 +31,13 @@ def lint_file(path: Path | str, chip: Chip) -> tuple[list[Finding], int]:
     Raises UsageError for a file that cannot be read or is not Python.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with tokenize.open(path) as file:  # in the encoding that its first lines declare, as Python reads it
+            text = file.read()
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{str(path)!r} is not text in the encoding that it declares: {error}", code="TRN128",
+            remedy="save it as UTF-8",
+        ) from error  # fmt: skip
     except OSError as error:
         raise UsageError(
             f"{str(path)!r} cannot be read: {error.strerror}", code="TRN123", remedy="check the path"
