@@ -210,8 +210,9 @@ def _row(kind: type[Any], row: Any) -> Any:
     """An object of `kind` from the list of its fields."""
     made = kind(*row)
     for f in fields(kind):
-        value, right = getattr(made, f.name), str if f.type == "str" else int
-        if type(value) is not right or (right is int and abs(value) >= _LARGEST):
+        value = getattr(made, f.name)
+        right = type(value) is str if f.type == "str" else type(value) is int and abs(value) < _LARGEST
+        if not right:
             raise ValueError(f"{f.name} of {kind.__name__} is {value!r}")
     return made
 

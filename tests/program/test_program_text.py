@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from program_samples import CHIP, chain, everything, scale
 
-from trnlab.errors import ConstraintError
+from trnlab.errors import ConstraintError, TrnlabError
 from trnlab.program import Builder, Program, Routine
 from trnlab.program.parse import parse_program, parse_routine
 from trnlab.program.text import instruction_text, program_text, routine_text
@@ -115,3 +117,11 @@ def test_text_is_checked_like_anything_else():
     with pytest.raises(ConstraintError) as caught:
         parse_routine(GOLDEN.replace("@32768, 1*64], src=%t1", "@32772, 1*64], src=%t1", 1))
     assert caught.value.code == "TRN410"
+
+
+@pytest.mark.parametrize("number", ["1e400", "9" * 30, "0", str(2**62)])
+def test_numbers_beyond_measure_are_read_or_refused_with_their_line(number: str) -> None:
+    """In every place of a routine where a number stands."""
+    for found in re.finditer(r"\d+", GOLDEN):
+        with suppress(TrnlabError):
+            parse_routine(GOLDEN[: found.start()] + number + GOLDEN[found.end() :])

@@ -11,6 +11,7 @@ import ast
 import base64
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any, NoReturn
@@ -84,12 +85,28 @@ class _Lines:
 
 def parse_routine(source: str, *, chip: Chip | None = None, name: str = "<text>") -> Routine:
     """The routine that `source` describes. chip: the one it is for, by default the one that the text names."""
-    return _routine(_Lines(source, name), chip)
+    lines = _Lines(source, name)
+    with _sound(lines):
+        return _routine(lines, chip)
 
 
 def parse_program(source: str, *, chip: Chip | None = None, name: str = "<text>") -> Program:
     """The program that `source` describes."""
     lines = _Lines(source, name)
+    with _sound(lines):
+        return _program(lines, chip)
+
+
+@contextmanager
+def _sound(lines: _Lines) -> Iterator[None]:
+    """Turns what numbers beyond all measure and names of nothing lead to into an error of the line."""
+    try:
+        yield
+    except (KeyError, IndexError, ValueError, OverflowError, ZeroDivisionError, MemoryError) as error:
+        lines.fail(f"names and numbers that fit each other ({type(error).__name__}: {error})")
+
+
+def _program(lines: _Lines, chip: Chip | None) -> Program:
     plain, quoted, target, hbm = lines.need(_PROGRAM, "program @name for chip, hbm bytes {").groups()
     tensors, constants = list(_tensors(lines)), dict(_constants(lines))
     inputs, outputs = (_ids(lines.need(re.compile(f"{word} ?(.*)"), word)[1]) for word in ("inputs", "outputs"))
