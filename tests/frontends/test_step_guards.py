@@ -60,6 +60,10 @@ def classify(model, x, y):
     return F.cross_entropy(model(x), y)
 
 
+def classify_ids(model, ids):
+    return F.cross_entropy(model(ids), ids.clamp(max=2))
+
+
 def linear(to, *sizes):
     torch.manual_seed(3)
     return to(nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes))))
@@ -403,6 +407,16 @@ def a_schedule(to):
     model = linear(to, 4, 3)
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
     return Setup(model, optimizer, classify, scheduler=torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+
+
+@case
+def a_warm_up_that_starts_at_nothing(to):
+    """With a rate of 0 and moments of 0 (an unused parameter that decays) nothing may become NaN."""
+    torch.manual_seed(0)
+    model = to(nn.Embedding(5, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: i / 3)
+    return Setup(model, optimizer, classify_ids, scheduler=schedule, batch=lambda i: [to(torch.tensor([i, 1, 1]))])
 
 
 @case

@@ -74,6 +74,15 @@ VALUES = {
 }
 
 
+def masked(m, x, y):
+    logits = m(x).clone()
+    logits[x[:, :3] > 0] = m(x).sum()
+    return logits.sum()
+
+
+VALUES["written where a mask is true"] = masked
+
+
 @pytest.mark.parametrize("what", VALUES)
 def test_values_are_not_known_while_a_step_is_captured(what):
     error = refused(VALUES[what], "TRN204")
@@ -178,6 +187,11 @@ def test_a_batch_that_was_left_on_the_host():
     error = refused(classify, "TRN111", batch=(x.cpu(), y))
     assert error.where.file == __file__
     refused(classify, "TRN111", batch=(x, y.cpu()))
+
+
+def test_a_sparse_batch():
+    with pytest.raises(TrnlabError, match="TRN203"):
+        neuron.capture_step(nn.Linear(4, 3).to("neuron"), None, lambda m, x: m(x).sum(), [torch.eye(4).to_sparse()])
 
 
 def test_nothing_of_the_tracing_stays_behind():

@@ -32,7 +32,8 @@ from trnlab.frontends.torch.import_fx import import_fx
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.outside import Outside, leaf_like
 from trnlab.frontends.torch.state import TorchState, visit_hooks
-from trnlab.frontends.torch.subject import Subject, check_devices, prepare
+from trnlab.frontends.torch.subject import COUNTS, RATES, Subject, check_devices, prepare
+from trnlab.guards import collected
 
 __all__ = ["Captured", "CapturedStep", "LossFunction", "Role", "Subject", "capture_step", "check_devices", "prepare"]
 
@@ -193,7 +194,8 @@ class _Capture:
             for i in role.place if role.kind == "count" else ():
                 state[originals[i]]["step"] = x.clone()
         rates = [x for role, x in given.items() if role.kind == "rate"]
-        with tracing.optimizer_replaced(optimizer, values, rates, {p: s for p, s in state.items() if s}):
+        kept = {p: s for p, s in state.items() if s}
+        with tracing.optimizer_replaced(optimizer, values, rates, kept, self.subject.ordinary_rates()):
             with self.watch:
                 hooks.run_pre_hooks(optimizer)
             outside.phase = type(optimizer).__name__
@@ -260,7 +262,8 @@ class _Capture:
     def run(self, name: str) -> CapturedStep:
         """Trace, import, and say what is what."""
         try:
-            module = tracing.trace(self._step, self.fakes, self.mode, lambda: len(self.roles) - len(self.fakes))
+            with collected() as self.dependencies.kernels:
+                module = tracing.trace(self._step, self.fakes, self.mode, lambda: len(self.roles) - len(self.fakes))
             return self._imported(module, name)
         finally:
             restore(self.dependencies)
@@ -275,15 +278,22 @@ class _Capture:
         roles = {node.name: role for node, role in zip(placeholders, self.roles)}
         seed = Role("seed", "seed")
         outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
+        inputs = [roles[n] if n is not None else seed for n in imported.inputs]
+        imported.graph.bounds.update(self._bounds(inputs))
         return CapturedStep(
             imported.graph,
-            [roles[n] if n is not None else seed for n in imported.inputs],
+            inputs,
             [self.results[i] for i in imported.outputs],
             [outputs[i].meta["val"].dtype for i in imported.outputs],
             self.dependencies,
             self.result,
             [self.strides[i] for i in imported.outputs],
         )
+
+    def _bounds(self, inputs: Sequence[Role]) -> dict[int, tuple[float, float]]:
+        """What is promised of inputs; the program divides by some of them."""
+        known = {"rate": RATES, "count": COUNTS} if self.subject.ordinary_rates() else {"count": COUNTS}
+        return {i: known[role.kind] for i, role in enumerate(inputs) if role.kind in known}
 
 
 def _number_in_state(optimizer: Any, key: str) -> UnsupportedOpError:

@@ -19,7 +19,7 @@ from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
 import trnlab
-from trnlab.errors import Location
+from trnlab.errors import Location, UnsupportedOpError
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)(?:\n +(?P<text>[^\n]*))?')
 _PACKAGES = tuple(str(Path(str(module.__file__)).parent) + "/" for module in (torch, trnlab))
@@ -90,6 +90,17 @@ def layer_of(frame: Any) -> str:
     return f"model.{name}" if name else "model"
 
 
+# The derivatives of these ask for values within autograd's own code, from where an exception ends the process.
+_WRITES = (torch.Tensor.__setitem__, torch.Tensor.index_put, torch.Tensor.index_put_, torch.index_put, torch.index_put_)
+
+
+def _learns_through_mask(_: Any, indices: Any, values: Any = None, *args: Any, **kwargs: Any) -> bool:
+    masks = indices if isinstance(indices, (tuple, list)) else (indices,)
+    kinds = [i.dtype for i in masks if isinstance(i, torch.Tensor)]
+    learns = isinstance(values, torch.Tensor) and values.requires_grad and torch.is_grad_enabled()
+    return learns and any(kind in (torch.bool, torch.uint8) for kind in kinds)
+
+
 class RecordLines(TorchFunctionMode):
     """While active, every operator that is traced carries the user's line; `watch` extends that to the backward pass.
 
@@ -108,6 +119,11 @@ class RecordLines(TorchFunctionMode):
         self._starts.append(torch.autograd._get_sequence_nr())
         self._lines.append(line)
         _set_line(line)
+        if function in _WRITES and _learns_through_mask(*args, **(kwargs or {})):
+            raise UnsupportedOpError(
+                "writing values that require a gradient where a mask is true needs the mask's values", code="TRN204",
+                where=parse(line or ""), remedy="use torch.where(mask, values, x)",
+            )  # fmt: skip
         try:
             return function(*args, **(kwargs or {}))
         except Exception:

@@ -178,7 +178,7 @@ class TrainStep:
 
     def _bind(self, role: Role, tensors: list[Tensor], parameters: list[Tensor], leaves: list[Any]) -> Buffer:
         if role.kind == "batch":
-            return Buffer(leaves[role.place])
+            return Buffer(leaves[role.place], role.name)
         if role.kind == "rate":
             return Buffer(torch.tensor(float(self.optimizer.param_groups[role.place]["lr"]), dtype=torch.float32))
         if role.kind == "seed":
@@ -194,7 +194,7 @@ class TrainStep:
             tensor = tensors[role.place]
         known = self._buffers.get(role)
         if known is None or not known.still(tensor):
-            known = self._buffers[role] = Buffer(tensor)
+            known = self._buffers[role] = Buffer(tensor, role.name)
         return known
 
     def _store_count(self, parameters: list[Tensor], role: Role, value: Any) -> None:

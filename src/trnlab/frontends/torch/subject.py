@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from trnlab.errors import UsageError
 from trnlab.frontends.torch import hooks
 
+RATES = (2.0**-40, 2.0**20)  # where learning rates lie in training; a rate of 0 is that of a warm-up's first step
+COUNTS = (0.0, 2.0**24)  # steps that a float counts exactly
 _INPUTS = ("params", "lr", "initial_lr")  # of a group: what is no setting, but an input of the program
 
 
@@ -63,6 +65,11 @@ class Subject:
                     together.setdefault(float(count), []).append(i)
         return [tuple(group) for group in together.values()]
 
+    def ordinary_rates(self) -> bool:
+        """Whether every learning rate lies within `RATES`, which the program may then take for granted."""
+        groups = self.optimizer.param_groups if self.optimizer is not None else ()
+        return all(RATES[0] <= float(group["lr"]) <= RATES[1] for group in groups)
+
     def settings(self) -> dict[str, Hashable]:
         """What a captured step takes for granted of all this, by names for people."""
         found: dict[str, Hashable] = {}
@@ -82,6 +89,7 @@ class Subject:
             for key, value in group.items():
                 if key not in _INPUTS:
                     found[f"{label}[{key!r}]"] = exactly(value)
+        found["every learning rate between 2^-40 and 2^20"] = self.ordinary_rates()
         found["hooks of the optimizer"] = tuple(map(id, hooks.pre_hooks(optimizer)))
         found["parameters with the same count of steps"] = tuple(self.counts())
         for name, p in self.parameters.items():

@@ -40,7 +40,12 @@ _SIMPLE = {"foreach": False, "fused": False, "capturable": True}  # optimizer sw
 
 
 def fake_like(mode: FakeTensorMode, tensor: Tensor, device: str | None = None) -> Tensor:
-    """A tensor without data of the same shape, strides and dtype."""
+    """A tensor without data of the same shape, strides and dtype. Raises UnsupportedOpError for a sparse one."""
+    if tensor.layout is not torch.strided:
+        raise UnsupportedOpError(
+            f"the step reads a tensor of layout {tensor.layout}, for which the chip has no form", code="TRN203",
+            limit="torch.strided", got=tensor.layout, remedy="hand over x.to_dense()",
+        )  # fmt: skip
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device or tensor.device)
 
@@ -93,11 +98,11 @@ def _inputs_found(module: fx.GraphModule, count: int) -> list[Tensor]:
     return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"][-count:] if count else []
 
 
-def _depends_on_values(error: Any, lines: RecordLines) -> UnsupportedOpError:
+def _depends_on_values(error: Any, lines: RecordLines | None) -> UnsupportedOpError:
     return UnsupportedOpError(
         f"{error.func} needs the values of a tensor while the step is being captured",
         code="TRN204",
-        where=lines.failed(),
+        where=lines.failed() if lines is not None else None,
         remedy="keep .item(), conditions on tensors and indexing with masks out of the step; see torch.where",
     )
 
@@ -127,9 +132,12 @@ def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTen
 
     functional = torch.func.functionalize(run, remove="mutations")
     with mode, torch.no_grad(), fx_traceback.preserve_node_meta():
-        second = make_fx(functional, decomposition_table=decompositions(), _disable_torch_fn_metadata_mode=True)(
-            *fakes
-        )
+        try:
+            second = make_fx(functional, decomposition_table=decompositions(), _disable_torch_fn_metadata_mode=True)(
+                *fakes
+            )
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise _depends_on_values(error, None) from error
     second.graph.eliminate_dead_code()
     return second
 
@@ -144,14 +152,22 @@ def parameters_replaced(model: nn.Module, values: dict[Any, Tensor]) -> Iterator
 
 @contextmanager
 def optimizer_replaced(
-    optimizer: torch.optim.Optimizer, values: dict[Any, Tensor], rates: Sequence[Tensor], state: dict[Any, Any]
+    optimizer: torch.optim.Optimizer,
+    values: dict[Any, Tensor],
+    rates: Sequence[Tensor],
+    state: dict[Any, Any],
+    divides: bool = True,
 ) -> Iterator[None]:
-    """Within the block the optimizer works on `values[p]` in place of p, with these learning rates and this state."""
+    """Within the block the optimizer works on `values[p]` in place of p, with these learning rates and this state.
+
+    divides: it may divide by the learning rate, as Adam does in the form that it has for devices (`capturable`).
+    """
+    simple = _SIMPLE if divides or not isinstance(optimizer, torch.optim.Adam) else {**_SIMPLE, "capturable": False}
     saved_state, saved_groups = optimizer.state, [dict(g) for g in optimizer.param_groups]
     try:
         optimizer.state = defaultdict(dict, {values[p]: dict(s) for p, s in state.items()})
         for group, rate in zip(optimizer.param_groups, rates):
-            group.update({k: v for k, v in _SIMPLE.items() if k in group})
+            group.update({k: v for k, v in simple.items() if k in group})
             group.update(params=[values[p] for p in group["params"]], lr=rate)
         yield
     finally:
