@@ -91,7 +91,13 @@ def layer_of(frame: Any) -> str:
 
 
 # The derivatives of these ask for values within autograd's own code, from where an exception ends the process.
-_WRITES = (torch.Tensor.__setitem__, torch.Tensor.index_put, torch.Tensor.index_put_, torch.index_put, torch.index_put_)
+_WRITES = (
+    torch.Tensor.__setitem__,
+    torch.Tensor.index_put,
+    torch.Tensor.index_put_,
+    torch.index_put,
+    torch.index_put_,
+)
 
 
 def _learns_through_mask(_: Any, indices: Any, values: Any = None, *args: Any, **kwargs: Any) -> bool:
