@@ -15,7 +15,7 @@ from trnlab.isa.base import Engine
 from trnlab.program import Builder
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE
 from trnlab.sim.timing import AS_WRITTEN, SCHEDULED, schedule, time_routine
-from trnlab.sim.timing.schedule import planned
+from trnlab.sim.timing.schedule import _pop, _push, planned
 from trnlab.timeline import ENGINES
 
 TRN2 = chips.get("trn2")
@@ -160,3 +160,16 @@ def test_a_schedule_is_chosen_by_name_and_options():
 def test_the_same_kernel_has_the_same_schedule():
     first, second = (time_routine(opened(random_routine(TRN2, 7)), TRN2) for _ in range(2))
     assert first.same_times(second)
+
+
+def test_waiting_instructions_come_by_time_then_number_however_long_a_kernel_takes():
+    """Times beyond 2**39 ps, half a second: they once shared 64 bits with the instruction's number."""
+    due = np.array([2**50, 3, 2**50, 2**40, 3, 2**62], np.int64)
+    heap, size = np.empty(6, np.int64), 0
+    for i in (5, 2, 0, 4, 3, 1):
+        size = _push(heap, size, i, due)
+    found = []
+    while size:
+        first, size = _pop(heap, size, due)
+        found.append(int(first))
+    assert found == [1, 4, 3, 0, 2, 5]

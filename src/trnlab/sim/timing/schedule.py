@@ -237,20 +237,28 @@ def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array
 
 
 @njit(cache=True)
-def _push(heap: Ints, size: int, key: int) -> int:
-    """Add a key to a binary heap, smallest first."""
+def _before(a: int, b: int, due: Ints) -> bool:
+    """The order of a heap of instructions: by when they are due, where that is given, then by number."""
+    if due.shape[0] > 0 and due[a] != due[b]:
+        return bool(due[a] < due[b])
+    return a < b
+
+
+@njit(cache=True)
+def _push(heap: Ints, size: int, i: int, due: Ints) -> int:
+    """Add an instruction to a binary heap, the first in front. due: times by number, which must not change; or empty."""
     k = size
-    heap[k] = key
-    while k > 0 and heap[(k - 1) >> 1] > heap[k]:
+    heap[k] = i
+    while k > 0 and _before(heap[k], heap[(k - 1) >> 1], due):
         heap[k], heap[(k - 1) >> 1] = heap[(k - 1) >> 1], heap[k]
         k = (k - 1) >> 1
     return size + 1
 
 
 @njit(cache=True)
-def _pop(heap: Ints, size: int) -> Any:
-    """Take the smallest key of a heap."""
-    key = heap[0]
+def _pop(heap: Ints, size: int, due: Ints) -> Any:
+    """Take the first instruction of a heap."""
+    first = heap[0]
     size -= 1
     heap[0] = heap[size]
     k = 0
@@ -258,13 +266,13 @@ def _pop(heap: Ints, size: int) -> Any:
         child = 2 * k + 1
         if child >= size:
             break
-        if child + 1 < size and heap[child + 1] < heap[child]:
+        if child + 1 < size and _before(heap[child + 1], heap[child], due):
             child += 1
-        if heap[k] <= heap[child]:
+        if not _before(heap[child], heap[k], due):
             break
         heap[k], heap[child] = heap[child], heap[k]
         k = child
-    return key, size
+    return first, size
 
 
 @njit(cache=True)
@@ -296,6 +304,7 @@ def _list(
     ready = np.zeros(n, np.int64)
     late = np.empty((order.ENGINES, n), np.int64)  # heaps of instructions that wait: by when they are ready
     here = np.empty((order.ENGINES, n), np.int64)  # heaps of those that could start: by their place in the kernel
+    by_number = np.empty(0, np.int64)
     num_late, num_here = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
     free, backlog = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
     bank_free, bank_open = np.zeros(order.BANKS, np.int64), np.zeros(order.BANKS, np.bool_)
@@ -313,17 +322,17 @@ def _list(
                 if at < best:
                     best, engine = at, e
             if num_late[e] > 0:
-                at = max(free[e], late[e, 0] >> 24)
+                at = max(free[e], ready[late[e, 0]])
                 if at < best:
                     best, engine = at, e
         if engine < 0:
             return False
-        while num_late[engine] > 0 and late[engine, 0] >> 24 <= best:
-            key, num_late[engine] = _pop(late[engine], num_late[engine])
-            num_here[engine] = _push(here[engine], num_here[engine], key & 0xFFFFFF)
+        while num_late[engine] > 0 and ready[late[engine, 0]] <= best:
+            i, num_late[engine] = _pop(late[engine], num_late[engine], ready)
+            num_here[engine] = _push(here[engine], num_here[engine], i, by_number)
         if here[engine, 0] >= lowest + window and rows[row_of[here[engine, 0]], order.RING] < 0:
             continue
-        i, num_here[engine] = _pop(here[engine], num_here[engine])
+        i, num_here[engine] = _pop(here[engine], num_here[engine], by_number)
         start, waits = max(free[engine], ready[i]), False
         for k in range(first_use[i], first_use[i + 1]):
             tile = tiles[k]
@@ -371,7 +380,7 @@ def _list(
         if closed or num_stuck > 0:  # whose turn it is may have changed, too
             for m in range(num_stuck):
                 e = rows[row_of[stuck[m]], order.ENGINE]
-                num_here[e] = _push(here[e], num_here[e], stuck[m])
+                num_here[e] = _push(here[e], num_here[e], stuck[m], by_number)
             num_stuck = 0
         for e in range(first_edge[i], first_edge[i + 1]):
             after = edges[e, 1]
@@ -404,4 +413,4 @@ def _release(
             row_of[i] = r = choice[i]
     engine = rows[r, order.ENGINE]
     backlog[engine] += rows[r, order.ISSUE_GAP]
-    num_late[engine] = _push(late[engine], num_late[engine], ready[i] << 24 | i)
+    num_late[engine] = _push(late[engine], num_late[engine], i, ready)
