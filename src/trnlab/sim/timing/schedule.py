@@ -246,7 +246,7 @@ def _before(a: int, b: int, due: Ints) -> bool:
 
 @njit(cache=True)
 def _push(heap: Ints, size: int, i: int, due: Ints) -> int:
-    """Add an instruction to a binary heap, the first in front. due: times by number, which must not change; or empty."""
+    """Add an instruction to a binary heap, the first in front. due: fixed times by number, or empty."""
     k = size
     heap[k] = i
     while k > 0 and _before(heap[k], heap[(k - 1) >> 1], due):
