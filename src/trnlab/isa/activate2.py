@@ -25,6 +25,7 @@ from trnlab.isa.base import (
     FLOAT32,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Operand,
@@ -55,6 +56,7 @@ class Activate2(Instruction):
 
     name = "activate2"
     opcode = 23
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.SCALAR,)
     feature = "activate2"
     operands = (

@@ -26,6 +26,7 @@ from trnlab.isa.base import (
     FLOAT32,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Operand,
@@ -48,6 +49,7 @@ class Activation(Instruction):
 
     name = "activation"
     opcode = 3
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.SCALAR,)
     operands = (
         OperandSpec("dst", "dst"),

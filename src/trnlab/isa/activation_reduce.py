@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from trnlab.isa import register
 from trnlab.isa.accumulators import RESULT
 from trnlab.isa.activation import Activation
+from trnlab.isa.base import Dataflow
 
 
 @register
@@ -21,6 +22,7 @@ class ActivationReduce(Activation):
 
     name = "activation_reduce"
     opcode = 22
+    dataflow = Dataflow.POINTWISE
     operands = (Activation.operands[0], replace(RESULT, optional=False), *Activation.operands[2:])
     attrs: ClassVar[Mapping[str, Any]] = {**Activation.attrs, "reduce_op": "add"}
     limits = (*Activation.limits[:-1], "reduce_op is add; reduce_cmd is reset_reduce")

@@ -13,7 +13,7 @@ from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.affine import affine_values, check_pattern
 from trnlab.isa.alu import alu_op
-from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 
 COMPARISONS = frozenset({"is_equal", "not_equal", "is_gt", "is_ge", "is_lt", "is_le"})
 
@@ -24,6 +24,7 @@ class AffineSelect(Instruction):
 
     name = "affine_select"
     opcode = 12
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.GPSIMD,)
     operands = (OperandSpec("dst", "dst", SBUF_ONLY), OperandSpec("on_true", "src", SBUF_ONLY))
     attrs: ClassVar[Mapping[str, Any]] = {

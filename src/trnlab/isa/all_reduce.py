@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays
+from trnlab.isa.base import Array, Arrays, Dataflow
 from trnlab.isa.collective import SAME_GROUPS, SAME_MEMORY, Reduction, reduced
 
 
@@ -17,6 +17,7 @@ class AllReduce(Reduction):
 
     name = "all_reduce"
     opcode = 60
+    dataflow = Dataflow.PARTITION
     cost_kinds = ("collective.all_reduce",)
     limits = ("op is add, min or max", SAME_GROUPS, SAME_MEMORY, "dst has as many elements as src")
     source = "nki.collectives.all_reduce"

@@ -120,6 +120,22 @@ class Operand(Protocol):
         ...
 
 
+class Dataflow(enum.Enum):
+    """Which elements of what an instruction reads an element of its result may depend on.
+
+    ANY: all of them. PARTITION: those of its own partition. POINTWISE: the one in its own place; an operand of one
+    column counts for its whole row. OCTETS: those of its own eight partitions. TRANSPOSE: the one in its place of the
+    transpose. PRODUCT: a row of the second operand (stationary) and a column of the third (moving).
+    """
+
+    ANY = enum.auto()
+    PARTITION = enum.auto()
+    POINTWISE = enum.auto()
+    OCTETS = enum.auto()
+    TRANSPOSE = enum.auto()
+    PRODUCT = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class OperandSpec:
     """One operand slot. `immediate`: a Python number may stand in its place. `rw`: read as well as written (a dst).
@@ -207,6 +223,10 @@ class Instruction:
     is_dma: ClassVar[bool] = False
     feature: ClassVar[str] = ""  # what `chip.has` must say yes to; "" for an instruction of every generation
     indirect: ClassVar[tuple[str, ...]] = ()  # operands that tensor indirection may gather or scatter
+    dataflow: ClassVar[Dataflow] = Dataflow.ANY  # what the checks follow undefined values by
+    accumulates: ClassVar[bool] = False  # computes with what an `rw` destination held; others only keep some of it
+    partly_used: ClassVar[tuple[str, ...]] = ()  # operands of which it uses only some elements
+    moves_data: ClassVar[bool] = True  # whether it reads and writes its operands at all
     cost_kinds: ClassVar[tuple[str, ...]] = ()  # the cost classes of its work, where names do not tell
 
     def exists_on(self, chip: Chip) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work, as_float
 
 
 @register
@@ -21,6 +21,7 @@ class BnStats(Instruction):
 
     name = "bn_stats"
     opcode = 26
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     operands = (OperandSpec("dst", "dst", shape=("P", "6")), OperandSpec("data", "src"))
     sizes: ClassVar[Mapping[str, int]] = {"F": 512}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays
+from trnlab.isa.base import Array, Arrays, Dataflow
 from trnlab.isa.collective import SAME_MEMORY, Collective
 
 PAIRS = "pairs: (source, target) ranks, no source twice and no target twice"
@@ -23,6 +23,7 @@ class CollectivePermute(Collective):
 
     name = "collective_permute"
     opcode = 64
+    dataflow = Dataflow.PARTITION
     attrs: ClassVar[Mapping[str, Any]] = {"pairs": ((0, 0),), "joint": False, "priority": None, "channel": 0}
     cost_kinds = ("collective.collective_permute",)
     limits: ClassVar[tuple[str, ...]] = (PAIRS, SAME_MEMORY, "dst has as many elements as src")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import DMA_MEMORIES, Array, Arrays, Engine, Operand, OperandSpec
+from trnlab.isa.base import DMA_MEMORIES, Array, Arrays, Dataflow, Engine, Operand, OperandSpec
 from trnlab.isa.collective import REDUCTIONS, SAME_MEMORY, check_reduction, reduced
 from trnlab.isa.collective_permute import PAIRS, CollectivePermute
 
@@ -19,6 +19,7 @@ class CollectivePermuteReduce(CollectivePermute):
 
     name = "collective_permute_reduce"
     opcode = 65
+    dataflow = Dataflow.PARTITION
     operands = (
         OperandSpec("dst", "dst", DMA_MEMORIES, rw=True, shape=("", "")),
         OperandSpec("src0", "src", DMA_MEMORIES, shape=("", "")),

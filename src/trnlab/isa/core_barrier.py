@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import MOVABLE, Array, Arrays, Engine, Memory, Operand, OperandSpec, Work
+from trnlab.isa.base import MOVABLE, Array, Arrays, Dataflow, Engine, Memory, Operand, OperandSpec, Work
 from trnlab.isa.meeting import Meeting, Place
 
 CORES = (0, 1)
@@ -26,6 +26,8 @@ class CoreBarrier(Meeting):
 
     name = "core_barrier"
     opcode = 38
+    dataflow = Dataflow.PARTITION
+    moves_data = False
     engines = (Engine.GPSIMD, Engine.VECTOR, Engine.SCALAR, Engine.TENSOR, Engine.SYNC)
     feature = "logical_cores"
     operands = (OperandSpec("data", "dst", DATA, rw=True, shape=("", ""), dtypes=MOVABLE),)

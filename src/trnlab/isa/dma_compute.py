@@ -16,6 +16,7 @@ from trnlab.isa.base import (
     SBUF_ONLY,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Memory,
@@ -40,6 +41,8 @@ class DmaCompute(Instruction):
 
     name = "dma_compute"
     opcode = 39
+    dataflow = Dataflow.POINTWISE
+    accumulates = True
     engines = (Engine.SYNC, Engine.SCALAR, Engine.GPSIMD, Engine.VECTOR, Engine.TENSOR)
     operands = (
         OperandSpec("dst", "dst", DMA_MEMORIES, rw=True, shape=("", "")),

@@ -17,6 +17,7 @@ from trnlab.isa.base import (
     SBUF_ONLY,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Memory,
@@ -45,6 +46,7 @@ class DmaCopy(Instruction):
 
     name = "dma_copy"
     opcode = 17
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.SYNC, Engine.SCALAR, Engine.GPSIMD, Engine.VECTOR, Engine.TENSOR)
     operands = (
         OperandSpec("dst", "dst", DMA_MEMORIES, rw=True, shape=("", ""), dtypes=MOVABLE),

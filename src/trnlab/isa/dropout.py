@@ -10,7 +10,18 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import FLOATS, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, per_partition
+from trnlab.isa.base import (
+    FLOATS,
+    Array,
+    Arrays,
+    Dataflow,
+    Engine,
+    Instruction,
+    Operand,
+    OperandSpec,
+    Work,
+    per_partition,
+)
 from trnlab.isa.random_streams import SEED, STATE, check_state, draw
 
 
@@ -24,6 +35,7 @@ class Dropout(Instruction):
 
     name = "dropout"
     opcode = 16
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst"),

@@ -20,7 +20,18 @@ from trnlab.isa.accumulators import (
 )
 from trnlab.isa.activations import activation_op
 from trnlab.isa.alu import alu_op
-from trnlab.isa.base import FLOAT32, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import (
+    FLOAT32,
+    Array,
+    Arrays,
+    Dataflow,
+    Engine,
+    Instruction,
+    Operand,
+    OperandSpec,
+    Work,
+    as_float,
+)
 from trnlab.isa.base import per_partition as column
 
 _SHARED = frozenset(
@@ -40,6 +51,7 @@ class Exponential(Instruction):
 
     name = "exponential"
     opcode = 34
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR,)
     feature = "vector_exponential"
     operands = (

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.affine import affine_values, check_pattern
-from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec
+from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec
 
 
 @register
@@ -21,6 +21,7 @@ class Iota(Instruction):
 
     name = "iota"
     opcode = 11
+    dataflow = Dataflow.PARTITION
     engines = (Engine.GPSIMD,)
     operands = (OperandSpec("dst", "dst", SBUF_ONLY),)
     attrs: ClassVar[Mapping[str, Any]] = {"pattern": (), "offset": 0, "channel_multiplier": 0}

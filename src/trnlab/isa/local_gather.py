@@ -29,6 +29,7 @@ class LocalGather(Instruction):
 
     name = "local_gather"
     opcode = 24
+    partly_used = ("src_buffer", "index")
     engines = (Engine.GPSIMD,)
     operands = (
         OperandSpec("dst", "dst", SBUF_ONLY, shape=("P", "D"), dtypes=MOVABLE),

@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work, as_float
 from trnlab.isa.searching import EIGHT, LONGEST, SHORTEST, check_dims
 
 
@@ -23,6 +23,7 @@ class Max8(Instruction):
 
     name = "max8"
     opcode = 35
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     operands = (OperandSpec("dst", "dst", shape=("P", EIGHT)), OperandSpec("src", "src"))
     sizes: ClassVar[Mapping[str, int]] = {"F": LONGEST}

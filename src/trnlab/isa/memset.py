@@ -10,7 +10,18 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import HALF_FLOATS, MOVABLE, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import (
+    HALF_FLOATS,
+    MOVABLE,
+    Array,
+    Arrays,
+    Dataflow,
+    Engine,
+    Instruction,
+    Operand,
+    OperandSpec,
+    Work,
+)
 from trnlab.isa.opcheck import check_value
 
 
@@ -20,6 +31,7 @@ class Memset(Instruction):
 
     name = "memset"
     opcode = 5
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR, Engine.GPSIMD)
     operands = (OperandSpec("dst", "dst", dtypes=MOVABLE),)
     attrs: ClassVar[Mapping[str, Any]] = {"value": 0.0}

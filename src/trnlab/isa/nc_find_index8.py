@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work, as_float
 from trnlab.isa.searching import EIGHT, INDICES, LONGEST, SHORTEST, as_indices, check_dims, matches
 
 
@@ -22,6 +22,7 @@ class NcFindIndex8(Instruction):
 
     name = "nc_find_index8"
     opcode = 47
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst", shape=("P", EIGHT), dtypes=INDICES),

@@ -11,7 +11,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work, as_float
 from trnlab.isa.searching import EIGHT, INDICES, LONGEST, SHORTEST, as_indices, check_dims, matches
 
 
@@ -25,6 +25,7 @@ class NcMatchReplace8(Instruction):
 
     name = "nc_match_replace8"
     opcode = 48
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst"),

@@ -16,6 +16,7 @@ from trnlab.isa.base import (
     SBUF_ONLY,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Operand,
@@ -50,6 +51,8 @@ class NcMatmul(Instruction):
 
     name = "nc_matmul"
     opcode = 1
+    dataflow = Dataflow.PRODUCT
+    accumulates = True
     engines = (Engine.TENSOR,)
     operands = (
         OperandSpec("dst", "dst", PSUM_ONLY, rw=True, shape=("M", "N"), dtypes=RESULTS),

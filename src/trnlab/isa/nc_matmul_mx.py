@@ -16,6 +16,7 @@ from trnlab.isa.base import (
     SBUF_ONLY,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Operand,
@@ -41,6 +42,9 @@ class NcMatmulMx(Instruction):
 
     name = "nc_matmul_mx"
     opcode = 18
+    dataflow = Dataflow.PRODUCT
+    accumulates = True
+    partly_used = ("stationary_scale", "moving_scale")
     engines = (Engine.TENSOR,)
     feature = "mx_formats"
     operands = (

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 
 from trnlab.isa import register
-from trnlab.isa.base import MOVABLE, SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import (
+    MOVABLE,
+    SBUF_ONLY,
+    Array,
+    Arrays,
+    Dataflow,
+    Engine,
+    Instruction,
+    Operand,
+    OperandSpec,
+    Work,
+)
 
 
 @register
@@ -22,6 +33,8 @@ class NcNGather(Instruction):
 
     name = "nc_n_gather"
     opcode = 25
+    dataflow = Dataflow.PARTITION
+    partly_used = ("data",)
     engines = (Engine.GPSIMD,)
     operands = (
         OperandSpec("dst", "dst", SBUF_ONLY, shape=("P", "I"), dtypes=MOVABLE),

@@ -26,6 +26,7 @@ class NcStreamShuffle(Instruction):
 
     name = "nc_stream_shuffle"
     opcode = 29
+    partly_used = ("src",)
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst", rw=True, shape=("Q", "F"), dtypes=MOVABLE),

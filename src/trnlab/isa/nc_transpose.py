@@ -8,7 +8,18 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import MATMUL_DTYPES, Array, Arrays, Engine, Instruction, Memory, Operand, OperandSpec, Work
+from trnlab.isa.base import (
+    MATMUL_DTYPES,
+    Array,
+    Arrays,
+    Dataflow,
+    Engine,
+    Instruction,
+    Memory,
+    Operand,
+    OperandSpec,
+    Work,
+)
 
 VECTOR_BLOCK = 32
 
@@ -25,6 +36,7 @@ class NcTranspose(Instruction):
 
     name = "nc_transpose"
     opcode = 2
+    dataflow = Dataflow.TRANSPOSE
     engines = (Engine.TENSOR, Engine.VECTOR)
     operands = (
         OperandSpec("dst", "dst", shape=("F", "P")),

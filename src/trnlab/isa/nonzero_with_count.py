@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 
 CORE = 16
 _INT32 = range(-(1 << 31), 1 << 31)
@@ -26,6 +26,8 @@ class NonzeroWithCount(Instruction):
 
     name = "nonzero_with_count"
     opcode = 49
+    dataflow = Dataflow.PARTITION
+    partly_used = ("src", "data")
     engines = (Engine.GPSIMD,)
     feature = "gpsimd_nonzero"
     operands = (

@@ -13,6 +13,7 @@ from trnlab.isa.base import (
     SBUF_ONLY,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Operand,
@@ -37,6 +38,8 @@ class QuantizeMx(Instruction):
 
     name = "quantize_mx"
     opcode = 40
+    dataflow = Dataflow.OCTETS
+    partly_used = ("dst_scale",)
     engines = (Engine.VECTOR,)
     feature = "mx_formats"
     operands = (

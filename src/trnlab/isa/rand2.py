@@ -15,6 +15,7 @@ from trnlab.isa.base import (
     FLOAT32,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Operand,
@@ -38,6 +39,7 @@ class Rand2(Instruction):
 
     name = "rand2"
     opcode = 33
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     feature = "vector_xorwow"
     operands = (

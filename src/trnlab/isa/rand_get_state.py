@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 from trnlab.isa.random_streams import STATE, WORD, check_state
 
 
@@ -19,6 +19,7 @@ class RandGetState(Instruction):
 
     name = "rand_get_state"
     opcode = 32
+    dataflow = Dataflow.PARTITION
     engines = (Engine.GPSIMD, Engine.VECTOR)
     engine_features: ClassVar[Mapping[Engine, str]] = {Engine.VECTOR: "vector_xorwow"}
     feature = "gpsimd_rng"

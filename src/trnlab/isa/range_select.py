@@ -21,7 +21,19 @@ from trnlab.isa.accumulators import (
     write_back,
 )
 from trnlab.isa.alu import alu_op
-from trnlab.isa.base import FLOAT32, FLOATS, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import (
+    FLOAT32,
+    FLOATS,
+    Array,
+    Arrays,
+    Dataflow,
+    Engine,
+    Instruction,
+    Operand,
+    OperandSpec,
+    Work,
+    as_float,
+)
 from trnlab.isa.opcheck import check_one_of
 
 COMPARISONS = ("is_equal", "is_gt", "is_ge", "is_lt", "is_le")
@@ -41,6 +53,7 @@ class RangeSelect(Instruction):
 
     name = "range_select"
     opcode = 41
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR,)
     feature = "range_select"
     operands = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work, as_float
 
 
 @register
@@ -18,6 +18,7 @@ class Reciprocal(Instruction):
 
     name = "reciprocal"
     opcode = 10
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR,)
     operands = (OperandSpec("dst", "dst"), OperandSpec("data", "src"))
     source = "nki.isa.reciprocal"

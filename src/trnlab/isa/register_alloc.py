@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, Work
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, Work
 from trnlab.isa.opcheck import check_value
 from trnlab.isa.registers import COST, REGISTER, SEQUENCERS, one_register
 
@@ -21,6 +21,7 @@ class RegisterAlloc(Instruction):
 
     name = "register_alloc"
     opcode = 43
+    dataflow = Dataflow.PARTITION
     engines = SEQUENCERS
     operands = (REGISTER,)
     attrs: ClassVar[Mapping[str, Any]] = {"x": None}

@@ -8,7 +8,7 @@ from typing import Any
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 from trnlab.isa.registers import ANYWHERE, LOAD, LOADED, MEMORY, REGISTER, SEQUENCERS, one_register
 
 
@@ -18,6 +18,7 @@ class RegisterLoad(Instruction):
 
     name = "register_load"
     opcode = 45
+    dataflow = Dataflow.PARTITION
     engines = SEQUENCERS
     operands = (REGISTER, OperandSpec("src", "src", MEMORY, shape=("1", "1"), dtypes=LOADED, starts=ANYWHERE))
     cost_kinds = LOAD

@@ -11,7 +11,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, Work
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, Work
 from trnlab.isa.opcheck import check_value
 from trnlab.isa.registers import COST, REGISTER, SEQUENCERS, SOURCE, one_register
 
@@ -22,6 +22,7 @@ class RegisterMove(Instruction):
 
     name = "register_move"
     opcode = 44
+    dataflow = Dataflow.PARTITION
     engines = SEQUENCERS
     operands = (REGISTER, replace(SOURCE, immediate=True))
     same_dtype = ("dst", "src")

@@ -8,7 +8,7 @@ from typing import Any
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 from trnlab.isa.registers import ANYWHERE, LOADED, MEMORY, SEQUENCERS, SOURCE, STORE, one_register
 
 
@@ -18,6 +18,7 @@ class RegisterStore(Instruction):
 
     name = "register_store"
     opcode = 46
+    dataflow = Dataflow.PARTITION
     engines = SEQUENCERS
     operands = (OperandSpec("dst", "dst", MEMORY, shape=("1", "1"), dtypes=LOADED, starts=ANYWHERE), SOURCE)
     cost_kinds = STORE

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec
 from trnlab.isa.random_streams import KEY, SEED, STATE, check_state, draw, numbered_bits
 
 INTEGERS = frozenset({"int32", "uint32", "int16", "uint16", "int8", "uint8"})
@@ -26,6 +26,7 @@ class Rng(Instruction):
 
     name = "rng"
     opcode = 15
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR, Engine.GPSIMD)
     engine_features: ClassVar[Mapping[Engine, str]] = {Engine.GPSIMD: "gpsimd_rng"}
     operands = (OperandSpec("dst", "dst", dtypes=INTEGERS), STATE, SEED, KEY)

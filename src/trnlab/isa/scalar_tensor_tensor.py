@@ -11,7 +11,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.alu import alu_op, binary, with_scalar
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work, as_float
 from trnlab.isa.opcheck import check_arithmetic
 
 
@@ -24,6 +24,7 @@ class ScalarTensorTensor(Instruction):
 
     name = "scalar_tensor_tensor"
     opcode = 8
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst"),

@@ -26,6 +26,7 @@ from trnlab.isa.base import (
     INT32,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Operand,
@@ -49,6 +50,7 @@ class SelectReduce(Instruction):
 
     name = "select_reduce"
     opcode = 13
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst"),

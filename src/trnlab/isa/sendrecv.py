@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
 from trnlab.isa import register
-from trnlab.isa.base import MOVABLE, SBUF_ONLY, Array, Arrays, Engine, Operand, OperandSpec, Work
+from trnlab.isa.base import MOVABLE, SBUF_ONLY, Array, Arrays, Dataflow, Engine, Operand, OperandSpec, Work
 from trnlab.isa.meeting import Meeting, Place, Side
 
 RANKS = (0, 1)
@@ -28,6 +28,7 @@ class Sendrecv(Meeting):
 
     name = "sendrecv"
     opcode = 42
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.GPSIMD, Engine.SYNC, Engine.SCALAR, Engine.VECTOR, Engine.TENSOR)
     feature = "logical_cores"
     operands = (

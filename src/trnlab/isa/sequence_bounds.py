@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 
 FORMATS = frozenset({"float32", "int32"})
 
@@ -24,6 +24,7 @@ class SequenceBounds(Instruction):
 
     name = "sequence_bounds"
     opcode = 36
+    dataflow = Dataflow.PARTITION
     engines = (Engine.GPSIMD,)
     operands = (
         OperandSpec("dst", "dst", SBUF_ONLY, shape=("1", "B"), dtypes=FORMATS),

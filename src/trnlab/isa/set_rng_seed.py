@@ -11,7 +11,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import INT32, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import INT32, Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 from trnlab.isa.random_streams import STATE, check_state, seeded
 
 
@@ -24,6 +24,7 @@ class SetRngSeed(Instruction):
 
     name = "set_rng_seed"
     opcode = 30
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     operands = (
         replace(STATE, optional=False, rw=False),

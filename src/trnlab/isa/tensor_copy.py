@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import MOVABLE, Array, Arrays, Engine, Instruction, Operand, OperandSpec
+from trnlab.isa.base import MOVABLE, Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec
 from trnlab.isa.opcheck import check_packed
 
 
@@ -21,6 +21,7 @@ class TensorCopy(Instruction):
 
     name = "tensor_copy"
     opcode = 4
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR, Engine.GPSIMD, Engine.SCALAR)
     engine_features: ClassVar[Mapping[Engine, str]] = {Engine.SCALAR: "scalar_tensor_copy"}
     operands = (OperandSpec("dst", "dst", dtypes=MOVABLE), OperandSpec("src", "src", dtypes=MOVABLE))

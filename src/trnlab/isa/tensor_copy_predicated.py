@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec
 from trnlab.isa.opcheck import check_value
 
 PREDICATES = frozenset({"uint8", "uint16", "uint32", "bool"})
@@ -25,6 +25,7 @@ class TensorCopyPredicated(Instruction):
 
     name = "tensor_copy_predicated"
     opcode = 14
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst", rw=True),

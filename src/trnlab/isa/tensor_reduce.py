@@ -12,7 +12,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.alu import alu_op, reduce
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 from trnlab.isa.opcheck import check_bits, check_reduction
 
 CHEAP = frozenset({"add", "max"})
@@ -27,6 +27,7 @@ class TensorReduce(Instruction):
 
     name = "tensor_reduce"
     opcode = 9
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     operands = (OperandSpec("dst", "dst", shape=("P", "O")), OperandSpec("data", "src"))
     attrs: ClassVar[Mapping[str, Any]] = {"op": "add", "axes": 1, "negate": False}

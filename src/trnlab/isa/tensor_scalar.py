@@ -11,7 +11,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.alu import AluOp, alu_op, with_scalar
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work
 from trnlab.isa.opcheck import check_alu, check_bits
 
 
@@ -25,6 +25,7 @@ class TensorScalar(Instruction):
 
     name = "tensor_scalar"
     opcode = 7
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
     engine_features: ClassVar[Mapping[Engine, str]] = {Engine.SCALAR: "scalar_tensor_scalar"}
     operands = (

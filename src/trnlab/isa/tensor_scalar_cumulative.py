@@ -18,6 +18,7 @@ from trnlab.isa.base import (
     INT32,
     Array,
     Arrays,
+    Dataflow,
     Engine,
     Instruction,
     Operand,
@@ -42,6 +43,7 @@ class TensorScalarCumulative(Instruction):
 
     name = "tensor_scalar_cumulative"
     opcode = 21
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst", dtypes=STREAMED),

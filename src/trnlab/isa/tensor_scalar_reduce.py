@@ -20,7 +20,18 @@ from trnlab.isa.accumulators import (
     write_back,
 )
 from trnlab.isa.alu import alu_op, with_scalar
-from trnlab.isa.base import FLOAT32, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, per_partition
+from trnlab.isa.base import (
+    FLOAT32,
+    Array,
+    Arrays,
+    Dataflow,
+    Engine,
+    Instruction,
+    Operand,
+    OperandSpec,
+    Work,
+    per_partition,
+)
 from trnlab.isa.opcheck import check_arithmetic, check_one_of
 
 REDUCTIONS = ("add", "multiply", "max", "min")
@@ -37,6 +48,7 @@ class TensorScalarReduce(Instruction):
 
     name = "tensor_scalar_reduce"
     opcode = 37
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst"),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.alu import alu_op, binary
-from trnlab.isa.base import INT32, Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import INT32, Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work, as_float
 from trnlab.isa.opcheck import check_alu, check_bits
 
 CHEAP = frozenset({"add", "subtract", "multiply"})
@@ -26,6 +26,7 @@ class TensorTensor(Instruction):
 
     name = "tensor_tensor"
     opcode = 6
+    dataflow = Dataflow.POINTWISE
     engines = (Engine.VECTOR, Engine.GPSIMD)
     operands = (OperandSpec("dst", "dst"), OperandSpec("data1", "src"), OperandSpec("data2", "src"))
     attrs: ClassVar[Mapping[str, Any]] = {"op": "add", "exact": True}

@@ -11,7 +11,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.alu import alu_op
-from trnlab.isa.base import Array, Arrays, Engine, Instruction, Operand, OperandSpec, Work, as_float
+from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec, Work, as_float
 from trnlab.isa.opcheck import check_arithmetic
 
 
@@ -25,6 +25,7 @@ class TensorTensorScan(Instruction):
 
     name = "tensor_tensor_scan"
     opcode = 28
+    dataflow = Dataflow.PARTITION
     engines = (Engine.VECTOR,)
     operands = (
         OperandSpec("dst", "dst"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trnlab import isa
-from trnlab.isa.base import Engine, Instruction, OperandSpec
+from trnlab.isa.base import Dataflow, Engine, Instruction, OperandSpec
 from trnlab.isa.meeting import Meeting
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.checks.watch import (
@@ -28,27 +28,14 @@ from trnlab.sim.checks.watch import (
 
 Array = np.ndarray[Any, Any]
 
-# Instructions that compute with the former contents of their destination; others that are `rw` only keep some of it.
-_ADDING = ("nc_matmul", "nc_matmul_mx", "dma_compute")
-_PICKED = {  # operands of which an instruction uses only some elements
-    "local_gather": ("src_buffer", "index"),
-    "nc_n_gather": ("data",),
-    "nc_matmul_mx": ("stationary_scale", "moving_scale"),  # four partitions of each 32
-    "nc_stream_shuffle": ("src",),
-    "nonzero_with_count": ("src", "data"),
-    "quantize_mx": ("dst_scale",),
+_FLOWS = {
+    Dataflow.ANY: 0,
+    Dataflow.PARTITION: ROWWISE,
+    Dataflow.POINTWISE: POINTWISE | ROWWISE,
+    Dataflow.OCTETS: OCTETS,
+    Dataflow.TRANSPOSE: TURNS,
+    Dataflow.PRODUCT: MULTIPLIES,
 }
-_NEITHER = ("core_barrier",)
-# Element for element, an operand of one column counting for its row. Others of the engines keep to partitions.
-_POINTWISE = frozenset({
-    "tensor_tensor", "tensor_scalar", "scalar_tensor_tensor", "tensor_copy", "tensor_copy_predicated", "activation",
-    "activation_reduce", "activate2", "reciprocal", "select_reduce", "range_select", "affine_select", "dropout",
-    "exponential", "tensor_scalar_reduce", "dma_copy", "dma_compute",
-    "sendrecv",  # what arrives is taken to be undefined where what is sent is: both cores run one program
-})  # fmt: skip
-_ACROSS = frozenset(
-    {"nc_transpose", "nc_stream_shuffle", "tensor_partition_reduce", "local_gather", "topk", "quantize_mx"}
-)
 
 
 def usage(routine: Routine) -> tuple[Array, Array]:
@@ -71,18 +58,19 @@ def usage(routine: Routine) -> tuple[Array, Array]:
         instr, attrs = isa.BY_OPCODE[opcode], dict(routine.attr_table[attr])
         on_pe = engine == Engine.TENSOR and not instr.is_dma
         kinds[number] = MATMUL if on_pe else 0
-        if instr.name in _POINTWISE and not (instr.is_dma and _has(instr, mask, "index")):
-            kinds[number] |= POINTWISE
-        if not on_pe and not instr.is_dma and instr.name not in _ACROSS:
-            kinds[number] |= ROWWISE
-        kinds[number] |= _OTHERS.get(instr.name, 0)
+        kinds[number] |= _flow(instr, mask)
         names = {spec.name for role, spec in enumerate(instr.operands) if mask >> role & 1}
         for role, spec in enumerate(instr.operands[:width]):
             table[number, role] = _bits(instr, spec, attrs, names)
     return table[which[owner], roles], kinds[which]
 
 
-_OTHERS = {"nc_transpose": TURNS, "quantize_mx": OCTETS, "nc_matmul": MULTIPLIES, "nc_matmul_mx": MULTIPLIES}
+def _flow(instr: Instruction, mask: int) -> int:
+    """Bits of the instruction's dataflow; a transfer's rows are not partitions, and an index may take any of them."""
+    bits = _FLOWS[instr.dataflow]
+    if instr.is_dma:
+        bits &= 0 if _has(instr, mask, "index") else ~ROWWISE
+    return bits
 
 
 def _has(instr: Instruction, mask: int, name: str) -> bool:
@@ -91,12 +79,12 @@ def _has(instr: Instruction, mask: int, name: str) -> bool:
 
 
 def _bits(instr: Instruction, spec: OperandSpec, attrs: Mapping[str, Any], present: set[str]) -> int:
-    if spec.state or instr.name in _NEITHER:
+    if spec.state or not instr.moves_data:
         return 0
     some = SOME if spec.name in _picked(instr, attrs, present) else 0
     if spec.role == "src":
         return READ | some | (MUST if _is_observed(instr, spec) else 0)
-    if spec.rw and instr.name in _ADDING and instr.reads_destination(attrs):
+    if spec.rw and instr.accumulates and instr.reads_destination(attrs):
         return READ | WRITE | ADDS | some | MUST
     return WRITE | some
 
@@ -113,7 +101,7 @@ def _is_observed(instr: Instruction, spec: OperandSpec) -> bool:
 
 def _picked(instr: Instruction, attrs: Mapping[str, Any], present: set[str]) -> set[str]:
     """Operands of which the elements used are chosen at run time."""
-    picked = {*_PICKED.get(instr.name, ()), *(name[:-6] for name in present if name.endswith("_index"))}
+    picked = {*instr.partly_used, *(name[:-6] for name in present if name.endswith("_index"))}
     if "index" in present and instr.is_dma:
         picked |= {"src", "src0"} if attrs.get("indirect", "src") == "src" else {"dst"}
         if attrs.get("oob_mode") == "skip":
