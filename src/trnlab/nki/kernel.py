@@ -29,7 +29,7 @@ from trnlab.lang.tensor import Tensor
 from trnlab.nki import checking, typing
 from trnlab.nki.arguments import map_objects, objects_of, on_host
 from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
-from trnlab.nki.company import Company
+from trnlab.nki.interleave import InterleavedRecording
 from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
 from trnlab.nki.live import Copies, Shadow, content_of
 from trnlab.nki.target import default_chip, static_dma
@@ -183,8 +183,8 @@ class Kernel:
         self.grid.check(chip)
         ranks = [self._rank(rank, structure, arrays, chip) for rank, (structure, arrays) in enumerate(calls)]
         seats = [seat for rank in ranks for seat in rank]
-        company = Company([seat.place for seat in seats], [seat.shadow for seat in seats])
-        returned = company.record([functools.partial(self._run_programs, seat) for seat in seats])
+        interleaved = InterleavedRecording([seat.place for seat in seats], [seat.shadow for seat in seats])
+        returned = interleaved.record([functools.partial(self._run_programs, seat) for seat in seats])
         depends = any(seat.recorder.depends for seat in seats)
         traces, cores = [], len(self.grid.cores)
         for rank, (_, arrays) in enumerate(calls):

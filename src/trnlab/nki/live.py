@@ -6,7 +6,7 @@ instruction is known. `Shadow` executes, each time it is asked, only the instruc
 of the caller's arrays, and every tile has memory of its own (those with an address that the kernel chose lie there):
 where tiles finally lie, and whether they fit, is decided when the recording ends; the routine then runs as a whole.
 
-Cores that meet have a shadow each, see `trnlab.nki.company`.
+Cores that meet have a shadow each, see `trnlab.nki.interleave`.
 """
 
 from __future__ import annotations

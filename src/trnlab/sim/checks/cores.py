@@ -26,8 +26,8 @@ from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import MAX_FREE_DIMS
 from trnlab.program.gang import Gang, Member, points, where
 from trnlab.program.routine import COL
+from trnlab.sim.checks.shadow_memory import READ, SOME, WRITE
 from trnlab.sim.checks.usage import usage
-from trnlab.sim.checks.watch import READ, SOME, WRITE
 
 Array = np.ndarray[Any, Any]
 NAME = "race"

@@ -16,7 +16,7 @@ from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer
 from trnlab.program.routine import COL, Routine
 from trnlab.program.spans import Spans
-from trnlab.sim.checks import watch as w
+from trnlab.sim.checks import shadow_memory as w
 
 _DEFAULT = re.compile(r"(sbuf|psum)\d+$")  # names that the recorder gives
 _VARIABLE = re.compile(r"(\w+)(?:\[.*\])?\s*[-+*/]?=[^=]")

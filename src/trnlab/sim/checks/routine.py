@@ -14,9 +14,9 @@ from trnlab.errors import Location
 from trnlab.program.routine import COL, Routine
 from trnlab.program.spans import Spans
 from trnlab.sim.checks import findings as f
-from trnlab.sim.checks import watch as w
+from trnlab.sim.checks import shadow_memory as w
+from trnlab.sim.checks.access_ranges import BASE, DIMS, ITEM_BYTES, RUN, Regions, access_ranges
 from trnlab.sim.checks.usage import usage
-from trnlab.sim.checks.walks import BASE, DIMS, ITEM_BYTES, RUN, Regions, walks
 
 Array = np.ndarray[Any, Any]
 _LARGEST = 1 << 27  # cells; a routine that needs more (many huge HBM tensors, odd offsets) is not checked
@@ -54,13 +54,13 @@ class Scene:
 
 
 class _Pass:
-    """The arrays of one run of `watch`."""
+    """The arrays of one run of `scan`."""
 
-    def __init__(self, routine: Routine, scene: Scene, walked: Array, regions: Regions) -> None:
+    def __init__(self, routine: Routine, scene: Scene, patterns: Array, regions: Regions) -> None:
         flags, what = usage(routine)
         what[list(scene.told)] |= w.TOLD
         what[list(scene.free)] |= w.FREE
-        self.routine, self.walks, self.regions, self.flags, self.what = routine, walked, regions, flags, what
+        self.routine, self.ranges, self.regions, self.flags, self.what = routine, patterns, regions, flags, what
         self.span_of, self.spans = scene.spans.of_instructions(len(routine)), scene.spans.columns()
         self.grid = any(loop.kind == "grid" for loop in scene.spans.loops)
         self.table = regions.table({*scene.filled, *(result.buffer for result in scene.results)})
@@ -74,8 +74,8 @@ class _Pass:
             first = g.first[g.of_buffer[number]]
             writer[first : first + g.size(int(g.of_buffer[number]))] = w.INITIAL
         found = np.zeros((w.MOST, w.FINDING), np.int64)
-        count = w.watch(
-            r.first_operand[: instructions + 1], self.walks, self.flags,
+        count = w.scan(
+            r.first_operand[: instructions + 1], self.ranges, self.flags,
             np.ascontiguousarray(r.operands[:, COL["buffer"]]), np.ascontiguousarray(r.operands[:, COL["is_hbm"]]),
             self.what, self.span_of[:instructions], self.spans, g.first[g.of_buffer], g.shared, writer,
             np.zeros(g.cells if g.own else 0, np.int32), np.zeros(g.own, np.uint8), np.zeros(g.psum, np.int64),
@@ -87,16 +87,16 @@ class _Pass:
 
 def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding, ...]:
     """What is wrong, in the order of the instructions; one finding per kind, line and buffer."""
-    walked, regions = walks(routine, scene.explicit)
+    patterns, regions = access_ranges(routine, scene.explicit)
     if max(regions.cells, regions.own) > _LARGEST:
         return ()
-    watched = _Pass(routine, scene, walked, regions)
+    watched = _Pass(routine, scene, patterns, regions)
     rows, writer = watched.run(len(routine))
     if (rows[:, 0] == w.MISSING).any():  # cells held together what has to be told apart now
-        smaller = walks(routine, scene.explicit, fine=True)
+        smaller = access_ranges(routine, scene.explicit, fine=True)
         if smaller[1].cells <= _LARGEST // 2:
-            walked, regions = smaller
-            watched = _Pass(routine, scene, walked, regions)
+            patterns, regions = smaller
+            watched = _Pass(routine, scene, patterns, regions)
             rows, writer = watched.run(len(routine))
     rows = rows[~_benign(rows, routine, scene.spans)]
     out: dict[Any, f.Finding] = {}
@@ -110,7 +110,7 @@ def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding
             continue
         if kind == w.MISSING:
             _, before = watched.run(about.instruction(operand))
-            gaps = _gaps(walked[operand], regions, about.buffer(operand).id, before)
+            gaps = _gaps(patterns[operand], regions, about.buffer(operand).id, before)
             out[key] = about.missing(operand, gaps, other, masks=scene.masks)
         else:
             out[key] = about.finding(kind, operand, cells, other, loop)
@@ -142,11 +142,11 @@ def _stream(routine: Routine, first: int, last: int) -> bytes:
     return b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
 
-def _gaps(walk: Array, regions: Regions, buffer: int, writer: Array) -> f.Gaps:
+def _gaps(pattern: Array, regions: Regions, buffer: int, writer: Array) -> f.Gaps:
     """Which partitions and bytes of an operand hold nothing yet."""
     region = int(regions.of_buffer[buffer])
-    axes = [np.arange(walk[DIMS + 2 * d + 1]) * walk[DIMS + 2 * d] for d in range(5)]
-    cells = walk[BASE] + np.arange(walk[RUN])
+    axes = [np.arange(pattern[DIMS + 2 * d + 1]) * pattern[DIMS + 2 * d] for d in range(5)]
+    cells = pattern[BASE] + np.arange(pattern[RUN])
     for axis in reversed(axes):
         cells = axis[(...,) + (None,) * cells.ndim] + cells[None]
     flat = cells.reshape(-1)

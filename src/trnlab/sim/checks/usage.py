@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each operand of a routine does with its bytes, as bits for `watch`."""
+"""What each operand of a routine does with its bytes, as bits for `scan`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trnlab import isa
 from trnlab.isa.base import Dataflow, Engine, Instruction, OperandSpec
 from trnlab.isa.meeting import Meeting
 from trnlab.program.routine import COL, Routine
-from trnlab.sim.checks.watch import (
+from trnlab.sim.checks.shadow_memory import (
     ADDS,
     MATMUL,
     MULTIPLIES,

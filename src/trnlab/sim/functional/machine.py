@@ -47,9 +47,8 @@ from trnlab.sim.functional.views import VIEW
 Array = np.ndarray[Any, Any]
 POISON = 0xFF
 _PAGE = 4096
-_ROW_SKEW = (
-    2048 + 64
-)  # bytes added to each partition's row, so that rows do not meet in the same sets of the host's caches
+# Bytes added to each partition's row, so that rows do not meet in the same sets of the host's caches.
+_ROW_SKEW = 2048 + 64
 _VALUES = 3 * 128  # float32 per partition, behind the blocks of scratch
 
 
@@ -118,7 +117,7 @@ _ALIGNED = 64  # bytes
 class Machine:
     """The memories of one core. `executed` counts instructions, `by_meaning` those that had no compiled kernel.
 
-    sbuf_bytes: how much of each partition there is to be, for who knows what will run; all of it by default.
+    sbuf_bytes: how much of each partition there is to be, for callers that know what will run; all of it by default.
     """
 
     def __init__(self, chip: Chip, options: RunOptions | None = None, *, sbuf_bytes: int | None = None) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from numba import njit
 
 from trnlab.program.routine import COL
-from trnlab.sim.checks.stain import (
+from trnlab.sim.checks.access_ranges import BASE, DIMS, RUN
+from trnlab.sim.checks.taint import (
     ALL,
     BY_ELEMENT,
     BY_ROW,
@@ -22,9 +23,8 @@ from trnlab.sim.checks.stain import (
     elements,
     gather,
     gather_columns,
-    spread,
+    propagate,
 )
-from trnlab.sim.checks.walks import BASE, DIMS, RUN
 
 Array = np.ndarray[Any, Any]
 
@@ -79,9 +79,9 @@ def _tell(found: Array, count: int, kind: int, operand: int, cells: int, other: 
 
 
 @njit(cache=True)
-def watch(
+def scan(
     first_operand: Array,
-    walks: Array,
+    ranges: Array,
     flags: Array,
     buffers: Array,
     hbm: Array,
@@ -100,14 +100,14 @@ def watch(
     records: Array,
     itemsize: Array,
     table: Array,
-    stain: Array,
+    taint: Array,
 ) -> int:
     """Run over all instructions; returns the number of findings.
 
     owner: the buffer that wrote a cell last, where regions are shared (else empty). mine: cells that a buffer wrote.
     group: per PSUM cell 4 * (1 + the matmul that started its sum) + 2 (an unread sum was lost here) + 1 (unread).
     reader: per cell 1 + the program of a grid that read it, or _MANY (empty where there is no grid).
-    stain: per cell 1 + the operand that read something undefined on the way to its contents, see `stain`.
+    taint: per cell 1 + the operand that read something undefined on the way to its contents, see `taint`.
     """
     told = slow = 0
     marks, rows, columns = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -128,7 +128,7 @@ def watch(
                 for k in range(first_operand[i], first_operand[i + 1]):
                     if flags[k] & READ and not flags[k] & SOME:
                         item = itemsize[records[k, _DTYPE]]
-                        some = gather(k, records[k], item, table, writer, stain, marks, rows, columns)
+                        some = gather(k, records[k], item, table, writer, taint, marks, rows, columns)
                         whole = max(whole, some)
                 if kind & OCTETS:
                     for p in range(0, tallest, 8):
@@ -139,34 +139,34 @@ def watch(
                     for k in range(first_operand[i], first_operand[i + 1]):
                         item = itemsize[records[k, _DTYPE]]
                         if records[k, _ROLE] == 1:
-                            gather_columns(k, records[k], item, table, writer, stain, rows)
+                            gather_columns(k, records[k], item, table, writer, taint, rows)
                         elif records[k, _ROLE] == 2:
-                            gather_columns(k, records[k], item, table, writer, stain, columns)
+                            gather_columns(k, records[k], item, table, writer, taint, columns)
             for k in range(first_operand[i], first_operand[i + 1]):
                 flag = flags[k]
                 if step == 0 and not flag & READ:
                     continue
                 if step == 1 and not flag & WRITE:
                     continue
-                walk = walks[k]
+                pattern = ranges[k]
                 buffer = buffers[k]
                 among = shared[buffer] >= 0
                 own = shared[buffer] - region_first[buffer]
                 missing = clobbered = carried = overtaken = foreign = 0
                 clobberer = carrier = stranger = loop = -1
                 group_low, group_high, lost, last, seen = 1 << 60, -1, False, NEVER, 0
-                stained = 0
-                for p in range(walk[DIMS + 1]):
-                    for a in range(walk[DIMS + 3]):
-                        for b in range(walk[DIMS + 5]):
-                            for c in range(walk[DIMS + 7]):
+                tainted = 0
+                for p in range(pattern[DIMS + 1]):
+                    for a in range(pattern[DIMS + 3]):
+                        for b in range(pattern[DIMS + 5]):
+                            for c in range(pattern[DIMS + 7]):
                                 at = (
-                                    walk[BASE] + p * walk[DIMS] + a * walk[DIMS + 2] + b * walk[DIMS + 4]
-                                    + c * walk[DIMS + 6]
+                                    pattern[BASE] + p * pattern[DIMS] + a * pattern[DIMS + 2] + b * pattern[DIMS + 4]
+                                    + c * pattern[DIMS + 6]
                                 )  # fmt: skip
-                                for d in range(walk[DIMS + 9]):
-                                    start = at + d * walk[DIMS + 8]
-                                    for cell in range(start, start + walk[RUN]):
+                                for d in range(pattern[DIMS + 9]):
+                                    start = at + d * pattern[DIMS + 8]
+                                    for cell in range(start, start + pattern[RUN]):
                                         before = writer[cell]
                                         seen += 1
                                         if has_spans and before != last:
@@ -180,7 +180,7 @@ def watch(
                                                     carried += 1
                                                     carrier, loop = before - WRITTEN, across
                                         if step == 0:
-                                            stained = max(stained, stain[cell])
+                                            tainted = max(tainted, taint[cell])
                                             if before == NEVER:
                                                 missing += 1
                                             elif among and owner[cell] != buffer and mine[own + cell]:
@@ -211,7 +211,7 @@ def watch(
                                                 writer[cell] = i + WRITTEN
                                             elif before == NEVER:
                                                 writer[cell] = INITIAL
-                                            stain[cell] = 0
+                                            taint[cell] = 0
                                             if among:
                                                 owner[cell] = buffer
                                                 mine[own + cell] = 1
@@ -224,11 +224,11 @@ def watch(
                                                     group[cell] = ((i + 1) << 2) | ((group[cell] & 1) << 1) | 1
                 if missing and flag & SOME and missing < seen:
                     missing = 0
-                if step == 0 and flag & MUST and (missing or stained):
-                    told = _tell(found, told, MISSING, k if missing else stained - 1, missing, i, -1)
-                elif step == 0 and (missing or stained) and slow < SLOW:
+                if step == 0 and flag & MUST and (missing or tainted):
+                    told = _tell(found, told, MISSING, k if missing else tainted - 1, missing, i, -1)
+                elif step == 0 and (missing or tainted) and slow < SLOW:
                     undefined = True
-                    whole = max(whole, k + 1 if missing else stained)
+                    whole = max(whole, k + 1 if missing else tainted)
                 if step == 1 and undefined and (not flag & SOME or table[buffer, OBSERVED]):
                     size, tall = elements(records[k]) * records[k, _PARTS], records[k, _PARTS]
                     how = ALL
@@ -241,7 +241,7 @@ def watch(
                     elif kind & (ROWWISE | OCTETS) and tall == rows.shape[0]:
                         how = BY_ROW
                     item = itemsize[records[k, _DTYPE]]
-                    origin, amount = spread(records[k], item, table, stain, how, whole, marks, rows, columns)
+                    origin, amount = propagate(records[k], item, table, taint, how, whole, marks, rows, columns)
                     if amount:
                         told = _tell(found, told, MISSING, origin - 1, amount, i, -1)
                 if clobbered:

@@ -2,8 +2,8 @@
 """Recording the streams of several cores, where one may need values that come from another.
 
 Each core's program is an ordinary Python function, recorded from start to end, one after the other. Only where a core
-needs a value behind a meeting that another core has not recorded yet does the other take over, on a thread of its
-own, until it can go on no further; one thread runs at a time, in an order that is always the same.
+needs a value behind a meeting that another core has not recorded yet does the other core's recording run, as a
+coroutine on a thread of its own, until it blocks; one thread runs at a time, in an order that is always the same.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trnlab.program.gang import Matcher, meetings
 from trnlab.sim.functional.gang import meet
 
 
-class Company:
-    """The cores of one launch while they are recorded. It is the reader of their recorders."""
+class InterleavedRecording:
+    """The cores of one launch while they are recorded, each a coroutine. It is the reader of their recorders."""
 
     def __init__(self, places: Sequence[Place], shadows: Sequence[Shadow]) -> None:
         self.places, self.shadows = list(places), list(shadows)
         self._matcher = Matcher(self.places, shadows[0].recorder.chip.name)
-        self._turns = [_Turn() for _ in shadows]
+        self._coroutines = [_Coroutine() for _ in shadows]
         self._stopping = False
         for m, shadow in enumerate(self.shadows):
             shadow.recorder.reader = self._reader(m)
@@ -34,29 +34,29 @@ class Company:
     def record(self, bodies: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run each core's body, which records; returns what they return. Raises what they raise."""
         try:
-            for turn, body in zip(self._turns, bodies):
-                turn.body = body
-            for m, turn in enumerate(self._turns):
-                if turn.thread is None:
-                    turn.outermost = True
-                    turn.result = turn.body()
-                    turn.done = True
-                while not turn.done:
-                    self._let_others(m)
-            return [turn.result for turn in self._turns]
+            for coroutine, body in zip(self._coroutines, bodies):
+                coroutine.body = body
+            for m, coroutine in enumerate(self._coroutines):
+                if coroutine.thread is None:
+                    coroutine.outermost = True
+                    coroutine.result = coroutine.body()
+                    coroutine.done = True
+                while not coroutine.done:
+                    self._run_others(m)
+            return [coroutine.result for coroutine in self._coroutines]
         finally:
             self._stopping = True
-            for turn in self._turns:
-                if turn.thread is not None and turn.thread.is_alive():
-                    turn.mine.release()
-                    turn.thread.join()
+            for coroutine in self._coroutines:
+                if coroutine.thread is not None and coroutine.thread.is_alive():
+                    coroutine.mine.release()
+                    coroutine.thread.join()
 
     # -- values -------------------------------------------------------------------------------------------------
     def _reader(self, m: int) -> Callable[[Tensor], Array]:
         def read(tensor: Tensor) -> Array:
             while not self._reach(m):
-                if self._turns[m].outermost:
-                    self._let_others(m)
+                if self._coroutines[m].outermost:
+                    self._run_others(m)
                 else:
                     self._back(m)
             return self.shadows[m].read(tensor)
@@ -80,48 +80,48 @@ class Company:
         self.shadows[m].run(self.shadows[m].known if waiting is None else waiting.at)
         return waiting is None
 
-    # -- turns --------------------------------------------------------------------------------------------------
-    def _let_others(self, m: int) -> None:
+    # -- coroutines --------------------------------------------------------------------------------------------------
+    def _run_others(self, m: int) -> None:
         """Core m cannot go on: the others record further. Raises ConstraintError where none can."""
-        others = [o for o, turn in enumerate(self._turns) if not turn.done and not turn.outermost]
+        others = [o for o, coroutine in enumerate(self._coroutines) if not coroutine.done and not coroutine.outermost]
         further = [self._resume(o) for o in others]
         if any(further):
             return
-        for o, turn in enumerate(self._turns):
-            if turn.done:
+        for o, coroutine in enumerate(self._coroutines):
+            if coroutine.done:
                 self._matcher.finish(o)
         self._matcher.check_end()
 
     def _resume(self, m: int) -> bool:
         """Core m records until it is done or can go on no further; whether it came any further. Raises its error."""
-        turn, builder = self._turns[m], self.shadows[m].recorder.builder
+        coroutine, builder = self._coroutines[m], self.shadows[m].recorder.builder
         before = len(builder)
-        turn.stack = exchange_active(turn.stack)
-        if turn.thread is None:
-            turn.thread = threading.Thread(target=self._work, args=(turn,), daemon=True)
-            turn.thread.start()
+        coroutine.stack = exchange_active(coroutine.stack)
+        if coroutine.thread is None:
+            coroutine.thread = threading.Thread(target=self._work, args=(coroutine,), daemon=True)
+            coroutine.thread.start()
         else:
-            turn.mine.release()
-        turn.resumers.acquire()
-        turn.stack = exchange_active(turn.stack)
-        if turn.error is not None:
-            error, turn.error = turn.error, None
+            coroutine.mine.release()
+        coroutine.resumers.acquire()
+        coroutine.stack = exchange_active(coroutine.stack)
+        if coroutine.error is not None:
+            error, coroutine.error = coroutine.error, None
             raise error
-        return turn.done or len(builder) > before
+        return coroutine.done or len(builder) > before
 
-    def _work(self, turn: _Turn) -> None:
+    def _work(self, coroutine: _Coroutine) -> None:
         try:
-            turn.result = turn.body()
+            coroutine.result = coroutine.body()
         except BaseException as error:
-            turn.error = error
-        turn.done = True
-        turn.resumers.release()
+            coroutine.error = error
+        coroutine.done = True
+        coroutine.resumers.release()
 
     def _back(self, m: int) -> None:
         """Core m, on its own thread, can go on no further for now."""
-        turn = self._turns[m]
-        turn.resumers.release()
-        turn.mine.acquire()
+        coroutine = self._coroutines[m]
+        coroutine.resumers.release()
+        coroutine.mine.acquire()
         if self._stopping:
             raise _StoppedError
 
@@ -130,7 +130,7 @@ class _StoppedError(BaseException):
     """Ends the thread of a core that nobody waits for any more."""
 
 
-class _Turn:
+class _Coroutine:
     """Where a core's recording is. outermost: it runs on the caller's own thread."""
 
     def __init__(self) -> None:

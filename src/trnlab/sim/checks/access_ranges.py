@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands as walks over cells.
+"""The cells that operands touch, as nested ranges.
 
 A cell is the largest piece of memory that no operand divides: some bytes of some partitions, both greatest common
 divisors over all operands of a region. A region is a buffer, or several that overlap because the kernel placed them
@@ -18,11 +18,12 @@ from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer
 from trnlab.program.routine import COL, Routine
-from trnlab.sim.checks.stain import BYTE, CELL_BYTES, CELL_PARTITIONS, FIRST, OBSERVED, PARTITION, ROW
+from trnlab.sim.checks.taint import BYTE, CELL_BYTES, CELL_PARTITIONS, FIRST, OBSERVED, PARTITION, ROW
 
 Array = np.ndarray[Any, Any]
 
-# Columns of a walk: first cell, cells of one run, then (step in cells, count) of partitions and four free dimensions.
+# Columns of a pattern: first cell, cells of one run, then (step in cells, count) of partitions and four free
+# dimensions.
 BASE, RUN, DIMS = 0, 1, 2
 WALK = 12
 
@@ -42,7 +43,7 @@ class Regions:
     """Where buffers lie in the cells. Per buffer: region, byte and partition it starts at within its region.
 
     Per region: bytes and partitions of a cell, cells of a row (one partition of cells), first cell. shared: per
-    buffer that shares its region, where its own row of `watch`'s array `mine` begins, else -1.
+    buffer that shares its region, where its own row of `scan`'s array `mine` begins, else -1.
     """
 
     of_buffer: Array
@@ -63,7 +64,7 @@ class Regions:
         return int(self.count[region])
 
     def table(self, observed: set[int]) -> Array:
-        """One row per buffer for `stain`; observed: buffers that the caller sees."""
+        """One row per buffer for `taint`; observed: buffers that the caller sees."""
         of = self.of_buffer
         rows = np.zeros((len(of), 7), np.int64)
         rows[:, BYTE], rows[:, PARTITION], rows[:, FIRST] = self.byte, self.partition, self.first[of]
@@ -73,8 +74,8 @@ class Regions:
         return rows
 
 
-def walks(routine: Routine, explicit: frozenset[int], *, fine: bool = False) -> tuple[Array, Regions]:
-    """One walk per operand record, and the regions they walk over. fine: no cell on chip exceeds an element."""
+def access_ranges(routine: Routine, explicit: frozenset[int], *, fine: bool = False) -> tuple[Array, Regions]:
+    """One pattern per operand record, and the regions they lie in. fine: no cell on chip exceeds an element."""
     of_buffer, byte, partition, sizes = _place(routine.buffers, explicit)
     operands = routine.operands
     out = np.zeros((len(operands), WALK), np.int64)

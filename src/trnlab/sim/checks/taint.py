@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How undefined values spread, element by element, from what an instruction reads to what it writes.
+"""How undefined values propagate, element by element, from what an instruction reads to what it writes.
 
 A kernel may read memory that nothing wrote where it does not matter: old kernels compute on whole tiles of which a
 mask left out a part, and store the rest. So a cell remembers the operand that first read something undefined on the
-way to its contents ("stain", 0 for none), and only what reaches a result is an error. Slow, and used only where it
+way to its contents ("taint", 0 for none), and only what reaches a result is an error. Slow, and used only where it
 happens.
 """
 
@@ -63,12 +63,12 @@ def gather(
     item: int,
     table: Array,
     writer: Array,
-    stain: Array,
+    taint: Array,
     marks: Array,
     rows: Array,
     columns: Array,
 ) -> int:
-    """Note the stains of what operand k reads; returns one of them, or 0.
+    """Note the taints of what operand k reads; returns one of them, or 0.
 
     marks: per element (row-major), of operands as large as it is. rows: per partition. columns: per partition, of
     smaller operands only, which count for all elements of their row.
@@ -78,7 +78,7 @@ def gather(
     full = free * record[_PARTS] == marks.shape[0]
     for p in range(record[_PARTS]):
         for e in range(free):
-            mark = stain_of(k, cell_of(record, item, table, p, e), span, writer, stain)
+            mark = taint_of(k, cell_of(record, item, table, p, e), span, writer, taint)
             if mark:
                 some = mark
                 rows[p] = mark
@@ -91,43 +91,43 @@ def gather(
 
 @njit(cache=True)
 def gather_columns(
-    k: int, record: Array, item: int, table: Array, writer: Array, stain: Array, columns: Array
+    k: int, record: Array, item: int, table: Array, writer: Array, taint: Array, columns: Array
 ) -> None:
-    """Note the stains of the columns of a matmul's operand: element e of each row belongs to column e % columns."""
+    """Note the taints of the columns of a matmul's operand: element e of each row belongs to column e % columns."""
     span = max(item // table[record[_BUFFER], CELL_BYTES], 1)
     for p in range(record[_PARTS]):
         for e in range(elements(record)):
-            mark = stain_of(k, cell_of(record, item, table, p, e), span, writer, stain)
+            mark = taint_of(k, cell_of(record, item, table, p, e), span, writer, taint)
             if mark:
                 columns[e % columns.shape[0]] = mark
 
 
 @njit(cache=True)
-def stain_of(k: int, first: int, span: int, writer: Array, stain: Array) -> int:
-    """The stain of the cells of one element that operand k reads, or 0."""
+def taint_of(k: int, first: int, span: int, writer: Array, taint: Array) -> int:
+    """The taint of the cells of one element that operand k reads, or 0."""
     for cell in range(first, first + span):
         if writer[cell] == NEVER:
             return k + 1
-        if stain[cell]:
-            return int(stain[cell])
+        if taint[cell]:
+            return int(taint[cell])
     return 0
 
 
 @njit(cache=True)
-def spread(
+def propagate(
     record: Array,
     item: int,
     table: Array,
-    stain: Array,
+    taint: Array,
     how: int,
     whole: int,
     marks: Array,
     rows: Array,
     columns: Array,
 ) -> tuple[int, int]:
-    """Stain what an operand writes, with `whole` or as `how` says, see ALL and the others.
+    """Taint what an operand writes, with `whole` or as `how` says, see ALL and the others.
 
-    Returns a stain and the number of elements, if the operand lies where the caller sees it.
+    Returns a taint and the number of elements, if the operand lies where the caller sees it.
     """
     row = table[record[_BUFFER]]
     span = max(item // row[CELL_BYTES], 1)
@@ -150,5 +150,5 @@ def spread(
                 continue
             at = cell_of(record, item, table, p, e)
             for cell in range(at, at + span):
-                stain[cell] = mark
+                taint[cell] = mark
     return origin, seen
