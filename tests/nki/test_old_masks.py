@@ -193,3 +193,30 @@ def either(x):
 def test_an_assignment_under_a_mask_that_leaves_nothing_changes_nothing():
     x = normal(4, 16)
     np.testing.assert_array_equal(either(x), np.concatenate([-x[:, :8], x[:, 8:]], 1))
+
+
+@pytest.mark.parametrize(("divisor", "rows"), [(512, 4), (256, 2), (2048, 1)])
+def test_indices_are_divided_where_the_quotient_is_a_sum_of_indices(divisor, rows):
+    """`//` and `%` of an index take out what is a multiple of the divisor, as NumPy's integers say."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((rows, 128, divisor), dtype=x.dtype, buffer=nl.shared_hbm)
+        partition, column = nl.arange(128)[:, None], nl.arange(divisor)[None, :]
+        for i in nl.affine_range(rows):
+            flat = i * divisor + column
+            nl.store(out[flat // divisor, partition, flat % divisor], nl.load(x[partition, flat]))
+        return out
+
+    x = np.arange(128 * rows * divisor, dtype=np.float32).reshape(128, -1)
+    np.testing.assert_array_equal(kernel(x), x.reshape(128, rows, divisor).transpose(1, 0, 2))
+
+
+@pytest.mark.parametrize(("constant", "divisor"), [(0, 4), (-1, 8), (3, 8), (5, 0), (5, -8)])
+def test_what_no_sum_of_indices_says_is_refused(constant, divisor):
+    @nki.jit
+    def kernel(x):
+        return nl.load(x[nl.arange(128)[:, None], (nl.arange(8)[None, :] + constant) // divisor])
+
+    with pytest.raises(ConstraintError, match="sums of multiples of indices"):
+        kernel(np.zeros((128, 64), np.float32))

@@ -129,11 +129,27 @@ class Affine:
         mask = Mask(((self - other, compare),))
         return _joined.pop() & mask if _joined else mask
 
-    def __floordiv__(self, other: Any) -> Any:
-        self._not_affine("//", other)
+    def __floordiv__(self, other: Any) -> Affine:
+        return self._divided(other, "//")[0]
 
-    def __mod__(self, other: Any) -> Any:
-        self._not_affine("%", other)
+    def __mod__(self, other: Any) -> Affine:
+        return self._divided(other, "%")[1]
+
+    def _divided(self, divisor: Any, operator_: str) -> tuple[Affine, Affine]:
+        """Quotient and remainder, where both are affine: what is no multiple of the divisor must stay below it."""
+        if not hasattr(divisor, "__index__") or int(divisor) <= 0:
+            self._not_affine(operator_, divisor)
+        m = int(divisor)
+        rest = tuple(0 if c % m == 0 else c for c in self.coefficients)
+        reach = [c * (n - 1) for c, n in zip(rest, self.extents)]
+        low, high = (
+            self.constant % m + sum(min(r, 0) for r in reach),
+            self.constant % m + sum(max(r, 0) for r in reach),
+        )
+        if low < 0 or high >= m:
+            self._not_affine(operator_, divisor)
+        whole = tuple(c // m if c % m == 0 else 0 for c in self.coefficients)
+        return Affine(self.extents, whole, self.constant // m), Affine(self.extents, rest, self.constant % m)
 
     def _not_affine(self, operator_: str, other: Any) -> NoReturn:
         refuse("index expressions are sums of multiples of indices", limit="i * n + j * m + constant",
