@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import trnlab.nki.neuronxcc as nki
+import trnlab.nki.neuronxcc.compiler as ncc
 import trnlab.nki.neuronxcc.isa as nisa
 import trnlab.nki.neuronxcc.language as nl
 from trnlab.errors import CapacityError
@@ -221,23 +222,61 @@ def test_more_sbuf_than_there_is_is_used_when_it_is_needed():
     assert kernel.trace(X).routine.sbuf_bytes <= 208 * 1024
 
 
-def test_what_is_needed_all_at_once_does_not_fit():
-    """Every tile is read twice, the first one first and last: whatever the order, all are alive in between."""
-
+def read_twice(address=None):
     @nki.jit
     def kernel(x):
+        """Every tile is read twice, the first one first and last: whatever the order, all are alive in between."""
         out = nl.ndarray((128, 2048), dtype=x.dtype, buffer=nl.shared_hbm)
-        tiles = nl.ndarray((64, nl.par_dim(128), 2048), dtype=x.dtype, buffer=nl.sbuf)
-        total = nl.zeros((128, 2048), dtype=x.dtype, buffer=nl.sbuf)
-        for i in nl.sequential_range(64):
+        buffer = nl.sbuf if address is None else ncc.sbuf.mod_alloc(base_addr=address)
+        tiles = nl.ndarray((40, nl.par_dim(128), 2048), dtype=x.dtype, buffer=nl.sbuf)
+        total = nl.zeros((128, 2048), dtype=x.dtype, buffer=buffer)
+        for i in nl.sequential_range(40):
             tiles[i] = nl.multiply(nl.load(x), float(i))
-        for i in [*range(64), *reversed(range(64))]:
+        for i in [*range(40), *reversed(range(40))]:
             total[...] = nl.add(nl.multiply(total, 0.5), tiles[i])
         nl.store(out, total)
         return out
 
+    return kernel
+
+
+def test_what_does_not_fit_whatever_the_order_is_spilled_to_hbm():
+    total = np.zeros_like(X)
+    for i in [*range(40), *reversed(range(40))]:
+        total = total * np.float32(0.5) + X * np.float32(i)
+    kernel = read_twice()
+    np.testing.assert_array_equal(kernel(X), total)
+    routine = kernel.trace(X).routine
+    assert routine.scratch_bytes > 10 * 2**20
+    assert {b.name for b in routine.buffers if b.kind == "scratch"} <= {f"{b.name} spilled" for b in routine.buffers}
+
+
+def test_sums_that_psum_cannot_hold_are_kept_in_sbuf():
+    """Twelve products that are all needed by the last instruction of each of two rounds."""
+
+    @nki.jit
+    def kernel(x, w):
+        out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+        sums = nl.ndarray((12, nl.par_dim(128), 512), dtype=nl.float32, buffer=nl.psum)
+        weights, data = nl.load(w), nl.load(x)
+        total = nl.zeros((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        for i in nl.affine_range(12):
+            sums[i] = nisa.nc_matmul(weights, data[:, nl.ds(128 * i, 512)])
+        for i in [*range(12), *reversed(range(12))]:
+            total[...] = nl.add(nl.multiply(total, 0.5), sums[i])
+        nl.store(out, total)
+        return out
+
+    total = np.zeros((128, 512))
+    for i in [*range(12), *reversed(range(12))]:
+        total = total * 0.5 + W.T.astype(np.float64) @ X[:, 128 * i : 128 * i + 512]
+    np.testing.assert_allclose(kernel(X, W), total, rtol=0, atol=1e-5 * np.abs(total).max())
+    assert kernel.trace(X, W).routine.scratch_bytes == 0
+
+
+def test_tiles_with_addresses_are_not_spilled():
     with pytest.raises(CapacityError, match="does not fit in SBUF") as raised:
-        kernel(X)
+        read_twice(address=0)(X)
     assert raised.value.code == "TRN501"
 
 

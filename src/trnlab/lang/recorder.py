@@ -355,9 +355,23 @@ class Recorder:
         passes.run(self.builder, movable)
         self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
         error = self._place(given)
-        if error is not None and not (passes.make_room(self.builder, movable) and self._place(given) is None):
+        if error is not None and not self._make_room(given, movable):
             raise self._too_much(*error)
         return self.builder.build()
+
+    def _make_room(self, given: dict[int, int], movable: frozenset[int]) -> bool:
+        """Place the tiles after changes that save memory; False where that is not enough."""
+        if not passes.make_room(self.builder, movable):
+            return False
+        for _ in range(8):
+            error = self._place(given)
+            if error is None:
+                return True
+            memory, _, limit = error
+            unit = 64 if memory is Memory.SBUF else self.chip.psum.bank_bytes_per_partition
+            if given or not passes.spill_tiles(self.builder, movable, memory, limit, unit):
+                return False
+        return False
 
     def _place(self, given: dict[int, int]) -> tuple[Memory, DoesNotFitError, int] | None:
         """Give all tiles addresses. Else: the memory that is too small, what found no room in it, and its size."""

@@ -10,16 +10,22 @@ one that is executed and timed. They run in the order of `PASSES`.
 Where tiles do not fit as the kernel orders its instructions, `make_room` runs what costs time to save memory:
 
     demand        what makes a tile moves to where it is first used
+
+and, where that is not enough, `spill_tiles`:
+
+    spill         tiles leave the memory between two of their uses
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from trnlab.isa.base import Memory
 from trnlab.program.builder import Builder
 from trnlab.program.passes.accumulate import accumulate_in_psum
 from trnlab.program.passes.demand import order_by_demand
 from trnlab.program.passes.draft import Draft
+from trnlab.program.passes.spill import spill
 from trnlab.program.passes.versions import rename_overwritten
 
 PASSES: dict[str, Callable[[Draft], None]] = {"versions": rename_overwritten, "accumulate": accumulate_in_psum}
@@ -39,3 +45,12 @@ def make_room(b: Builder, movable: frozenset[int]) -> bool:
     moved = order_by_demand(draft)
     draft.commit()
     return moved
+
+
+def spill_tiles(b: Builder, movable: frozenset[int], memory: Memory, limit: int, unit: int) -> bool:
+    """Let tiles leave `memory` of `limit` bytes, in multiples of `unit`; False where none can."""
+    draft = spill(Draft(b, movable), memory, limit, unit)
+    if draft is None:
+        return False
+    draft.commit()
+    return True
