@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from dataclasses import dataclass, replace
 
 import pytest
@@ -288,3 +289,21 @@ def test_long_sequences_and_wide_heads_compile():
         b.output(value, f"o{i}")
     program = compile(b.build(), chips.get("trn2"), {"precision": "bf16"})
     assert len(program.calls) >= 2
+
+
+@pytest.mark.parametrize("name", ["padding", "encoder", "decoder"])
+def test_modules_evaluate_without_gradients(name):
+    """In evaluation PyTorch calls one operator for a whole layer."""
+    torch.manual_seed(4)
+    torch._dynamo.reset()
+    make, function = MODULES[name]
+    module = make().eval()
+    batch = (normal(2, 7, 16), normal(2, 7, 16, seed=3), torch.arange(7)[None] >= torch.tensor([[4], [7]]))
+    batch = (*batch, torch.full((7, 7), -INF).triu(1))
+    twin = copy.deepcopy(module).to("neuron")
+    with torch.no_grad(), engine("trn1"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch's, of nested tensors
+        expected = function(module, *batch)
+        got = torch.compile(function, backend="neuron")(twin, *(x.to("neuron") for x in batch)).cpu()
+    seen = ~batch[2] if name != "decoder" else torch.ones(2, 7, dtype=torch.bool)  # the CPU leaves padding out
+    torch.testing.assert_close(got[seen], expected[seen], rtol=1e-4, atol=1e-5)

@@ -19,7 +19,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
-from trnlab.frontends.torch import provenance
+from trnlab.frontends.torch import fused_modules, provenance
 from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.locations import location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site
@@ -86,7 +86,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's core decompositions, without the operators that have a lowering of their own: those stay whole."""
     aten = torch.ops.aten
     packets = [getattr(aten, name + suffix) for name in _ALSO_SPLIT for suffix in ("", "_backward")]
-    table = {**torch._decomp.core_aten_decompositions(), **torch._decomp.get_decompositions(packets)}
+    table = {
+        **torch._decomp.core_aten_decompositions(),
+        **torch._decomp.get_decompositions(packets),
+        **fused_modules.decompositions(),
+    }
     return {op: how for op, how in table.items() if op not in LOWERINGS}
 
 
