@@ -25,8 +25,8 @@ _LEAST = 2.0**-25  # of an exponential before it is scaled: PyTorch's are never 
 def _uniform(site: Site, generator: Any = None, shape: tuple[int, ...] | None = None) -> Value:
     if generator is not None:
         raise Refused(
-            "draw from PyTorch's default generator (leave out `generator=`, use torch.manual_seed): the seed of a "
-            "compiled program comes from there"
+            "the seed of a compiled program comes from PyTorch's default generator",
+            "leave out `generator=`, and use torch.manual_seed",
         )
     return site.random.uniform(site.shape if shape is None else shape, site.draw)
 
@@ -173,8 +173,8 @@ def _whole(site: Site, low: int, high: int, generator: Any = None) -> Value:
     b, count = site.b, int(high) - int(low)
     if count > WIDEST_RANGE:
         raise Refused(
-            f"draw at most {WIDEST_RANGE} different whole numbers (this asks for {count}), or draw them on the host, "
-            "before the step: uniform numbers of 24 bits would make some of them likelier"
+            f"of {count} whole numbers, made of 24 random bits, some would be likelier than others",
+            f"draw at most {WIDEST_RANGE} different ones, or draw them on the host, before the step",
         )
     place = b.minimum(b.floor(b.multiply(_uniform(site, generator), float(count))), float(count - 1))
     return b.convert(b.add(b.convert(place, int32), int(low)), site.dtype)
@@ -217,22 +217,22 @@ def random_from(site, x, low, high, generator=None):
 
 @lowers("random.default")
 def random_any(site, x, generator=None):
-    raise Refused(f"give a range: x.random_(0, n) for n up to {WIDEST_RANGE}")
+    raise Refused("all numbers of a format take more than 24 random bits", f"x.random_(0, n), n up to {WIDEST_RANGE}")
 
 
 @lowers("randperm.default")
 def randperm(site, n, **where):
-    raise Refused("draw the permutation on the host, before the step: the chip has no lowering that sorts")
+    raise Refused("a permutation takes sorting, which has no lowering", "draw it on the host, before the step")
 
 
 @lowers("multinomial.default")
 def multinomial(site, probabilities, count, replacement=False, generator=None):
     raise Refused(
-        "draw on the host, before the step; for one draw, take (log(p) + g).argmax(-1) with g = -log(e), e of "
-        "torch.empty_like(p).exponential_()"
+        "it has no lowering",
+        "for one draw take (log(p) - log(e)).argmax(-1), e = torch.empty_like(p).exponential_(); or draw on the host",
     )
 
 
 @lowers("poisson.default", "binomial.default", "_standard_gamma.default")
 def by_rejection(site, *rest, **where):
-    raise Refused("draw it on the host, before the step: it takes a number of tries that depends on what is drawn")
+    raise Refused("it takes a number of tries that depends on what is drawn", "draw it on the host, before the step")
