@@ -344,7 +344,7 @@ def _depends_on(value: Value, old: Value, group: Group, part: Partition) -> bool
 def _memory_shape(value: Value) -> tuple[int, ...]:
     if value.op is not None and value.op.name == "iota":
         return (value.shape[value.op.attrs["iota_dimension"]],)
-    return (1,) if is_filled(value) else value.shape or (1,)
+    return (1,) if is_filled(value) and value.type.size else value.shape or (1,)
 
 
 def _label(unit: Unit) -> str:

@@ -35,8 +35,9 @@ from trnlab.compiler.rules.conditions import (
     reduces_rows,
     sum_fits_float32,
 )
-from trnlab.compiler.selection import BOOLS, EVERY, FLOATS, INTEGERS, SHORT, WORDS, Rule, first_that_covers
+from trnlab.compiler.selection import BOOLS, EVERY, FLOATS, INTEGERS, WORDS, Rule, first_that_covers
 from trnlab.graph.ir import Op
+from trnlab.numerics.dtypes import tfloat32
 
 _WORDS_ON_GPSIMD = Rule(integers.words, WORDS)
 _BITS = Rule(integers.bits, INTEGERS)
@@ -89,7 +90,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(casts.copy, FLOATS, WORDS, is_whole),
         Rule(casts.truncate, FLOATS, WORDS),
     ),
-    "select": (Rule(choices.select, FLOATS | SHORT | BOOLS), Rule(choices.select_bits, WORDS)),
+    "select": (Rule(choices.select, EVERY - WORDS - {tfloat32}), Rule(choices.select_bits, WORDS | {tfloat32})),
     "clamp": (Rule(choices.clamp, FLOATS), Rule(choices.clamp, INTEGERS, when=bounds_fit_float32)),
     "reduce": (
         Rule(reductions.reduce, FLOATS, when=is_float_reduction),
