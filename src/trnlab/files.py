@@ -10,7 +10,9 @@ import os
 import re
 import time
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 _TEMPORARY = re.compile(r"^\..+\.\d+-\d+\.tmp$")
 _turn = itertools.count()
@@ -50,6 +52,39 @@ def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
             temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def _module(name: str) -> Any:
+    """A module of the standard library that some systems lack, or None."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+_fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")
+CAN_REMOVE_OPEN_FILES = _fcntl is not None  # Windows refuses to
+_POLL_S = 0.05
+
+
+def lock(descriptor: int, *, wait: bool) -> None:
+    """Lock an open file for this process, until it is closed; the lock dies with the process.
+
+    Raises BlockingIOError when another process has it and `wait` is False, OSError where nothing can be locked.
+    """
+    if _fcntl is not None:
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX | (0 if wait else _fcntl.LOCK_NB))
+        return
+    if _msvcrt is None:
+        raise OSError(errno.ENOSYS, "this system has no file locks")
+    while True:
+        try:
+            _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
+            return
+        except OSError as error:
+            if not wait:
+                raise BlockingIOError(errno.EAGAIN, "another process holds the lock") from error
+        time.sleep(_POLL_S)
 
 
 def abandoned(folder: Path, *, older_than_s: float) -> Iterable[Path]:

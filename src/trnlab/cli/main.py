@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ USAGE, INTERRUPTED = 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 the script or check failed, 2 an error that is told."""
     args = parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an output in a narrow encoding shows what it can of bars and names
+        sys.stdout.reconfigure(errors="replace")
     try:
         status: int = importlib.import_module(f"trnlab.cli.{args.command}").main(args)
         sys.stdout.flush()

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
 
 from trnlab.errors import Location
 
-_OURS = str(Path(__file__).resolve().parent.parent) + "/"
+_OURS = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
 @lru_cache(maxsize=65536)

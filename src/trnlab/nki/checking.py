@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -19,7 +20,7 @@ from trnlab.nki.lint import ERROR, lint_function
 from trnlab.program.routine import Routine
 from trnlab.sim.checks import Finding, Returned, Scene, check_routine
 
-_OURS = str(Path(checks.__file__).parent) + "/"
+_OURS = str(Path(checks.__file__).parent) + os.sep
 
 
 def findings(

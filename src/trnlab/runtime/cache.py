@@ -10,7 +10,6 @@ and built again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import CacheError, UsageError
-from trnlab.files import abandoned, way_out, why, write_atomic
+from trnlab.files import CAN_REMOVE_OPEN_FILES, abandoned, lock, way_out, why, write_atomic
 from trnlab.program.routine import Program
 from trnlab.runtime import serialize
 from trnlab.runtime.fingerprint import Fingerprint
@@ -108,9 +107,7 @@ class Cache:
             yield
         finally:
             if descriptor is not None:
-                with contextlib.suppress(OSError):
-                    self._lock_path(key).unlink(missing_ok=True)
-                os.close(descriptor)
+                self._unlock(key, descriptor)
 
     # -- the whole cache ----------------------------------------------------------------------------------------
     def entries(self, *, check: bool = False) -> list[Entry]:
@@ -190,18 +187,29 @@ class Cache:
                 self._give_up("written", error)
                 return None
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if told else fcntl.LOCK_NB))
+                lock(descriptor, wait=told)
                 # The last holder unlinks the file: what was locked may no longer be what newcomers will open.
                 if os.fstat(descriptor).st_nlink:
                     return descriptor
             except BlockingIOError:
                 self._say(f"waiting for another process that compiles the same graph ({key[:12]})")
                 told = True
-            except OSError:
+            except OSError:  # files cannot be locked here
                 os.close(descriptor)
+                with contextlib.suppress(OSError):
+                    self._lock_path(key).unlink(missing_ok=True)
                 return None
             os.close(descriptor)
         return None
+
+    def _unlock(self, key: str, descriptor: int) -> None:
+        """Remove the lock's file while it is locked; where open files cannot be removed, then once it is closed."""
+        if not CAN_REMOVE_OPEN_FILES:
+            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            self._lock_path(key).unlink(missing_ok=True)
+        if CAN_REMOVE_OPEN_FILES:
+            os.close(descriptor)
 
     def _give_up(self, what: str, error: OSError) -> None:
         if self._usable:

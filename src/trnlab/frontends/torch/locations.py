@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import bisect
 import linecache
+import os
 import re
 import sys
 import sysconfig
@@ -22,18 +23,18 @@ import trnlab
 from trnlab.errors import Location, UnsupportedOpError
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)(?:\n +(?P<text>[^\n]*))?')
-_PACKAGES = tuple(str(Path(str(module.__file__)).parent) + "/" for module in (torch, trnlab))
+_PACKAGES = tuple(str(Path(str(module.__file__)).parent) + os.sep for module in (torch, trnlab))
 _INDEX = re.compile(r"\['?(\w+)'?\]")
 _CALL = torch.nn.Module._call_impl.__code__
 _LAYER, _GRADIENT = "layer ", ", gradient"
-_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + "/"
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
 
 
 @lru_cache(maxsize=4096)
 def _is_users(file: str) -> bool:
     if file.startswith(("<", *_PACKAGES)):
         return False
-    return "/site-packages/" in file or not file.startswith(_STANDARD_LIBRARY)
+    return f"{os.sep}site-packages{os.sep}" in file or not file.startswith(_STANDARD_LIBRARY)
 
 
 @lru_cache(maxsize=4096)

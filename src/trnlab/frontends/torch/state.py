@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
@@ -22,7 +23,7 @@ from trnlab.nki.kernel import Kernel
 
 _FIXED = tuple(f"{Path(str(m.__file__)).parent}/" for m in (torch, trnlab, np))
 _NAMES_ONLY = tuple(f"{Path(str(torch.__file__)).parent}/{part}/" for part in ("nn", "optim", "amp"))
-_STANDARD = tuple(sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib"))
+_STANDARD = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib"))
 _VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)
 _OPTIMIZERS_OWN = frozenset({"state", "param_groups", "defaults"})  # looked after by the step itself
 _GENERATED = ("<frozen", "<eval_with_key", "<__array_function__")
