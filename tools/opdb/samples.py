@@ -38,6 +38,16 @@ def database() -> dict[str, Any]:
     return {op.formatted_name: op for op in op_db}
 
 
+# PyTorch wants these operators' index tensors on the CPU, whatever the device of the data.
+_HOST_ARGUMENTS = {"tensor_split"}
+
+
+def is_random(op: Any) -> bool:
+    """Whether values mean nothing: memory as it was found, or numbers of a generator that the database seeds."""
+    code = getattr(op.op, "__code__", None)
+    return op.name in UNINITIALISED or (code is not None and "wrapper_set_seed" in code.co_names)
+
+
 def supports(op: Any, dtype: torch.dtype) -> bool:
     """Whether PyTorch on the CPU has this operator for this dtype."""
     return bool(op.supports_dtype(dtype, "cpu"))
@@ -56,7 +66,11 @@ class Sample:
     @cached_property
     def tensors(self) -> list[Tensor]:
         """The tensors among the arguments."""
-        return [x for x in self.leaves if isinstance(x, Tensor)]
+        return [x for i, x in enumerate(self.leaves) if self._moves(i)]
+
+    def _moves(self, index: int) -> bool:
+        """Whether a leaf is a tensor that lies on the device."""
+        return isinstance(self.leaves[index], Tensor) and (index == 0 or self.op.name not in _HOST_ARGUMENTS)
 
     @cached_property
     def digest(self) -> str:
@@ -77,7 +91,7 @@ class Sample:
     def call(self, tensors: Sequence[Tensor], device: str) -> list[Any]:
         """The operator's results, flat, for these tensors in the place of the sample's."""
         given = iter(tensors)
-        leaves = [next(given) if isinstance(x, Tensor) else _on(x, device) for x in self.leaves]
+        leaves = [next(given) if self._moves(i) else _on(x, device) for i, x in enumerate(self.leaves)]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         if "device" in kwargs and kwargs["device"] is not None:
             kwargs["device"] = device
@@ -89,7 +103,9 @@ class Sample:
 
 
 def _on(leaf: Any, device: str) -> Any:
-    return torch.device(device) if isinstance(leaf, torch.device) else leaf
+    if isinstance(leaf, torch.device):
+        return torch.device(device)
+    return device if isinstance(leaf, str) and leaf == "cpu" else leaf
 
 
 def _brief(leaf: Any) -> str:

@@ -173,7 +173,8 @@ def scatter_src(site, x, dim, index, source):
 def scatter_add(site, x, dim, index, source):
     to = _Scattered(site, x, dim, index, source)
     if site.dtype is bool_:
-        return to.done(site.b.or_(to.target, site.b.compare(to.winner(), "GE", 0)))
+        sums = _Scattered(site, x, dim, index, site.b.convert(source, int32)).reduced("maximum", 0)
+        return to.done(site.b.or_(to.target, site.b.compare(sums, "NE", 0)))
     return to.done(site.b.add(to.target, to.reduced("add", 0)))
 
 

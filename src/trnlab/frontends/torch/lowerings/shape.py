@@ -94,6 +94,8 @@ def unbind(site, x, dim=0):
 @lowers("cat.default")
 def cat(site, xs, dim=0):
     kept = [site.cast(x) for x in xs if x.shape != (0,)]
+    if not kept:
+        return site.b.constant(0, site.dtype, site.shape)
     return kept[0] if len(kept) == 1 else site.b.concatenate(kept, dim % len(site.shape))
 
 
