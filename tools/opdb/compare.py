@@ -115,3 +115,21 @@ def all_differences(
         if found is not None:
             return found if len(got) == 1 else f"result {i}: {found}"
     return None
+
+
+def ulps(got: Any, expected: Any) -> int:
+    """Largest distance of finite floats in units in the last place: numbers of the format that lie between."""
+    if not isinstance(got, Tensor) or not got.dtype.is_floating_point or got.numel() == 0:
+        return 0
+    both = torch.isfinite(got) & torch.isfinite(expected)
+    if not both.any():
+        return 0
+    return int((_place(got[both]) - _place(expected[both])).abs().max())
+
+
+def _place(x: Tensor) -> Tensor:
+    """The number of each float when all of a format are counted upwards from zero."""
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    bits = x.contiguous().view(kind).to(torch.int64)
+    lowest = -(2 ** (8 * x.element_size() - 1))
+    return torch.where(bits < 0, lowest - bits, bits)

@@ -17,11 +17,15 @@ _DEFECT = "TRN219"  # said with operator and line, but a crash from inside all t
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind` is "passed", "refused" or "failed"; `code` the error's code, or "value", "crash", "timeout"."""
+    """`kind` is "passed", "refused" or "failed"; `code` the error's code, or "value", "crash", "timeout".
+
+    ulp: of what passed, the largest distance from the CPU's result in units in the last place.
+    """
 
     kind: str
     code: str = ""
     reason: str = ""
+    ulp: int = 0
 
 
 @dataclass(frozen=True)

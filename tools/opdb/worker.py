@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tools.opdb.compare import all_differences, tolerances
+from tools.opdb.compare import all_differences, tolerances, ulps
 from tools.opdb.engines import Captured, Results, Trial, eager
 from tools.opdb.samples import (
     DTYPES,
@@ -118,7 +118,9 @@ class Expected:
         results = [_as_on_cpu(r, e) for r, e in zip(results, expected)] if len(results) == len(expected) else results
         exact = [functools.partial(self.exact, part, i) for i in range(len(expected))]
         wrong = all_differences(results, expected, None if self.random else exact, tolerance)
-        return Verdict(PASSED) if wrong is None else Verdict(FAILED, "value", wrong)
+        if wrong is not None:
+            return Verdict(FAILED, "value", wrong)
+        return Verdict(PASSED, ulp=0 if self.random else max(map(ulps, results, expected), default=0))
 
 
 def _as_on_cpu(result: Any, expected: Any) -> Any:
