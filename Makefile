@@ -2,6 +2,7 @@
 # make demo     train a GPT on a simulated Trainium and report
 # make test     formatting, lint, types, layers, tests
 # make bench    the speed table
+# make opdb     PyTorch's own operator tests on the chip, and the table of operators
 # Each makes .venv first if it is not there; a second call starts at once.
 
 TARGET ?= trn1.2xlarge
@@ -18,7 +19,7 @@ TORCH := torch==2.13.0
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench opdb format clean
 
 demo: $(READY)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
@@ -34,6 +35,10 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tools/bench.py
+
+opdb: $(READY)
+	$(BIN)/python -m tools.opdb --jobs 2 --json .opdb_cache/results.jsonl
+	$(BIN)/python -m tools.opdb.table .opdb_cache/results.jsonl
 
 format: $(READY)
 	$(BIN)/ruff format src tests tools examples

@@ -37,8 +37,8 @@ database (`op_db`), forward and backward, on the simulated chip, and compared wi
 - `FAILS`: wrong, or a crash from inside. There should be none.
 - empty: PyTorch on the CPU does not have it, or the run did not take it.
 
-float64 (TRN212) and complex numbers (TRN203) are refused in compiled programs. Outside of them, in eager mode, the host
-runs every operator in every dtype that PyTorch has.
+float64 (TRN212) and complex numbers (TRN203) are refused in compiled programs. In eager mode the host runs every
+operator in every dtype that PyTorch has.
 
 """
 
