@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of PyTorch's operator database on all three engines, and the table in docs/operators.md: the part that CI runs.
+"""The part of PyTorch's operator database that CI runs, on all three engines, and the table in docs/operators.md.
 
 All of it: `make opdb`.
 """

@@ -23,17 +23,17 @@ _CLOSE = (
 )
 _HEAD = """# Operators
 
-What a compiled program does with PyTorch's operators, measured: each was run on the samples of PyTorch's own operator
-database (`op_db`), forward and backward, on the simulated chip, and compared with PyTorch on the CPU. The page is written by
-`python -m tools.opdb.table`; `make opdb` makes the results.
+What a compiled program does with PyTorch's operators, measured: each was run on samples of PyTorch's own operator
+database (`op_db`), forward and backward, on the simulated chip, and compared with PyTorch on the CPU. The page is
+written by `python -m tools.opdb.table`; `make opdb` makes the results.
 
 - `exact`: equal to the CPU's result in every bit (zeros of either sign count as equal).
-- a number: the largest distance from the CPU's result in units in the last place of the format. The CPU's result is rounded,
-  too, and two sums in different orders are both right.
+- a number: the largest distance from the CPU's result in units in the last place of the format. The CPU's result is
+  rounded, too, and two sums in different orders are both right.
 - `close`: elements that nearly cancel are farther apart than that, and within the tolerance of
   `torch.testing.assert_close` or of what the inputs' own rounding makes of them.
-- a code such as TRN201: refused, with the operator's line and a way out; see [errors](errors.md). `+` before a code: some
-  samples run, others (or the backward pass) are refused.
+- a code such as TRN201: refused, with the operator's line and a way out; see [errors](errors.md). `+` before a code:
+  some samples run, others (or the backward pass) are refused.
 - `FAILS`: wrong, or a crash from inside. There should be none.
 - empty: PyTorch on the CPU does not have it, or the run did not take it.
 
@@ -93,7 +93,7 @@ def kind_of(cell: str) -> str:
 def read_page(text: str) -> dict[tuple[str, str], str]:
     """The cells of a page."""
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
-    head, *body = rows
+    head, *body = rows or [[""]]
     return {(row[0], dtype): cell for row in body for dtype, cell in zip(head[1:], row[1:]) if cell}
 
 

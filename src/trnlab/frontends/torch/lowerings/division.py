@@ -76,7 +76,8 @@ def fmod(site, x, y):
 def _distance(site: Site, x: Any, by: Any) -> tuple[Value, Value]:
     """A number beyond the width is as good as the width, which every format holds."""
     width = 8 * site.dtype.itemsize
-    return _both(site, x, by if isinstance(by, Value) or 0 <= by < width else width)
+    x, by = _both(site, x, by if isinstance(by, Value) or 0 <= by < width else width)
+    return x, by
 
 
 @lowers("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_left_shift.Scalar_Tensor",

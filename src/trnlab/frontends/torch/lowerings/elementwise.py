@@ -148,13 +148,10 @@ def lerp(site, start, end, weight):
 
 def _comparison(direction: str) -> Any:
     def compare(site, x, y):
-        return site.b.compare(*_interleave(*site.common(x, y), direction))
+        x, y = site.common(x, y)
+        return site.b.compare(x, direction, y)
 
     return compare
-
-
-def _interleave(x: Any, y: Any, direction: str) -> tuple[Any, str, Any]:
-    return x, direction, y
 
 
 for _aten, _name in _COMPARISONS.items():

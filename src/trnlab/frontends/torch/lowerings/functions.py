@@ -45,8 +45,8 @@ def _of_two(formula: Callable[..., Value]) -> Any:
 
 for _name, _formula in _UNARY.items():
     lowers(f"{_name}.default")(_of_one(_formula))
-for _name, _formula in _BINARY.items():
-    lowers(f"{_name}.default")(_of_two(_formula))
+for _name, _formula_of_two in _BINARY.items():
+    lowers(f"{_name}.default")(_of_two(_formula_of_two))
 
 
 @lowers("atan.default")
