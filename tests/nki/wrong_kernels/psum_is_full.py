@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nine sums of a bank each are alive at the same time; PSUM has eight banks."""
+"""Nine sums of a bank each are alive at the same time, in an order that is fixed; PSUM has eight banks."""
 
 import numpy as np
 
@@ -17,9 +17,10 @@ def kernel(x):
     sums = []
     for _ in range(9):
         sums.append(nl.ndarray((128, 512), nl.float32, buffer=nl.psum, name="acc"))  # wrong
-    for acc in sums:
-        nisa.nc_matmul(dst=acc, stationary=tile[:, 0:128], moving=tile)
-    for acc in sums:
-        nisa.tensor_tensor(dst=tile, data1=tile, data2=acc, op=nl.add)
+    with nl.no_reorder():
+        for acc in sums:
+            nisa.nc_matmul(dst=acc, stationary=tile[:, 0:128], moving=tile)
+        for acc in sums:
+            nisa.tensor_tensor(dst=tile, data1=tile, data2=acc, op=nl.add)
     nl.store(out, tile)
     return out
