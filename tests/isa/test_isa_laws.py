@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from isa_cases import QUICK, Case, valid_cases
 
 from trnlab import isa
+from trnlab.isa.base import Dataflow, Instruction
 from trnlab.numerics.rounding import widen
 from trnlab.program.access import AP
 
@@ -74,3 +75,51 @@ def test_meaning_is_a_pure_function_of_the_elements(name: str) -> None:
             assert value.reshape(-1).tobytes() == again[n].reshape(-1).tobytes()
 
     check()
+
+
+FLOWS = (Dataflow.PARTITION, Dataflow.POINTWISE)
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(isa.REGISTRY) if isa.REGISTRY[n].dataflow in FLOWS])
+def test_results_depend_on_no_more_than_the_dataflow_says(name: str) -> None:
+    """One element of a source is changed: only its partition, or only its own element, may be another afterwards."""
+
+    @settings(QUICK, max_examples=15)
+    @given(case=valid_cases(name), seed=st.integers(0, 2**32))
+    def check(case: Case, seed: int) -> None:
+        if case.instr.is_dma and "index" in case.ops:
+            return  # takes any row
+        rng = np.random.default_rng(seed)
+        arrays = {n: contents(op, rng, indexed(case, n)) for n, op in case.ops.items()}
+        arrays |= {"received": arrays["src"].copy()} if name == "sendrecv" else {}
+        attrs = {**case.instr.attrs, **case.attrs}
+        before = case.instr.meaning(arrays, attrs)
+        for spec in case.instr.operands:
+            if spec.role == "src" and spec.name in case.ops and "ind" not in spec.name:
+                source = arrays[spec.name].copy()
+                at = int(rng.integers(source.size))
+                source.reshape(-1)[at] = contents(case.ops[spec.name], rng).reshape(-1)[at]
+                after = case.instr.meaning({**arrays, spec.name: source}, attrs)
+                for destination in case.instr.operands:
+                    if destination.name in before and not destination.state:
+                        changed = differing(before[destination.name], after[destination.name])
+                        assert may_change(case.instr, source, at, before[destination.name], changed)
+
+    check()
+
+
+def differing(one: Array, other: Array) -> Array:
+    """Flat indices of elements whose bits are not the same."""
+    bits = f"u{one.dtype.itemsize}"
+    found: Array = np.flatnonzero(one.reshape(-1).view(bits) != other.reshape(-1).view(bits))
+    return found
+
+
+def may_change(instr: Instruction, source: Array, at: int, result: Array, changed: Array) -> bool:
+    """Whether a source's element `at` may have changed these elements of the result."""
+    if instr.dataflow is Dataflow.POINTWISE and result.size == source.size:
+        return set(changed.tolist()) <= {at}
+    if len(result) != len(source):
+        return True  # no partition of its own to keep to
+    row = at // (source.size // len(source))
+    return set((changed // (result.size // len(result))).tolist()) <= {row}
