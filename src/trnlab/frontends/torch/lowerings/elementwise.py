@@ -274,7 +274,7 @@ def relu(site, x):
 
 @lowers("threshold_backward.default")
 def threshold_backward(site, grad, x, threshold):
-    return site.b.select(site.b.compare(x, "GT", threshold), grad, 0)
+    return site.b.select(site.b.compare(x, "LE", threshold), 0, grad)  # the gradient at NaN passes
 
 
 @lowers("gelu.default")

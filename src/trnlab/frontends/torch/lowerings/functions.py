@@ -110,3 +110,21 @@ def angle(site, x):
     b, wide = site.b, site.wide(x)
     found = b.select(b.compare(wide, "LT", 0.0), b.constant(pi), 0.0)
     return site.cast(b.select(b.compare(wide, "NE", wide), wide, found))
+
+
+@lowers("softshrink_backward.default", "hardshrink_backward.default")
+def shrink_backward(site, grad, x, lambd):
+    """The gradient, but within `lambd` of zero; at NaN it passes."""
+    inside = site.b.compare(site.b.abs(site.wide(x)), "LE", float(lambd))
+    return site.b.select(inside, 0.0, site.cast(grad))
+
+
+@lowers("smooth_l1_loss_backward.default")
+def smooth_l1_backward(site, grad, x, target, reduction, beta):
+    """The gradient times (x - target) / beta, bounded by one on either side; NaN stays."""
+    b, mean = site.b, reduction == 1
+    difference = b.subtract(site.wide(x), site.wide(target))
+    slope = b.divide(difference, float(beta)) if beta > 0 else formulas.sign(b, difference)
+    slope = b.minimum(b.maximum(slope, -1.0), 1.0)
+    count = float(max(difference.type.size, 1))
+    return site.cast(b.multiply(b.divide(slope, count) if mean else slope, site.wide(grad)))
