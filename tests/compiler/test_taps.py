@@ -48,7 +48,7 @@ def check(graph, values, tapped, memory, inputs, seed):
     """Each tap is near the interpreter's value; returns how many there are."""
     every = Graph("every", graph.inputs, graph.ops, values)
     expected = interpret(every, [np.array(x) for x in inputs])
-    given = {id: x for id, x in zip(tapped.program.inputs, inputs)}
+    given = dict(zip(tapped.program.inputs, inputs))
     for i, tap in tapped.taps.items():
         got = np.asarray(read(tap, (given if tap.given else memory)[tap.tensor]), np.float64)
         want = np.asarray(expected[i], np.float64)

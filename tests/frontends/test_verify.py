@@ -7,15 +7,17 @@ import json
 import math
 
 import pytest
-import torch  # noqa: F401  (before what of ours it loads)
+import torch
 import verify_scripts as scripts
 
 from trnlab import chips
 from trnlab.cli.main import main
 from trnlab.compiler import pipeline
 from trnlab.errors import UsageError
+from trnlab.frontends.torch import step as step_module
 from trnlab.frontends.torch.lowerings import LOWERINGS
 from trnlab.frontends.torch.lowerings.registry import operator
+from trnlab.frontends.torch.verify.captured import NOT_CAPTURED
 from trnlab.frontends.torch.verify.script import Wanted, verify
 from trnlab.graph.passes.rewrite import rewrite
 from trnlab.numerics.dtypes import bfloat16, float32
@@ -105,6 +107,25 @@ def test_a_kernel_inside_of_a_model_is_one_op(tmp_path):
     assert verdict.clean, text(verdict)
     kernels = [r for r in verdict.results if r.op == "trnlab.nki"]
     assert [(r.shape, r.ratio) for r in kernels] == [((8, 32), 0.0)]
+
+
+def test_a_step_that_is_captured_wrongly_is_found_though_no_op_is_wrong(tmp_path, monkeypatch):
+    """The function that the capture sees is not the one that the script calls."""
+    original, tanh = step_module.capture_step, torch.nn.functional.tanh
+
+    def captured(*args, **kwargs):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.nn.functional, "tanh", lambda x: torch.sigmoid(x))
+            return original(*args, **kwargs)
+
+    monkeypatch.setattr(step_module, "capture_step", captured)
+    assert torch.nn.functional.tanh is tanh
+    path = scripts.write(tmp_path, "activation", scripts.ACTIVATION)
+    verdict = verdict_of(path)
+    assert not verdict.differing
+    assert verdict.first.condition == NOT_CAPTURED
+    assert (verdict.first.place.line, verdict.first.place.layer) == (scripts.line(path, "# tanh"), "model")
+    assert "not what was captured" in text(verdict)
 
 
 # -- two scripts ----------------------------------------------------------------------------------------------------

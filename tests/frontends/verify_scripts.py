@@ -72,6 +72,7 @@ CANCELLATION = _NET.format(
 )
 SMALL = _NET.format(body="        h = torch.log1p(torch.exp(h - 12))  # small\n        h = h * 1e4")
 SUM = _NET.format(body="        h = h - h.abs().sum(-1, keepdim=True)  # sums")
+ACTIVATION = _NET.format(body="        h = F.tanh(h)  # tanh")
 KERNEL = """\
 import trnlab.nki as nki
 import trnlab.nki.isa as nisa

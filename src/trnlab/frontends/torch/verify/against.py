@@ -207,7 +207,7 @@ class Comparison:
     def _within(self, record: Record, twin: Record) -> OpResult:
         """The op that made a module differ: one of its own, or one around it that came before; else the module."""
         found = []
-        for layer in _upwards(record.layer) if not record.gradient else ():
+        for layer in upwards(record.layer) if not record.gradient else ():
             mine = [r for r in self.this.functions.get((record.step, layer), []) if r.order < record.order]
             first = self._first_op(mine, self.other.functions.get((record.step, layer), []))
             found += [first] if first is not None else []
@@ -232,7 +232,7 @@ class Comparison:
         return None
 
 
-def _upwards(layer: str) -> Iterator[str]:
+def upwards(layer: str) -> Iterator[str]:
     """A layer, those around it, and the code outside of all."""
     while layer:
         yield layer

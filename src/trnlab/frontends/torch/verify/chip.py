@@ -35,6 +35,8 @@ class ChipEngine(DeviceEngine):
     random: list[Tensor] = field(default_factory=list)  # drawn by the chip, in order
     times: list[float] = field(default_factory=list)
     trial: bool = False  # within `step_time`: nothing counts
+    keep: int = 0  # the step whose results are kept by layer, into `layers`
+    layers: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def compile(self, graph: Graph) -> Callable[[Sequence[Array]], list[Array]]:
         """See `Engine`."""
@@ -59,6 +61,8 @@ class ChipEngine(DeviceEngine):
             self.verdict.same_program = False
         backward = examined.graph.name.startswith("backward")
         walk = Walk(examined.source, Chip(arrays), self.steps.number, session.current().precision, backward)
+        if self.steps.number == self.keep:
+            walk.layers = self.layers
         order = itertools.count(len(self.verdict.results))
         for result in walk.run(examined.tensors(before)):
             self.verdict.add([replace(result, order=next(order))])

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from trnlab.verify.bounds import ATTENTION, COMPOSITE, FUNCTION, PRODUCT, SUM, TERMS, Kind, roundoff
 
+FEW = 16  # elements, of which no mean is taken
 SEEDS = 4  # of the changes with which the sensitivity of a composite is measured
 _PREFIX = "aten._foreach_"
 _LEFT_OUT = ("device", "pin_memory", "layout")
@@ -224,8 +225,8 @@ def _longest(call: Call, result: Any) -> int:
 def _response(call: Call, result: Any, u: float) -> Any:
     """How far each element of the result moves when all operands change by up to u, in units of u(float32).
 
-    The root mean square of several changes, and a tenth of its mean over the last dimension: an element that happens
-    to stay where it is would else have no room at all.
+    The root mean square of several changes, and a quarter of its mean over the last dimension (or over everything
+    where that is short): an element that happens to stay where it is would else have no room at all.
     """
     generator = torch.Generator().manual_seed(0)
     unit = roundoff("float32")
@@ -242,7 +243,8 @@ def _response(call: Call, result: Any, u: float) -> Any:
 
 
 def _smoothed(moved: Tensor) -> Tensor:
-    return moved + 0.1 * moved.mean(-1, keepdim=True) if moved.dim() else moved
+    mean = moved.mean(-1, keepdim=True) if moved.dim() and moved.shape[-1] >= FEW else moved.mean()
+    return moved + 0.25 * mean
 
 
 def _zip(function: Callable[..., Any], *values: Any) -> Any:

@@ -59,6 +59,9 @@ class Walk:
         self.local: dict[fx.Node, Any] = {}  # what the chip has
         self.total: dict[fx.Node, Any] = {}  # what exact arithmetic would have come to
         self.random: list[Tensor] = []
+        self.layers: dict[str, list[Tensor]] | None = (
+            None  # where results of the way forward go, by layer, if anywhere
+        )
 
     def run(self, inputs: Mapping[str, Tensor]) -> Iterator[OpResult]:
         """Results of all ops; `inputs`: tensors by the names of placeholders."""
@@ -108,6 +111,9 @@ class Walk:
         held = self._held(node, exact)
         self.local[node] = held
         self.total[node] = held
+        if self.layers is not None and not self.is_gradient(node):
+            layer = self.layers.setdefault(self.place(node).layer, [])
+            layer += [t for t in _leaves(held) if isinstance(t, Tensor) and t.is_floating_point()]
         if exact is None:
             if why:
                 yield self._skipped(node, why)

@@ -17,7 +17,7 @@ from contextlib import (
     redirect_stderr,
     redirect_stdout,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,14 @@ from trnlab.errors import UsageError
 from trnlab.frontends.torch import provenance
 from trnlab.frontends.torch.engine import use
 from trnlab.frontends.torch.verify.against import BUDGET, Comparison, Recording
+from trnlab.frontends.torch.verify.captured import Layers, first_difference
 from trnlab.frontends.torch.verify.chip import ChipEngine
 from trnlab.frontends.torch.verify.host import HostEngine, Perturbed, Replayed, Widened, eager
 from trnlab.frontends.torch.verify.steps import Enough, Steps
+from trnlab.runtime import session as sessions
 from trnlab.runtime.script import Script, failure
 from trnlab.runtime.session import PRECISIONS, Session, activate
-from trnlab.verify.result import Verdict
+from trnlab.verify.result import OpResult, Verdict
 
 RUNS = 5  # of the reference with rounding's errors thrown in
 FLOAT64 = "float64"
@@ -65,6 +67,9 @@ def verify(wanted: Wanted, session: Session) -> Verdict:
         verdict.curves.reference = again.reference(chip, verdict)
         for seed in range(1, wanted.runs + 1):
             verdict.curves.perturbed.append(again.reference(chip, verdict, [Perturbed(format, seed)]))
+        step = verdict.curves.outside()
+        if step is not None and verdict.first is None:
+            verdict.first = again.captured(chip, verdict, step)
     verdict.seconds = time.perf_counter() - started
     return verdict
 
@@ -124,6 +129,20 @@ class Repeated:
         if replayed.missing and note not in verdict.notes:
             verdict.notes.append(note)
         return steps.losses
+
+    def captured(self, chip: ChipEngine, verdict: Verdict, step: int) -> OpResult | None:
+        """Where in a step the chip computes something else than the script; the runs up to there are repeated."""
+        engine = ChipEngine(replace(verdict, results=[], differing=[], skipped=[]), Steps(step), keep=step)
+        with provenance.kept(), use(engine), engine.steps.watching(), _silent():
+            self._run()
+        recordings: list[Recording] = []
+        for modes in ([], [Perturbed(PRECISIONS[sessions.current().precision], 1)]):
+            recording = Recording(Steps(step))
+            replayed = Replayed(chip.random, recording.steps)
+            self.on_host(recording.steps, [replayed, *modes], chip.times, within=recording.running())
+            recordings.append(recording)
+        host, moved = recordings
+        return first_difference(Layers(engine.layers), host, moved, step)
 
     def recorded(self, recording: Recording) -> None:
         """Run on the host in float64 and write down what is computed."""
