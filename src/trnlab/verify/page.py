@@ -73,12 +73,19 @@ def _losses(v: Verdict) -> Iterator[str]:
         return
     band = curves.band()
     names = ("this", "the other") if v.against else ("chip", "host")
-    area = charts.Area("rounding alone", "var(--reference)", [b[0] for b in band], [b[1] for b in band])
+    hosts = curves.reference
+    area = charts.Area(
+        "rounding alone", "var(--reference)", [b[0] - h for b, h in zip(band, hosts)],
+        [b[1] - h for b, h in zip(band, hosts)],
+    )  # fmt: skip
+    apart = charts.Curve(names[0], "var(--accent)", [a - h for a, h in zip(curves.chip, hosts)])
     lines = [
         charts.Curve(names[1], "var(--reference)", curves.reference, broad=True),
         charts.Curve(names[0], "var(--accent)", curves.chip),
     ]
-    picture = charts.both(charts.line_chart(lines, [area]), "loss")
+    picture = charts.both(charts.line_chart(lines), "loss")
+    distance = charts.both(charts.line_chart([apart], [area]), "distance of the losses")
+    title = f"<h3>{escape(names[0]).capitalize()} minus {escape(names[1])}, and what rounding alone gives</h3>"
     key = charts.key((c.name, c.colour, f"{c.values[-1]:.6g}") for c in reversed(lines))
     say = (
         "The band is what rounding alone would give: the reference repeated with errors of half a unit in the last "
@@ -89,7 +96,7 @@ def _losses(v: Verdict) -> Iterator[str]:
         for i, (a, b, (low, high)) in enumerate(zip(curves.chip, curves.reference, band), 1)
     ]
     numbers = charts.table(("step", *names, "rounding alone", ""), rows, (0, 1, 2))
-    yield section("Loss", say, key + picture + numbers)
+    yield section("Loss", say, key + picture + title + distance + numbers)
 
 
 def _worst(v: Verdict) -> Iterator[str]:
