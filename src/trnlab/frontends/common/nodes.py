@@ -123,7 +123,8 @@ class Slots(Fields):
     """Attributes of an object whose class, or a base of it, has slots."""
 
     def read(self) -> Mapping[Any, Any]:
-        found = dict(getattr(self.owner, "__dict__", ()))
+        held = getattr(self.owner, "__dict__", None)  # some libraries answer every name with a wrapper
+        found = dict(held) if isinstance(held, Mapping) else {}
         for kind in type(self.owner).__mro__:
             for name, field in vars(kind).items():
                 if type(field).__name__ == "member_descriptor" and name not in found:
