@@ -41,7 +41,7 @@ from trnlab.sim.functional.pairing import (
     Partner,
     pace_of,
 )
-from trnlab.sim.functional.plan import PSUM, SBUF, SCRATCH, Plan, homes_of, plan_of
+from trnlab.sim.functional.plan import PSUM, SBUF, SCRATCH, DispatchTable, homes_of, plan_of
 from trnlab.sim.functional.views import VIEW
 
 Array = np.ndarray[Any, Any]
@@ -102,7 +102,7 @@ class Frame:
     """One execution of a routine: what all its instructions share."""
 
     routine: Routine
-    plan: Plan
+    plan: DispatchTable
     base: Array  # per buffer: absolute address
     pitch: Array  # per buffer: bytes from one partition to the next
     pace: Pace

@@ -22,7 +22,7 @@ from trnlab.program.routine import COL, Routine
 from trnlab.sim.functional import kernels as k
 from trnlab.sim.functional.elementwise import CHEAP_FUNCTIONS
 from trnlab.sim.functional.linking import entry
-from trnlab.sim.functional.plan import Plan, plan_of
+from trnlab.sim.functional.plan import DispatchTable, plan_of
 
 Array = np.ndarray[Any, Any]
 PROGRESS_STRIDE, ABORT = 8, 16  # int64 apart, so that the threads' counters share no cache line
@@ -80,7 +80,7 @@ def _make(routine: Routine) -> Pace:
     return Pace((np.flatnonzero(thread == 0), np.flatnonzero(thread == 1)), need, writer)
 
 
-def costs(routine: Routine, plan: Plan) -> Array:
+def costs(routine: Routine, plan: DispatchTable) -> Array:
     """Estimated nanoseconds of each instruction on the host."""
     count = len(routine)
     owner = np.repeat(np.arange(count), np.diff(routine.first_operand))

@@ -23,7 +23,7 @@ _COUNTS = [COL[f"count{d}"] for d in range(MAX_FREE_DIMS)]
 
 
 @dataclass(frozen=True)
-class Plan:
+class DispatchTable:
     """One row per instruction: its kernel, its form (a row of `ints` and `floats`), operands' rows by slot, or -1."""
 
     kind: Array
@@ -44,16 +44,16 @@ class Homes:
     offset: Array  # its address there
 
 
-def plan_of(routine: Routine) -> Plan:
+def plan_of(routine: Routine) -> DispatchTable:
     """The routine's plan, made at its first call."""
     plan = routine._memo.get(_MEMO)
     if plan is None:
         plan = routine._memo[_MEMO] = _make(routine)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, DispatchTable)
     return plan
 
 
-def _make(routine: Routine) -> Plan:
+def _make(routine: Routine) -> DispatchTable:
     slots = _slots(routine)
     first, form = _distinct(_usages(routine, slots))
     forms = [_form(routine, slots, int(i)) for i in first]
@@ -63,7 +63,7 @@ def _make(routine: Routine) -> Plan:
         ints[row, : len(one.ints)] = one.ints
         floats[row, : len(one.floats)] = one.floats
     lengths = routine.operands[:, _COUNTS].prod(axis=1)
-    return Plan(
+    return DispatchTable(
         kind=np.array([one.kind for one in forms], np.int64)[form],
         form=form,
         slots=slots,
