@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from compiled import execute
+from compiled import assert_same, execute
 from random_graphs import Generator
+from random_whole_graphs import WholeGenerator
 
 from trnlab.graph.interpret import interpret
 
@@ -46,3 +47,11 @@ def test_random_graphs_in_bfloat16(first):
         results = execute(graph, [x.copy() for x in inputs], precision="bf16")
         for i, (got, want) in enumerate(zip(results, expected)):
             assert worst(got, want) <= LOW, f"seed {seed}, output {i}"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS // 2, 20))
+def test_random_graphs_of_what_is_exact(first):
+    """Integers of all widths, truth values, casts and choices among hostile floats, empty shapes: every bit."""
+    for seed in range(first, first + 20):
+        made = WholeGenerator(seed, ops=6 + seed % 14)
+        assert_same(made.graph(), made.inputs(), chip=("trn1", "trn2", "trn3")[seed % 3])

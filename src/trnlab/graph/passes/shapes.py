@@ -17,6 +17,7 @@ from trnlab.numerics.dtypes import (
     float16,
     float32,
     tfloat32,
+    uint32,
 )
 
 # Formats that hold every value of another format.
@@ -190,6 +191,8 @@ def _convert(op: Op, b: GraphBuilder) -> Value | None:
     if x.dtype is target:
         return x
     inner = made_by(x, "convert")
+    if x.dtype.is_float and target is uint32:
+        return None  # negative floats become 0, negative integers wrap
     if inner and holds_exactly(inner.operands[0].dtype, x.dtype):
         return b.convert(inner.operands[0], target)
     return None
