@@ -36,7 +36,7 @@ FLOAT32 = _names("""
 """)
 WIDEST = _names("cat stack addcdiv addcmul atan2 bilinear cross dot grid_sampler index_put scatter_add")
 
-_AUTOCAST_KEY = DispatchKeySet(DispatchKey.AutocastPrivateUse1)
+_AUTOCAST_KEY = DispatchKeySet(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 _LIBRARIES: list[torch.library.Library] = []
 
 

@@ -16,7 +16,10 @@ from functools import cache
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import (  # type: ignore[import-untyped]
+    make_boxed_func,
+    min_cut_rematerialization_partition,
+)
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
@@ -51,7 +54,8 @@ class _GivenUp(logging.Handler):
         """See `logging.Handler`."""
         if not str(record.msg).startswith("torch._dynamo hit config."):
             return
-        limit, most, function = (str(x) for x in (record.args or ("", "", ""))[:3])  # type: ignore[index]
+        given: Any = record.args
+        limit, most, function = (str(x) for x in given[:3])
         say(
             f"{function} was compiled {most} times: in further forms it runs on the host, outside of the chip's "
             f"time; give batches one shape and the learning rate as a tensor, or raise torch._dynamo.config.{limit}"

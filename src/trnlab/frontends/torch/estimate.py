@@ -21,8 +21,10 @@ class _Tally:
 
     def __init__(self, script: Path | str) -> None:
         self.script, self.ps = script, 0
+        self.executables: dict[str, Executable] = {}  # kernels that the step calls by themselves look here
 
     def executed(self, executable: Executable) -> None:
+        self.executables[executable.key] = executable
         self.ps += executable.timeline.total
 
     def updated(self) -> None:

@@ -281,7 +281,7 @@ def register() -> None:
     for key in _OTHER_LAYOUTS:
         fall_back(everything, _refuse, key)
     aten = torch.library.Library("aten", "IMPL")
-    for name, kernel in {
+    kernels: dict[str, Kernel] = {
         "_copy_from": _copy_from,
         "_copy_from_and_resize": _copy_from_and_resize,
         "empty.memory_format": _empty,
@@ -291,7 +291,8 @@ def register() -> None:
         "record_stream": _record_stream,
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
-    }.items():
+    }
+    for name, kernel in kernels.items():
         implement(aten, name, kernel, "PrivateUse1")
     for name in ("_copy_from", "_copy_from_and_resize"):
         for key in ("Conjugate", "Negative"):  # `_copy_from` copies those, else they would be copied first, by itself

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch._dynamo import nonstrict_trace
 from torch.utils import _pytree as pytree
 
@@ -40,7 +41,6 @@ from trnlab.nki.traces import Result, Trace
 from trnlab.program.callee import RoutineCallee
 from trnlab.snapshot import Is, snapshot
 
-Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
 Backward = Callable[[Tensors, Tensors, Tensors], Any]
 _LIBRARY = torch.library.Library("trnlab", "FRAGMENT")
@@ -202,7 +202,7 @@ def launch(called: Kernel | KernelOp, args: Any, kwargs: Any) -> Any:
         return _Slot(len(tensors) - 1)
 
     template = map_objects(slot, (args, kwargs), Tensor)
-    site = CallSite(kernel, *template, backward)
+    site = CallSite(kernel, template[0], template[1], backward)
     number = _number(site)
     outs = torch.ops.trnlab.nki(tensors, number)
     return _SITES[number].recorded(tensors).assemble(outs, tensors)
@@ -315,7 +315,8 @@ def callee_of(made: Made) -> RoutineCallee:
     places = {p: i for i, p in enumerate((*made.fresh, *made.written))}
     results = tuple(TensorType(b.shape, b.dtype) for b in (trace.tensors[p] for p in made.fresh))
     results += tuple(operands[made.places[p]] for p in made.written)
-    params, constants = [], []
+    params: list[tuple[str, int]] = []
+    constants: list[Any] = []
     for number in trace.members[0].tensors:
         if number in places:
             params.append(("result", places[number]))
@@ -379,7 +380,7 @@ def _packed(value: Any) -> Any:
         return torch.as_tensor(value)  # as Dynamo itself does
     if is_dataclass(value):
         kind = type(value)
-        fields = {name: _packed(getattr(value, name)) for name in kind.__dataclass_fields__}
+        fields = {name: _packed(getattr(value, name)) for name in kind.__dataclass_fields__}  # type: ignore[union-attr]
         return {_DATACLASS: (kind.__module__, kind.__qualname__), "fields": fields}
     return value
 
