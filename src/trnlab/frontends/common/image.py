@@ -21,6 +21,7 @@ import gc
 import itertools
 import marshal
 import math
+import os
 import pickle
 import random
 import sys
@@ -49,6 +50,7 @@ from trnlab.frontends.common.nodes import (
     Parts,
     Slots,
     Summary,
+    own_fields,
 )
 
 LARGEST = 10_000  # items of a container that are looked at one by one
@@ -142,6 +144,8 @@ class Image:
             self._add(node)
         node.wanted |= found.globals
         self._waiting.append(node)
+        if found.attributes & {"environ", "getenv"} or found.globals & {"environ", "getenv"}:
+            self._reach(os.environ, "os.environ")
         for name in found.modules:
             self._reach(sys.modules.get(name), name)
         self._functions_of(code)
@@ -175,7 +179,7 @@ class Image:
                 self._reach(value, node.at(key))
 
     def _reach(self, value: Any, label: str) -> None:
-        if isinstance(value, _VALUES) or value is MISSING:
+        if issubclass(type(value), _VALUES) or value is MISSING:
             return
         known = self.nodes.get(id(value))
         if (known is not None and known.owner is value) or len(self.nodes) > MOST:
@@ -200,13 +204,24 @@ class Image:
             return special
         kind = type(value)
         if isinstance(value, FunctionType):
-            self._codes[id(value.__code__)] = value.__code__
-            return None if framework.library(value.__code__.co_filename) else Parts(value, label, _FUNCTION)
+            return self._function(value, label)
         if kind in _WRAPPERS:
             return Parts(value, label, _WRAPPERS[kind])
+        if value is os.environ:
+            return Items(value, "os.environ")
         if isinstance(value, type | ModuleType):
             return self._code(value, label)
         return _container(value, label) or self._object(value, label)
+
+    def _function(self, function: FunctionType, label: str) -> Node | None:
+        """A function of the user's; the cells of its closure are called by their names."""
+        code = function.__code__
+        self._codes[id(code)] = code
+        if self.framework.library(code.co_filename):
+            return None
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            self._reach(cell, f"{name} in {code.co_name}")
+        return Parts(function, label, _FUNCTION)
 
     def _code(self, value: Any, label: str) -> Node | None:
         """A class or module of the user's."""
@@ -230,7 +245,7 @@ class Image:
         slots = any("__slots__" in vars(k) and vars(k)["__slots__"] for k in kind.__mro__)
         if slots:
             return Slots(value, label, self.names)
-        return Fields(value, label, self.names) if hasattr(value, "__dict__") else None
+        return Fields(value, label, self.names) if own_fields(value) is not None else None
 
     def _class_of(self, value: Any) -> None:
         self._reach(type(value), type(value).__qualname__)
@@ -262,7 +277,7 @@ class Image:
             return True
         if type(known) is not type(now):
             return self._same_tensor(known, now)
-        if isinstance(known, _VALUES) or self.framework.is_value(known):
+        if issubclass(type(known), _VALUES) or self.framework.is_value(known):
             return equal(known, now)
         if self.framework.is_tensor(known):
             return self._same_tensor(known, now)
@@ -306,7 +321,7 @@ def equal(a: Any, b: Any) -> bool:
 
 def shown(value: Any) -> str:
     """A value in a few words."""
-    if isinstance(value, _VALUES):
+    if issubclass(type(value), _VALUES):
         text = repr(value)
     elif isinstance(value, (list, tuple, dict, set)):
         text = f"a {type(value).__name__} of {len(value)}"

@@ -8,6 +8,7 @@ compared by identity here; whether another object is as good is for the `Image` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 
@@ -85,8 +86,9 @@ class Fields(Node):
         self._keys = frozenset(self.read())
 
     def read(self) -> Mapping[Any, Any]:
-        found: Mapping[Any, Any] = vars(self.owner)
-        return found
+        if isinstance(self.owner, (type, ModuleType)):
+            return vars(self.owner)
+        return own_fields(self.owner) or {}
 
     def find(self) -> Iterator[tuple[Any, Any]]:
         now = self.read()
@@ -109,7 +111,7 @@ class Fields(Node):
 
     def store(self, key: Any, value: Any) -> None:
         if not isinstance(self.owner, type):
-            _put(vars(self.owner), key, value)
+            _put(object.__getattribute__(self.owner, "__dict__"), key, value)
         elif value is MISSING:
             delattr(self.owner, key)
         else:
@@ -119,12 +121,20 @@ class Fields(Node):
         return f"{self.label}.{key}"
 
 
+def own_fields(owner: Any) -> dict[str, Any] | None:
+    """The attributes in an object itself, None where it has no place for them. Runs no code of its class."""
+    try:
+        found = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 class Slots(Fields):
     """Attributes of an object whose class, or a base of it, has slots."""
 
     def read(self) -> Mapping[Any, Any]:
-        held = getattr(self.owner, "__dict__", None)  # some libraries answer every name with a wrapper
-        found = dict(held) if isinstance(held, Mapping) else {}
+        found = dict(own_fields(self.owner) or {})
         for kind in type(self.owner).__mro__:
             for name, field in vars(kind).items():
                 if type(field).__name__ == "member_descriptor" and name not in found:

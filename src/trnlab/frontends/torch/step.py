@@ -13,6 +13,7 @@ setting has changed, the step is captured again, and a line on stderr says why.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,7 +136,7 @@ class TrainStep:
 
     def _say(self, reason: str) -> None:
         """One line per cause, and one more when the cause comes again."""
-        cause = reason.split(" was ")[0]
+        cause = re.split(" was | is ", reason)[0]
         if f"{cause} again" in self._said:
             return
         again = "; it is captured each time that this changes, which takes its time" if cause in self._said else ""
@@ -218,7 +219,11 @@ def _differs(before: Mapping[str, Hashable], now: Mapping[str, Hashable]) -> str
 def _setting(value: Hashable) -> str:
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
         return value[1]
-    text = str(value)
+    if isinstance(value, tuple) and len(value) == 5 and isinstance(value[1], torch.dtype):
+        shape, dtype, device, learns, strides = value
+        text = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}, requires_grad={learns}"
+        return text if strides is None else f"{text}, strides {strides}"
+    text = "absent" if value is None else str(value)
     return text if len(text) <= 100 else text[:97] + "..."
 
 
