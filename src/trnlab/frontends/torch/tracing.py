@@ -83,6 +83,8 @@ def trace(
 
 def _inputs_found(module: fx.GraphModule, count: int) -> list[Tensor]:
     """Turn the nodes behind the last `count` results into placeholders; returns their tensors."""
+    if count == 0:
+        return []
     output = next(n for n in module.graph.nodes if n.op == "output")
     results = list(output.args[0])
     nodes = results[len(results) - count :]
@@ -95,7 +97,7 @@ def _inputs_found(module: fx.GraphModule, count: int) -> list[Tensor]:
         node.replace_all_uses_with(last)
         module.graph.erase_node(node)
     module.recompile()
-    return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"][-count:] if count else []
+    return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"][-count:]
 
 
 def _depends_on_values(error: Any, lines: RecordLines | None) -> UnsupportedOpError:
