@@ -100,13 +100,11 @@ def test_autocast_region():
     assert abs(value.item() - model(*on_device(batch())).item()) < 0.05
 
 
-def test_inference_returns_tensors_of_all_kinds(engine):
+def test_inference_returns_tensors_of_all_kinds():
     @torch.compile(backend="neuron")
     def several(x):
         return x + 1, x > 0, x.argmax(-1), x, 3, None
 
-    if engine == "chip":
-        pytest.skip("argmax does not compile yet")
     x = torch.randn(3, 5)
     more, positive, place, same, number, nothing = several(x.to("neuron"))
     assert torch.equal(more.cpu(), x + 1)
