@@ -7,7 +7,8 @@ _INTS = ("int64", "int32", "uint8", "bool")
 
 OPERATORS = {
     **dict.fromkeys(("add", "sub", "mul", "where", "maximum", "clamp", "abs"), _ALL),
-    **dict.fromkeys(("bitwise_and", "logical_not", "eq", "any", "sum", "cumsum", "argmax"), _INTS),
+    **dict.fromkeys(("bitwise_and", "logical_not", "eq", "any", "sum", "cumsum"), _INTS),
+    **dict.fromkeys(("argmax", "max_reduction_with_dim"), _ALL),
     **dict.fromkeys(("exp", "log1p", "sqrt", "tanh", "softmax", "log_softmax", "nn_functional_gelu"), _FLOATS),
     **dict.fromkeys(
         ("nn_functional_layer_norm", "nn_functional_cross_entropy", "nn_functional_mse_loss"), ("float32",)

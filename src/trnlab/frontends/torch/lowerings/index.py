@@ -61,6 +61,8 @@ def embedding_backward(site, grad, ids, rows, padding_idx, scale_grad_by_freq):
         return site.cast(b.pad(b.reshape(grad, (count, grad.shape[-1])), (0, 0), (rows - count, 0)))
     if padding_idx >= 0:
         grad = b.select(b.reshape(b.compare(ids, "NE", padding_idx), (*ids.shape, 1)), grad, 0.0)
+    if not ids.shape:
+        ids, grad = b.reshape(ids, (1,)), b.reshape(grad, (1, grad.shape[-1]))
     return site.cast(b.scatter_add_rows(ids, grad, rows))
 
 
