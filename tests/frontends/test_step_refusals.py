@@ -207,3 +207,11 @@ def test_nothing_of_the_tracing_stays_behind():
     model = Keeping(4, 3)
     refused(lambda m, x, y: classify(m, x, y) * m.kept.sum().item(), "TRN204", model=model)
     assert model.kept is None
+
+
+def test_a_model_in_float64_is_refused_with_every_tensor_that_is():
+    model = nn.Linear(4, 3).double().to("neuron")
+    step = neuron.compile_step(model, torch.optim.SGD(model.parameters(), lr=0.1), classify)
+    with pytest.raises(TrnlabError, match=r"input weight\(float64\[3, 4\]\)") as caught:
+        step(data()[0].double(), data()[1])
+    assert "x.float()" in str(caught.value)

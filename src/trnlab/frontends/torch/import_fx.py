@@ -114,11 +114,12 @@ class _Importer:
         self.unsupported: list[UnsupportedOp] = []
 
     def run(self, aliases: dict[int, str]) -> Imported:
-        for node in self.module.graph.nodes:
-            handler = getattr(self, f"_{node.op}")
-            handler(node, aliases) if node.op == "output" else handler(node)
+        *nodes, output = self.module.graph.nodes
+        for node in nodes:
+            getattr(self, f"_{node.op}")(node)
         if self.unsupported:
             raise _all_unsupported(self.unsupported)
+        self._output(output, aliases)
         self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}
         graph = self.b.build()

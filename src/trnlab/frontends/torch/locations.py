@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
@@ -87,8 +88,19 @@ def layer_of(frame: Any) -> str:
         frame = frame.f_back
     if not calls:
         return ""
-    name = next((name for name, module in calls[-1].named_modules() if module is calls[0]), type(calls[0]).__name__)
+    name = _path(calls[-1], calls[0])
     return f"model.{name}" if name else "model"
+
+
+_PATHS: WeakKeyDictionary[torch.nn.Module, dict[int, str]] = WeakKeyDictionary()  # by model, then by `id` of a module
+
+
+def _path(model: torch.nn.Module, module: torch.nn.Module) -> str:
+    """Where a module lies in a model, or its class. Asked for every operator, so that the paths are kept."""
+    known = _PATHS.get(model, {})
+    if id(module) not in known:
+        known = _PATHS[model] = {id(m): name for name, m in model.named_modules()}
+    return known.get(id(module), type(module).__name__)
 
 
 # The derivatives of these ask for values within autograd's own code, from where an exception ends the process.
