@@ -151,9 +151,10 @@ def test_errors_name_the_users_line_the_limit_and_the_way_out():
 def test_what_lives_at_once_must_fit():
     @nki.jit
     def hoard(x):
-        tiles = [nl.load(x) for _ in range(20)]
-        for tile in tiles:
-            nl.store(x, tile)
+        with nl.no_reorder():
+            tiles = [nl.load(x) for _ in range(20)]
+            for tile in tiles:
+                nl.store(x, tile)
 
     with pytest.raises(CapacityError) as caught:
         hoard(normal(128, 8192))

@@ -7,9 +7,11 @@ import json
 import xml.etree.ElementTree as ET
 
 import pytest
+from profile_samples import round_summary
 
 from trnlab.cli.main import main
-from trnlab.profile.data import FILE, SCHEMA, VERSION
+from trnlab.profile import schema
+from trnlab.profile.data import FILE
 from trnlab.validation.sensitivity import PICTURE, Sensitivity, table, tornado
 
 
@@ -50,7 +52,7 @@ def test_the_picture_has_two_bars_per_assumption_and_the_larger_change_is_the_wi
 
 
 def test_the_command_reads_a_run_and_leaves_the_picture(tmp_path, capsys):
-    summary = {"schema": SCHEMA, "version": VERSION, "step_time_s": 0.01, "assumptions": list(FOUND.assumptions)}
+    summary = round_summary(step_time_s=0.01, assumptions=list(FOUND.assumptions))
     (tmp_path / FILE).write_text(json.dumps(summary))
     assert main(["sensitivity", str(tmp_path)]) == 0
     out = capsys.readouterr().out
@@ -60,6 +62,7 @@ def test_the_command_reads_a_run_and_leaves_the_picture(tmp_path, capsys):
 
 
 def test_a_run_without_a_step_is_refused(tmp_path, capsys):
-    (tmp_path / FILE).write_text(json.dumps({"schema": SCHEMA, "version": VERSION, "status": "failed"}))
+    untimed = {k: v for k, v in round_summary(status="failed", complete=False).items() if k not in schema.TIMED}
+    (tmp_path / FILE).write_text(json.dumps(untimed))
     assert main(["sensitivity", str(tmp_path)]) == 2
     assert "TRN814" in capsys.readouterr().err

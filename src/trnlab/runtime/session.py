@@ -17,13 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trnlab import chips
+from trnlab import chips, host_ops
 from trnlab.errors import UsageError
 from trnlab.graph.ir import Graph
-from trnlab.runtime import host_ops
+from trnlab.host_ops import HostOps
 from trnlab.runtime.cache import Cache
 from trnlab.runtime.fingerprint import Fingerprint
-from trnlab.runtime.host_ops import HostOps
 
 if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.runtime.executable import Executable

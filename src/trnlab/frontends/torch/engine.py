@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trnlab import host_ops
 from trnlab.errors import NumericsError
 from trnlab.graph.ir import Check, Graph
-from trnlab.runtime import host_ops
 
 Array = np.ndarray[Any, Any]
 Program = Callable[[Sequence[Array]], list[Array]]

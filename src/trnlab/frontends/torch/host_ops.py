@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trnlab import host_ops
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.dispatch import Kernel, fall_back, implement
 from trnlab.frontends.torch.dlpack import as_host, as_neuron, no_sparse
-from trnlab.runtime import host_ops
 
 _CPU = torch.device("cpu")
 _CPU_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
