@@ -59,7 +59,10 @@ def _forward(
     return (weights / total @ _repeat_heads(v, q.shape[1]).float()).to(q.dtype), lse
 
 
-def _backward(dout, q, k, v, out, lse, bias, causal, scale):
+def _backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     groups = q.shape[1] // k.shape[1]
     weights = torch.exp(_scores(q, k, bias, causal, scale) - lse.unsqueeze(-1))
     if bias is not None:  # beside a large bias, the log of the sum is lost in lse
@@ -75,11 +78,16 @@ def _backward(dout, q, k, v, out, lse, bias, causal, scale):
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
-def _forward_meta(q, k, v, bias, causal, scale):
+def _forward_meta(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
     return q.new_empty((*q.shape[:3], v.shape[-1])), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-def _backward_meta(dout, q, k, v, out, lse, bias, causal, scale):
+def _backward_meta(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, bias: Tensor | None, causal: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
     return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
 
 
@@ -95,7 +103,9 @@ def _differentiate(ctx: Any, dout: Tensor, _dlse: Any) -> tuple[Any, ...]:
     return *grads, None, None, None
 
 
-def _written_out(q, k, v, bias, dropout_p, causal, scale):
+def _written_out(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout_p: float, causal: bool, scale: float
+) -> Tensor:
     """By the definition, in [..., H, T, D]; of PyTorch's softmax the one that gives zero where no key is seen."""
     heads = q.shape[-3] if q.dim() > 2 else 1
     k, v = (x.repeat_interleave(heads // x.shape[-3], -3) if _shared(x, heads) else x for x in (k, v))
@@ -118,17 +128,17 @@ def _as_bias(mask: Tensor | None, kind: torch.dtype) -> Tensor | None:
     return torch.where(mask, zero, torch.full_like(zero, float("-inf")))
 
 
-def _refuse_as_pytorch_does(q, k, v, mask, dropout_p, causal, scale, gqa) -> None:
+def _refuse_as_pytorch_does(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None, gqa: bool
+) -> None:
     """Raise what PyTorch raises for operands that do not fit: its own operator, on tensors without data or modes."""
     if any(isinstance(n, torch.SymInt) for x in (q, k, v) for n in x.shape):
         return
     with _disable_current_modes():
-        q, k, v, mask = (
+        given = [
             None if x is None else torch.empty(tuple(x.shape), dtype=x.dtype, device="meta") for x in (q, k, v, mask)
-        )
-        torch.ops.aten.scaled_dot_product_attention(
-            q, k, v, mask, 0.0, causal and mask is None, scale=scale, enable_gqa=gqa
-        )
+        ]
+        torch.ops.aten.scaled_dot_product_attention(*given, 0.0, causal and mask is None, scale=scale, enable_gqa=gqa)
 
 
 def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -148,26 +158,26 @@ def _four_of_bias(bias: Tensor, lead: tuple[int, ...], shape: tuple[int, int]) -
 
 
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
-):
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
     """The kernel of `F.scaled_dot_product_attention` on `neuron`; other ranks are brought to four and back.
 
     What a query that sees no key gives is zero, as on the CPU. With `is_causal` query t sees keys 0..t, and what
     `attn_mask` leaves of them.
     """
-    _refuse_as_pytorch_does(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    _refuse_as_pytorch_does(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     size = query.shape[-1]
     scale = (size**-0.5 if size else float("inf")) if scale is None else float(scale)
     bias = _as_bias(attn_mask, query.dtype)
     lead, key_heads = _leading(query, key, value, enable_gqa)
     plain = (
         dropout_p == 0
-        and lead is not None
-        and not (bias is not None and (bias.requires_grad or bias.dim() > len(lead) + 2))
+        and not (bias is not None and (bias.requires_grad or bias.dim() > len(lead or ()) + 2))
         and value.shape[-1] == size
         and all(x.numel() for x in (query, key, value))
     )
-    if not plain:
+    if not plain or lead is None:
         return _written_out(query, key, value, bias, dropout_p, is_causal, scale)
     key_lead = lead if key_heads is None else (*lead[:-1], key_heads)
     q, k, v = _four(query, lead), _four(key, key_lead), _four(value, key_lead)
