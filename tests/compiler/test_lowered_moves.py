@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from compiled import assert_same, build, check, execute, integers, random
 
+from trnlab.graph.builder import GraphBuilder
+
 
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 65), (300,)])
 @pytest.mark.parametrize("table", [(1, 1), (70, 33), (300, 600)])
@@ -166,3 +168,33 @@ def test_rows_of_what_a_product_is_made_into():
     """The table must be complete before its rows are picked: it does not belong into the loop that picks them."""
     x, w, ids = random(9, 9), random(9, 9, seed=1), integers(9, high=9)
     check(lambda b, x, w, i: b.take_rows(b.tanh(b.matmul(x, w)), i), lambda x, w, i: torch.tanh(x @ w)[i], x, w, ids)
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("count", "rows", "cols"), [(9, 5, 7), (130, 65, 33), (300, 700, 1), (2100, 9, 300)])
+def test_what_is_not_finite_stays_in_its_cell(count, rows, cols, dtype, chip):
+    """Infinities of one sign, of both, and NaN, in a few cells: all sums are those of PyTorch."""
+    rng = np.random.default_rng([count, rows, cols])
+    x = np.where(rng.random((count, cols)) < 0.3, 1e-38, 1.0) * rng.standard_normal((count, cols))
+    special = rng.random((count, cols)) < min(0.05, 3 * rows / count)
+    x = np.where(special, rng.choice([np.inf, -np.inf, np.nan], (count, cols), p=[0.45, 0.45, 0.1]), x)
+    ids = rng.integers(0, rows, count).astype(np.int32)
+    b = GraphBuilder("test")
+    b.output(b.scatter_add_rows(b.input("ids", ids.shape, "int32"), b.input("x", x.shape, dtype), rows))
+    graph = b.build()
+    x = x.astype(graph.inputs[1].dtype.numpy)
+    (got,) = execute(graph, [ids, x], chip=chip)
+    sums = torch.zeros(rows, cols, dtype=torch.float64).index_add(
+        0, torch.from_numpy(ids), torch.tensor(x.astype(float))
+    )
+    magnitudes = np.zeros((rows, cols))
+    np.add.at(magnitudes, ids, np.abs(np.where(np.isfinite(x), x.astype(float), 0.0)))
+    got, want = got.astype(np.float64), sums.numpy()
+    outside = ~np.isfinite(want)
+    assert 0 < outside.sum() < outside.size
+    assert np.array_equal(got[outside], want[outside], equal_nan=True)
+    step = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+    least = {"float32": 2.0**-149, "bfloat16": 2.0**-133, "float16": 2.0**-24}[dtype]
+    got, want, magnitudes = (v[~outside] for v in (got, want, magnitudes))
+    assert (np.abs(got - want) <= step * magnitudes + least).all()

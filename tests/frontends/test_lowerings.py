@@ -210,6 +210,32 @@ def test_cross_entropy_with_class_weights():
     check(lambda x, t, w: F.cross_entropy(x, t, w.detach()), [normal(9, 6), ids(9), positive(6)])
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [2, -100])
+def test_losses_of_ignored_rows_that_are_infinite(ignored, reduction):
+    """What is ignored is left out, not multiplied by zero: neither it nor its gradient is NaN."""
+    logp, target = normal(9, 6).log_softmax(-1), ids(9)
+    target[:3] = ignored
+    logp[0], logp[1], logp[4, 5] = -float("inf"), float("nan"), float("inf")
+    target[4] = 1
+    check(lambda x, t: F.nll_loss(x, t, ignore_index=ignored, reduction=reduction), [logp, target])
+    weights = positive(6)
+    check(
+        lambda x, t: F.nll_loss(x, t, weights.to(x.device), ignore_index=ignored, reduction=reduction), [logp, target]
+    )
+
+
+def test_gradients_of_an_embedding_that_are_not_finite():
+    """Infinities and NaN reach the rows and columns that they belong to, and no others."""
+    scale = torch.ones(9, 4)
+    scale[0, 1], scale[3, 2], scale[4, 2], scale[5, 3] = (float(x) for x in ("inf", "inf", "-inf", "nan"))
+    rows = torch.tensor([0, 5, 5, 2, 2, 3, 0, 1, 1])
+    check(lambda w, i, s: F.embedding(i, w) * s.detach(), [normal(6, 4), rows, scale])
+    check(lambda x, i, s: x.index_add(0, i, s.detach()), [normal(6, 4), rows, scale])
+    check(lambda x, i, s: x.index_put((i,), s.detach(), accumulate=True), [normal(6, 4), rows, scale])
+    check(lambda x, i, s: x.scatter_add(0, i[:, None].expand(9, 4), s.detach()), [normal(6, 4), rows, scale])
+
+
 def test_cross_entropy_of_wide_rows_and_ignored_targets():
     target = ids(9, high=300)
     target[3] = -100

@@ -18,9 +18,10 @@ from trnlab.compiler.groups import Class, Group, Kind
 from trnlab.compiler.legalize import legalize
 from trnlab.compiler.lowerings.attention import fits_fused, lower_attention, lower_attention_by_blocks
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
-from trnlab.compiler.lowerings.dot import lower_dot, lower_scatter
+from trnlab.compiler.lowerings.dot import lower_dot
 from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
+from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.placement import Lifetime, place
 from trnlab.compiler.precision import cast_matmuls
 from trnlab.compiler.selection import Rule

@@ -8,6 +8,7 @@ from math import prod
 from trnlab.compiler.legalize.casts import widen
 from trnlab.compiler.legalize.limbs import WORD, Limb, bits_for_sum, count_of, join, split, width_of
 from trnlab.compiler.ranges import EXACT, Range, Ranges
+from trnlab.compiler.rules.conditions import MOST_MARKED
 from trnlab.compiler.selection import SHORT
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
@@ -57,12 +58,14 @@ def _most(bounds: Range, bits: int) -> int:
 
 
 def scatter(op: Op, b: GraphBuilder, known: Ranges) -> Value | None:
-    """The sums of all limbs; indices of any format."""
+    """The sums of all limbs, of floats those of runs of rows; indices of any format."""
     into, ids, update = op.operands
     if ids.dtype.itemsize < int32.itemsize:
         return b.append("scatter", (into, b.convert(ids, int32), update), op.attrs).results[0]
-    if update.dtype.is_float or op.attrs["kind"] != "add":
+    if op.attrs["kind"] != "add":
         return None
+    if update.dtype.is_float:
+        return _in_parts(op, b)
     rows = ids.type.size
     if rows > EXACT:
         return None
@@ -74,3 +77,17 @@ def scatter(op: Op, b: GraphBuilder, known: Ranges) -> Value | None:
         summed = b.append("scatter", (zeros, ids, part), op.attrs).results[0]
         found.append(Limb(b.convert(summed, int32), limb.shift))
     return b.convert(join(b, found), into.dtype)
+
+
+def _in_parts(op: Op, b: GraphBuilder) -> Value | None:
+    """The sum over runs of rows, each short enough."""
+    into, ids, update = op.operands
+    if op.attrs["scatter_dims_to_operand_dims"] != (0,):
+        return None
+    count, places = ids.type.size, (*into.shape[1:],)
+    ids, update = b.reshape(ids, (count,)), b.convert(b.reshape(update, (count, *places)), float32)
+    total = b.convert(into, float32)
+    for start in range(0, count, MOST_MARKED):
+        rows = [b.slice_dim(v, 0, start, min(start + MOST_MARKED, count)) for v in (ids, update)]
+        total = b.add(total, b.scatter_add_rows(rows[0], rows[1], into.shape[0]))
+    return b.convert(total, into.dtype)

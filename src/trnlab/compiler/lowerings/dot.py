@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products: dot_general with its epilogue, and the sum of rows by index that is a product with a one-hot
-matrix.
+"""Matrix products: dot_general with its epilogue.
 
 Letters: M rows of the result, N its columns, K contraction.
 """
@@ -21,7 +20,7 @@ from trnlab.isa.base import Memory
 from trnlab.kernels.blocks import Sink, ViewSource, Workspace
 from trnlab.kernels.matmul import Product, batch_matmul
 from trnlab.kernels.view import View
-from trnlab.numerics.dtypes import DType, float32, int32
+from trnlab.numerics.dtypes import float32
 from trnlab.program import AP, Builder
 
 BANK = 512
@@ -60,63 +59,11 @@ def lower_dot(low: Lowering) -> None:
     )
     batch = tuple(op.operands[0].shape[d] for d in op.attrs["lhs_batching_dimensions"])
     rows = low.group.size // (low.group.cols or 1) // prod(batch)
-    sinks = _sinks(low, rows, prod(batch))
+    sinks = sinks_of(low, rows, prod(batch))
     items = []
     for index, sink in zip(product(*(range(n) for n in batch)), sinks):
         items.append(Product(lhs.source(index), rhs.source(index), sink))
     batch_matmul(low.b, items, lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
-
-
-def lower_scatter(low: Lowering) -> None:
-    """Record a sum of rows by index: out[v] = sum of update[t] where ids[t] = v, as one-hot(ids)^T @ update."""
-    op = low.group.anchor
-    _, ids, update = op.operands
-    rows, cols = op.result.shape[0], op.result.type.size // op.result.shape[0]
-    lhs = OneHotSource(low, ids, ids.type.size, rows, update.dtype)
-    view = low.view(update)
-    rhs = ViewSource(view, rows=_leading(view.shape, ids.type.size))
-    low.group.cols = cols
-    (sink,) = _sinks(low, rows, 1)
-    batch_matmul(low.b, [Product(lhs, rhs, sink)], lhs_k_rows=True, rhs_k_rows=True)
-
-
-class OneHotSource:
-    """The matrix [T, V] with a one where ids[t] = v, made on chip as blocks of it are asked for."""
-
-    def __init__(self, low: Lowering, ids: Value, count: int, rows: int, dtype: DType) -> None:
-        self.shape, self.dtype = (count, rows), dtype
-        b, view = low.b, low.view(ids)
-        wide = min(-(-rows // 64) * 64, 4096)
-        self.iota = b.tile((128, wide), float32, name="iota")
-        with b.scope():
-            whole = b.tile((128, wide), int32, name="iota32")
-            b.iota(dst=whole, pattern=((1, wide),))
-            b.tensor_copy(dst=self.iota, src=whole)
-        tiles = -(-count // 128)
-        raw = b.tile((128, tiles), ids.dtype, name="ids")
-        self.ids = b.tile((128, tiles), float32, name="ids32")
-        for i in range(tiles):
-            n = min(128, count - 128 * i)
-            source = ViewSource(
-                View(view.buffer, view.offset, (*view.shape, 1), (*view.strides, 1)), rows=len(view.shape)
-            )
-            source.load(b, raw[:n, i : i + 1], 128 * i, 0)
-            b.tensor_copy(dst=self.ids[:n, i : i + 1], src=raw[:n, i : i + 1])
-
-    def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
-        """dst[p, f] = 1 where ids[row + p] is col + f."""
-        ids = self.ids[: dst.partitions, row // 128 : row // 128 + 1]
-        for start in range(0, dst.free, self.iota.free):
-            part = dst[:, start : start + self.iota.free] if dst.free > self.iota.free else dst
-            b.tensor_scalar(
-                dst=part, data=self.iota[: dst.partitions, : part.free], operand0=float(col + start), op0="add",
-                operand1=ids, op1="is_equal",
-            )  # fmt: skip
-
-    def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
-        """Blocks of 128 rows side by side."""
-        for i in range(dst.shape[1]):
-            self.load(b, dst[:, i], row + i * 128, col)
 
 
 class _Operand:
@@ -149,15 +96,7 @@ def _step(view: View, dims: tuple[int, ...]) -> int:
     return min((abs(view.strides[d]) for d in dims if view.shape[d] > 1 and view.strides[d]), default=1 << 40)
 
 
-def _leading(shape: tuple[int, ...], size: int) -> int:
-    total, dims = 1, 0
-    while total < size:
-        total *= shape[dims]
-        dims += 1
-    return max(dims, 1)
-
-
-def _sinks(low: Lowering, rows: int, batch: int) -> Iterator[EpilogueSink]:
+def sinks_of(low: Lowering, rows: int, batch: int) -> Iterator[EpilogueSink]:
     """A sink for each product of the batch; they share tiles, sized by a trial run of one sweep."""
     cols = low.group.cols or 1
     domain = Domain(rows * batch, cols)

@@ -34,6 +34,8 @@ from trnlab.compiler.rules.conditions import (
     operands_fit_float32,
     reduces_rows,
     sum_fits_float32,
+    sums_few_rows,
+    sums_whole_numbers,
 )
 from trnlab.compiler.selection import BOOLS, EVERY, FLOATS, INTEGERS, WORDS, Rule, first_that_covers
 from trnlab.graph.ir import Op
@@ -45,6 +47,7 @@ _LOGIC = Rule(arithmetic.binary, BOOLS)
 _ALU = Rule(arithmetic.binary, FLOATS)
 _KERNEL = Rule(None, FLOATS)
 MOVED = Rule(None, EVERY)
+SUMS_OF_WHOLE_NUMBERS = Rule(None, FLOATS, when=sums_whole_numbers)
 
 RULES: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(
@@ -102,7 +105,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "gather": (Rule(sources.gather, EVERY, when=indices_are_words),),
     "trn.rng_uniform": (Rule(sources.random, WORDS),),
     "dot_general": (_KERNEL,),
-    "scatter": (Rule(None, FLOATS, when=indices_are_words),),
+    "scatter": (SUMS_OF_WHOLE_NUMBERS, Rule(None, FLOATS, when=sums_few_rows)),
 }
 
 

@@ -88,3 +88,18 @@ SUMMED_OVER_ROWS = frozenset({float32, bfloat16})
 def indices_are_words(op: Op, known: Ranges) -> bool:
     """What picks rows is a 32-bit number."""
     return op.operands[1].dtype.itemsize == 4
+
+
+def sums_whole_numbers(op: Op, known: Ranges) -> bool:
+    """Sums of rows by index: what is added is known to be no NaN and not infinite, as whole numbers are."""
+    return indices_are_words(op, known) and known.of(op.operands[2]) is not None
+
+
+MOST_MARKED = 1920
+"""Rows that one sum by index may have where what is not finite is marked: their marks are counted in base 4096, each
+count below half of it (`lowerings.scatter`). A multiple of the 128 rows of a tile."""
+
+
+def sums_few_rows(op: Op, known: Ranges) -> bool:
+    """Sums of so few rows by index that their marks can be counted."""
+    return indices_are_words(op, known) and op.operands[1].type.size <= MOST_MARKED

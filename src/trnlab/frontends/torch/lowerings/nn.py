@@ -146,24 +146,27 @@ def log_softmax_backward(site, grad, y, dim, input_dtype):
 _NONE, _MEAN = 0, 1  # PyTorch's codes for the reduction of a loss; 2 is the sum
 
 
-def _class_weights(site: Site, weight: Value | None, target: Value, classes: int, ignore_index: int) -> Value:
-    """fp32, per row: the weight of its class, or 0 where the class is `ignore_index`."""
+def _class_weights(site: Site, weight: Value, target: Value, classes: int) -> Value:
+    """fp32, per row: the weight of its class."""
     b = site.b
-    counted = b.convert(b.compare(target, "NE", ignore_index), float32)
-    if weight is None:
-        return counted
-    spread = b.select(one_hot(site, target, classes), site.wide(weight), 0.0)
-    return b.multiply(counted, b.reduce(spread, (-1,)))
+    return b.reduce(b.select(one_hot(site, target, classes), site.wide(weight), 0.0), (-1,))
 
 
 @lowers("nll_loss_forward.default")
 def nll_loss(site, logp, target, weight, reduction, ignore_index):
-    """Loss and the total weight that a mean divides by. logp [N, C] or [C]."""
+    """Loss and the total weight that a mean divides by. logp [N, C] or [C].
+
+    Rows to be ignored are left out by a select: they may be infinite, which times zero were NaN.
+    """
     b, classes = site.b, logp.shape[-1]
     site.watch.index(target, 0, classes, ignore_index)
-    weights = _class_weights(site, weight, target, classes, ignore_index)
-    chosen = b.reduce(b.select(one_hot(site, target, classes), site.wide(logp), 0.0), (-1,))
-    losses = b.negate(b.multiply(chosen, weights))
+    counted = b.compare(target, "NE", ignore_index)
+    losses = b.negate(b.reduce(b.select(one_hot(site, target, classes), site.wide(logp), 0.0), (-1,)))
+    weights = b.convert(counted, float32)
+    if weight is not None:
+        own = _class_weights(site, weight, target, classes)
+        losses, weights = b.multiply(losses, own), b.select(counted, own, 0.0)
+    losses = b.select(counted, losses, 0.0)
     rows = tuple(range(len(losses.shape)))
     whole = b.reduce(weights, rows) if rows else weights
     if reduction != _NONE:
@@ -178,7 +181,10 @@ def nll_loss_backward(site, grad, logp, target, weight, reduction, ignore_index,
     scale = site.wide(grad)
     if reduction == _MEAN:
         scale = b.divide(scale, site.wide(total_weight))
-    rows = b.negate(b.multiply(_class_weights(site, weight, target, classes, ignore_index), scale))
+    rows = b.negate(scale)
+    if weight is not None:
+        rows = b.multiply(rows, _class_weights(site, weight, target, classes))
+    rows = b.select(b.compare(target, "NE", ignore_index), b.broadcast_to(rows, target.shape), 0.0)
     return site.cast(b.select(one_hot(site, target, classes), b.reshape(rows, (*rows.shape, 1)), 0.0))
 
 

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of rows by index: out[v] = sum of update[t] where ids[t] = v, on the PE array as one-hot(ids)^T @ update.
+
+In a product 0 times infinity is NaN, which would go from one row to all. So where an update may be infinite or NaN,
+the array gets two columns for each of its own: what is finite of it, and a mark. Marks are numbers whose sums count
+the infinities of each sign, exactly: plus infinity is MARK, minus infinity BASE * MARK, NaN both. When a tile of sums
+is finished the counts are taken apart, and put infinities back into the cells that they belong to, and no others. The
+array does not take longer for it: of a matrix of ones and zeros it streams float32 at twice the rate.
+
+Letters: T updates, V rows of the result, C columns; P partitions.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.lowerings.dot import BANK, EpilogueSink, sinks_of
+from trnlab.compiler.rules import SUMS_OF_WHOLE_NUMBERS
+from trnlab.graph.ir import Value
+from trnlab.kernels.blocks import BANKS, P, Source, ViewSource, load_rows
+from trnlab.kernels.matmul import Product, batch_matmul
+from trnlab.kernels.view import View
+from trnlab.numerics.dtypes import DType, bool_, float32, int32
+from trnlab.program import AP, Builder
+from trnlab.program.builder import Pool
+
+INF = float("inf")
+BASE = 4096.0  # of counts; fewer than half as many updates are summed at once (`rules.conditions.MOST_MARKED`)
+MARK = 2.0**80  # so large that a count times LARGEST overflows, so small that sums of marks do not
+LARGEST = 2.0**127
+WHOLE = 1.5 * 2.0**23 * BASE * MARK
+"""x + WHOLE - WHOLE is x rounded to a multiple of BASE * MARK: the sum has no smaller bits."""
+COLUMNS = BANK // 2  # of updates whose sums and marks fill a bank
+ROWS = 512  # of the result whose one-hot columns are made at once; fewer where there are many updates
+
+
+def lower_scatter(low: Lowering) -> None:
+    """Record a group that is a sum of rows by index."""
+    op = low.group.anchor
+    _, ids, update = op.operands
+    count, rows = ids.type.size, op.result.shape[0]
+    low.group.cols = op.result.type.size // rows
+    view = low.view(update)
+    updates = ViewSource(view, rows=_leading(view.shape, count))
+    (sink,) = sinks_of(low, rows, 1)
+    if low.part.rules[op] is SUMS_OF_WHOLE_NUMBERS:
+        lhs = OneHotSource(low, ids, count, rows, updates.dtype, wide=4096)
+        product = Product(lhs, updates, sink, onezero=lhs.dtype is float32)
+        batch_matmul(low.b, [product], lhs_k_rows=True, rhs_k_rows=True)
+    else:
+        _Marked(low.b, OneHotSource(low, ids, count, rows, float32, wide=ROWS), updates, sink).record()
+
+
+class OneHotSource(Source):
+    """The matrix [T, V] with a one where ids[t] = v, made on chip as blocks of it are asked for."""
+
+    def __init__(self, low: Lowering, ids: Value, count: int, rows: int, dtype: DType, *, wide: int) -> None:
+        """`wide`: columns that are made with one instruction."""
+        self.shape, self.dtype = (count, rows), dtype
+        b, view = low.b, low.view(ids)
+        full, rest = divmod(count, P)
+        raw = b.tile((P, full + 1, 1), ids.dtype, name="ids")
+        source = ViewSource(
+            View(view.buffer, view.offset, (*view.shape, 1), (*view.strides, 1)), rows=len(view.shape)
+        )
+        load_rows(b, source, raw, count, 0, 0)
+        wide = min(ceil(rows / 64) * 64, wide)
+        self.iota = b.tile((P, wide), float32, name="iota")
+        with b.scope():
+            whole = b.tile((P, wide), int32, name="iota32")
+            b.iota(dst=whole, pattern=((1, wide),))
+            b.tensor_copy(dst=self.iota, src=whole)
+        self.ids = b.tile((P, full + 1, 1), float32, name="ids32")
+        if full:
+            b.tensor_copy(dst=self.ids[:, :full], src=raw[:, :full])
+        if rest:
+            b.tensor_copy(dst=self.ids[:rest, full], src=raw[:rest, full])
+
+    def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """dst[p, f] = 1 where ids[row + p] is col + f."""
+        ids = self.ids[: dst.partitions, row // P]
+        for start in range(0, dst.free, self.iota.free):
+            part = dst[:, start : start + self.iota.free] if dst.free > self.iota.free else dst
+            b.tensor_scalar(
+                dst=part, data=self.iota[: dst.partitions, : part.free], operand0=float(col + start), op0="add",
+                operand1=ids, op1="is_equal",
+            )  # fmt: skip
+
+
+class _Marked:
+    """The sum of a few updates [T, C] with marks. All of T lies on chip at once, for some columns at a time."""
+
+    def __init__(self, b: Builder, onehot: OneHotSource, updates: ViewSource, sink: EpilogueSink) -> None:
+        self.b, self.onehot, self.updates, self.sink = b, onehot, updates, sink
+        (self.count, self.rows), cols = onehot.shape, updates.shape[1]
+        self.tiles, width = ceil(self.count / P), min(cols, COLUMNS)
+        self.block = ROWS if self.tiles <= 8 else ROWS // 2
+        self.raw, self.outside, self.marks = (
+            b.tile((P, self.tiles, width), dt, name=name)
+            for name, dt in (("raw", updates.dtype), ("outside", bool_), ("marks", float32))
+        )
+        self.pairs = _pool(b, (P, self.tiles, 2 * width), "pairs", 1 if cols == width else 2)
+        once = self.rows <= self.block and cols == width
+        self.ones = _pool(b, (P, self.tiles, min(self.rows, self.block)), "ones", 1 if once else 2)
+        together = min(self.block, self.rows + P - 1) // P
+        self.results = [_pool(b, (P, width), name, together + 1) for name in ("sums", "upper", "lower")]
+        self.whole, self.minus_whole = (b.tile((P, 1), float32, name="whole") for _ in range(2))
+        b.memset(dst=self.whole, value=WHOLE)
+        b.memset(dst=self.minus_whole, value=-WHOLE)
+        self.banks = Pool([b.psum((P, BANK), bank=i) for i in range(BANKS)])
+
+    def record(self) -> None:
+        """Columns of the updates come once; the one-hot matrix is made again for each COLUMNS of them, one block of
+        rows ahead, so that Vector makes it while the array is busy."""
+        cols, starts = self.updates.shape[1], range(0, self.rows, self.block)
+        ones = self._ones(0)
+        for col in range(0, cols, COLUMNS):
+            pairs = self._load(col, min(COLUMNS, cols - col))
+            for row in starts:
+                last = row == starts[-1]
+                ahead = ones if last and col + COLUMNS >= cols else self._ones(0 if last else row + self.block)
+                self._multiply(ones, pairs, row, col)
+                ones = ahead
+
+    def _ones(self, row: int) -> AP:
+        """The one-hot matrix of ROWS rows of the result, [P, tiles, rows]."""
+        ones = self.ones.next()[:, :, : min(self.block, self.rows - row)]
+        for i, height in enumerate(self._heights()):
+            self.onehot.load(self.b, ones[:height, i], i * P, row)
+        return ones
+
+    def _heights(self) -> list[int]:
+        """Rows of each tile of updates."""
+        return [min(P, self.count - start) for start in range(0, self.count, P)]
+
+    def _load(self, col: int, cols: int) -> AP:
+        """Pairs [P, tiles, 2 cols]: an update where it is finite, else zero, and the mark of what it is if not."""
+        raw, pairs = self.raw[:, :, :cols], self.pairs.next()[:, :, : 2 * cols]
+        load_rows(self.b, self.updates, raw, self.count, 0, col)
+        full, rest = divmod(self.count, P)
+        for rows, first, last in ((P, 0, full), (rest, full, full + 1)):
+            if rows and first < last:
+                self._mark(*(x[:rows, first:last] for x in (raw, pairs, self.outside[:, :, :cols],
+                                                            self.marks[:, :, :cols])))  # fmt: skip
+        return pairs
+
+    def _mark(self, x: AP, pairs: AP, outside: AP, marks: AP) -> None:
+        b, (finite, mark) = self.b, _halves(pairs)
+        b.tensor_scalar(dst=outside, data=x, operand0=0.0, op0="multiply", operand1=0.0, op1="not_equal")
+        b.tensor_scalar(dst=marks, data=x, operand0=INF, op0="not_equal", operand1=BASE, op1="multiply")
+        b.select_reduce(dst=finite, predicate=outside, on_true=x, on_false=0.0, reverse_pred=True)
+        b.scalar_tensor_tensor(dst=marks, data=x, operand0=-INF, op0="not_equal", operand1=marks, op1="add")
+        b.scalar_tensor_tensor(dst=mark, data=marks, operand0=MARK, op0="multiply", operand1=outside, op1="multiply")
+
+    def _multiply(self, ones: AP, pairs: AP, row: int, col: int) -> None:
+        """A block of rows of the result, in some columns."""
+        found = []
+        for at in range(0, ones.shape[2], P):
+            height = min(P, ones.shape[2] - at)
+            acc = self.banks.next()[:height, : pairs.shape[2]]
+            for i, k in enumerate(self._heights()):
+                self.b.nc_matmul(
+                    dst=acc, stationary=ones[:k, i, at : at + height], moving=pairs[:k, i], accumulate=i > 0,
+                    stop=i == self.tiles - 1, is_stationary_onezero=True,
+                )  # fmt: skip
+            found.append(acc)
+        for i, total in enumerate(self._unmarked(found)):
+            self.sink.store(self.b, total, row + i * P, col)
+
+    def _unmarked(self, tiles: list[AP]) -> list[AP]:
+        """Sums with their infinities; counts of minus infinities are sums of marks rounded to multiples of theirs.
+
+        Each step is taken for all tiles before the next: no instruction waits for the one before it.
+        """
+        b, made = self.b, []
+        for acc in tiles:
+            sums, marks = _halves(acc)
+            made.append((sums, marks, *(pool.next()[: acc.partitions, : sums.free] for pool in self.results)))
+        for _, marks, _, upper, _ in made:
+            b.activation(dst=upper, data=marks, op="copy", bias=self.whole[: upper.partitions])
+        for _, marks, _, upper, lower in made:
+            b.scalar_tensor_tensor(
+                dst=lower, data=upper, operand0=WHOLE, op0="subtract", operand1=marks, op1="subtract", reverse1=True
+            )
+        for _, _, _, upper, _ in made:
+            b.activation(dst=upper, data=upper, op="copy", bias=self.minus_whole[: upper.partitions])
+        for sums, _, total, _, lower in made:
+            b.scalar_tensor_tensor(dst=total, data=lower, operand0=LARGEST, op0="multiply", operand1=sums, op1="add")
+        for _, _, total, upper, _ in made:
+            b.scalar_tensor_tensor(
+                dst=total, data=upper, operand0=-LARGEST, op0="multiply", operand1=total, op1="add"
+            )
+        return [total for _, _, total, _, _ in made]
+
+
+def _pool(b: Builder, shape: tuple[int, ...], name: str, count: int) -> Pool:
+    return Pool([b.tile(shape, float32, name=f"{name}{i}") for i in range(count)])
+
+
+def _halves(pairs: AP) -> tuple[AP, AP]:
+    """Of each pair the first, and the second."""
+    *outer, (step, count) = pairs.dims
+    first, second = (pairs.with_dims(*outer, (2 * step, count // 2), skip=i * step) for i in range(2))
+    return first, second
+
+
+def _leading(shape: tuple[int, ...], size: int) -> int:
+    """How many dimensions hold the first `size` elements of a shape."""
+    dims = 0
+    while prod(shape[:dims]) < size:
+        dims += 1
+    return max(dims, 1)
