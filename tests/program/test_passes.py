@@ -280,7 +280,81 @@ def test_tiles_with_addresses_are_not_spilled():
     assert raised.value.code == "TRN501"
 
 
+def repeated_work():
+    @nki.jit
+    def kernel(x, w):
+        """Negates the same column and transposes the same tile in every iteration."""
+        out = nl.ndarray((4, 128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+        weights = nl.load(w)
+        highest = nl.ndarray((nl.par_dim(128), 1), dtype=nl.float32, buffer=nl.sbuf)
+        highest[...] = nisa.tensor_reduce(nl.max, weights, axis=1)
+        for j in nl.affine_range(4):
+            turned = nisa.tensor_copy(nisa.nc_transpose(weights))
+            negated = nisa.tensor_scalar(highest, nl.multiply, -1.0)
+            product = nisa.nc_matmul(turned, nl.load(x[:, nl.ds(512 * j, 512)]))
+            nl.store(out[j], nisa.tensor_scalar(product, nl.add, negated))
+        return out
+
+    return kernel
+
+
+def test_what_was_computed_before_is_not_computed_again(without):
+    expected = np.stack([W @ X[:, 512 * j : 512 * j + 512] - W.max(axis=1, keepdims=True) for j in range(4)])
+    got, kinds = repeated_work()(X, W), kinds_of(repeated_work(), X, W)
+    assert [kinds.count(name) for name in ("nc_transpose", "tensor_scalar", "nc_matmul")] == [1, 5, 4]
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    without("reuse")
+    np.testing.assert_array_equal(got, repeated_work()(X, W))
+    assert kinds_of(repeated_work(), X, W).count("nc_transpose") == 4
+
+
+def test_what_was_overwritten_is_computed_again():
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((3, 128, 256), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+        tile[...] = nl.load(x[:, 0:512])
+        for i in nl.sequential_range(3):
+            nl.store(out[i], nl.multiply(tile[:, 0:256], 2.0))
+            tile[:, 0:128] = nl.add(tile[:, 0:128], 1.0)
+        return out
+
+    expected = np.stack([X[:, :256]] * 3)
+    for i in range(3):
+        expected[i, :, :128] += np.float32(i)
+    np.testing.assert_allclose(kernel(X), 2 * expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_kernels_compute_the_same_bits_with_results_used_again(seed, without):
+    """Few operations on few tiles, so that many are the same."""
+
+    def made():
+        rng = np.random.default_rng(seed)
+
+        @nki.jit
+        def kernel(x):
+            out = nl.ndarray((128, 256), dtype=x.dtype, buffer=nl.shared_hbm)
+            tiles = [nl.load(x[:, 256 * i : 256 * i + 256]) for i in range(3)]
+            total = nl.zeros((128, 256), dtype=x.dtype, buffer=nl.sbuf)
+            for _ in range(40):
+                a, b = (tiles[i] for i in rng.integers(0, 3, 2))
+                if rng.random() < 0.15:
+                    a[:, 64:128] = nl.add(b[:, 0:64], 0.5)
+                else:
+                    total[...] = nl.add(total, nl.multiply(nl.subtract(a, b), 0.25))
+            nl.store(out, total)
+            return out
+
+        return kernel
+
+    first, fewer = made()(X), len(made().timeline(X))
+    without("reuse")
+    np.testing.assert_array_equal(first, made()(X))
+    assert fewer < len(made().timeline(X))
+
+
 def test_every_pass_is_listed_with_what_it_does():
-    assert list(passes.PASSES) == ["versions", "accumulate"]
+    assert list(passes.PASSES) == ["versions", "accumulate", "reuse"]
     assert passes.PASSES["versions"] is rename_overwritten
     assert all(f"    {name}  " in (passes.__doc__ or "") for name in passes.PASSES)

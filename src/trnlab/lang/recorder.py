@@ -352,9 +352,14 @@ class Recorder:
         movable = frozenset(made.buffer.id for made in self.tiles if made.address is None)
         self.builder.settle(given)
         self.written = self.builder.part(0)
+        recorded = self.builder.state()
         passes.run(self.builder, movable)
         self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
         error = self._place(given)
+        if error is not None:
+            self.builder.restore(recorded)
+            passes.run(self.builder, movable, save_room=True)
+            error = self._place(given)
         if error is not None and not self._make_room(given, movable):
             raise self._too_much(*error)
         return self.builder.build()

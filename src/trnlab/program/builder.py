@@ -347,6 +347,16 @@ class Builder:
         rows = np.array(self._rows, np.int64).reshape(-1, COLUMNS)
         return rows, np.array(self._operands, np.int64).reshape(-1, REFERENCE)
 
+    def state(self) -> tuple[Any, ...]:
+        """All that passes may change, for `restore`."""
+        return self._rows[:], self._operands[:], len(self._buffers), list(self._after), list(self._prints)
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Forget what passes have changed since `state`."""
+        rows, operands, buffers, after, prints = state
+        self._rows, self._operands, self._after, self._prints = rows[:], operands[:], list(after), list(prints)
+        del self._buffers[buffers:]
+
     def attribute_index(self, instr: Instruction, attributes: Mapping[str, Any]) -> int:
         """Number of these attributes of an instruction, as its row refers to them."""
         return self._attributes(instr, dict(attributes))

@@ -6,6 +6,7 @@ one that is executed and timed. They run in the order of `PASSES`.
 
     versions      a tile that is overwritten as a whole is a new tile from there on
     accumulate    products that are only added to a sum in PSUM are accumulated there
+    reuse         what was computed from the same operands before is not computed again
 
 Where tiles do not fit as the kernel orders its instructions, `make_room` runs what costs time to save memory:
 
@@ -25,17 +26,26 @@ from trnlab.program.builder import Builder
 from trnlab.program.passes.accumulate import accumulate_in_psum
 from trnlab.program.passes.demand import order_by_demand
 from trnlab.program.passes.draft import Draft
+from trnlab.program.passes.reuse import reuse_results
 from trnlab.program.passes.spill import spill
 from trnlab.program.passes.versions import rename_overwritten
 
-PASSES: dict[str, Callable[[Draft], None]] = {"versions": rename_overwritten, "accumulate": accumulate_in_psum}
+PASSES: dict[str, Callable[[Draft], None]] = {
+    "versions": rename_overwritten,
+    "accumulate": accumulate_in_psum,
+    "reuse": reuse_results,
+}
+TAKES_ROOM = frozenset({"reuse"})  # results live longer
 
 
-def run(b: Builder, movable: frozenset[int]) -> None:
-    """Run all passes. movable: tiles (by buffer id) whose address the kernel leaves to the compiler."""
+def run(b: Builder, movable: frozenset[int], *, save_room: bool = False) -> None:
+    """Run all passes. movable: tiles (by buffer id) whose address the kernel leaves to the compiler. save_room: leave
+    out those that keep tiles for longer.
+    """
     draft = Draft(b, movable)
-    for change in PASSES.values():
-        change(draft)
+    for name, change in PASSES.items():
+        if not (save_room and name in TAKES_ROOM):
+            change(draft)
     draft.commit()
 
 
