@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import FP32, check, integers, random, row_softmax
+from compiled import FP32, build, check, execute, integers, random, row_softmax
+
+from trnlab.graph.interpret import interpret
 
 REDUCERS = {"add": torch.sum, "maximum": torch.amax, "minimum": torch.amin}
 LONG = (3, 60_000)  # 240 kB a row in fp32: more than a partition of SBUF holds
@@ -159,3 +161,20 @@ def test_several_sums_over_rows_wider_than_psum():
     """Nine banks' worth of columns: the loop over columns goes outside."""
     x = random(140, 4700, low=0.1, high=1.0)
     check(lambda b, x: (b.reduce(x, (0,)), b.reduce(b.multiply(x, x), (0,))), lambda x: (x.sum(0), (x * x).sum(0)), x)
+
+
+@pytest.mark.parametrize("narrow", ["bfloat16", "float16", "int32"])
+@pytest.mark.parametrize("shape", [(5,), (5, 5), (300, 200)])
+@pytest.mark.parametrize("function", ["abs", "exponential", "sqrt"])
+def test_the_sum_of_a_function_is_written_in_the_format_that_it_is_cast_to(function, shape, narrow):
+    """The activation engine sums while it computes; the cast of that sum was lost, and zeros were returned."""
+    x = np.abs(random(*shape)).astype(np.float32)
+
+    def graph(b, v):
+        return b.convert(b.reduce(b.op(function, v), range(len(shape)), "add"), narrow)
+
+    built = build(graph, x)
+    (got,) = execute(built, [x])
+    (want,) = interpret(built, [x])
+    assert np.isclose(np.float64(got), np.float64(want), rtol=2.0**-7 if narrow == "bfloat16" else 1e-3)
+    assert np.float64(got) != 0

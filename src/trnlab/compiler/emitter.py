@@ -80,11 +80,15 @@ class Emitter:
         for value in op.operands:
             self.release(value)
         for result in op.results:
-            folded = self.plan.converted.get(result)
-            for value in (result,) if folded is None else (result, folded.result):
-                self.store_if_asked(value)
-                if self.refs.get(value, 0) == 0:
-                    self._drop(value)
+            self.computed(result)
+
+    def computed(self, result: Value) -> None:
+        """A result, and the cast that was folded into it, are there: store what is asked for, give back the rest."""
+        folded = self.plan.converted.get(result)
+        for value in (result,) if folded is None else (result, folded.result):
+            self.store_if_asked(value)
+            if self.refs.get(value, 0) == 0:
+                self._drop(value)
 
     def end(self) -> None:
         """Give back temporary tiles."""

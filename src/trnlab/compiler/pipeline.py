@@ -33,6 +33,7 @@ from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes import simplify
 from trnlab.program import Buffer, Builder, Call, Program, Routine, Tensor
 from trnlab.program.callee import RoutineCallee
+from trnlab.program.digest import written_params
 
 Array = np.ndarray[Any, Any]
 Unit = list[Group]  # groups that share one routine, run as one call
@@ -182,7 +183,10 @@ class Assembly:
                     lower_rows(low, turns)
                 else:
                     form(low)
-        return b.build()
+        routine = b.build()
+        for low in lowerings:
+            _check_stored(routine, low)
+        return routine
 
     # -- tensors ------------------------------------------------------------------------------------------------
     def _storable(self, value: Value) -> bool:
@@ -340,6 +344,19 @@ def _depends_on(value: Value, old: Value, group: Group, part: Partition) -> bool
         if any(part.root(v) in reached for v in op.operands):
             reached.update(op.results)
     return value in reached
+
+
+def _check_stored(routine: Routine, low: Lowering) -> None:
+    """Raise UnsupportedOpError where a value that is read elsewhere is never written: it must not pass as zeros."""
+    written = {routine.params[position] for position in written_params(routine)}
+    for value in low.stores:
+        if value.type.size and low.ports[value].buffer.id not in written:
+            where = value.op.loc if value.op is not None else None
+            raise UnsupportedOpError(
+                f"the lowering of {low.group.ops[0].name} does not write {value.type}; this is a defect of trnlab",
+                code="TRN219", where=where,
+                remedy="report it, and write the line in another way until it is mended",
+            )  # fmt: skip
 
 
 def _memory_shape(value: Value) -> tuple[int, ...]:

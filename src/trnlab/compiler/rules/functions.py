@@ -57,7 +57,7 @@ def activate(e: Emitter, op: Op, func: str) -> None:
         combine(e, total, extra["reduce_res"])
         e.done.add(total)
         e.release(op.result)
-        e.store_if_asked(total.result)
+        e.computed(total.result)
 
 
 def _as_affine(e: Emitter, held: Pending) -> tuple[Narrow, AP | None] | None:
