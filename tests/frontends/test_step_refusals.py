@@ -215,3 +215,18 @@ def test_a_model_in_float64_is_refused_with_every_tensor_that_is():
     with pytest.raises(TrnlabError, match=r"input weight\(float64\[3, 4\]\)") as caught:
         step(data()[0].double(), data()[1])
     assert "x.float()" in str(caught.value)
+
+
+def test_filling_at_indices_with_a_value_that_learns_is_refused():
+    """Its derivative looks for repeated indices from within autograd, where an exception would end the process."""
+    x, _ = data()
+    value = nn.Parameter(torch.ones(()).to("neuron"))
+    model = nn.Linear(4, 3).to("neuron")
+    step = neuron.compile_step(
+        model,
+        torch.optim.SGD([*model.parameters(), value], lr=0.1),
+        lambda model, x, i: model(x.index_fill(1, i, value)).sum(),
+    )
+    with pytest.raises(TrnlabError, match="at indices needs the indices' values") as caught:
+        step(x, torch.tensor([1, 2]).to("neuron"))
+    assert caught.value.code == "TRN204"

@@ -103,21 +103,41 @@ def _path(model: torch.nn.Module, module: torch.nn.Module) -> str:
     return known.get(id(module), type(module).__name__)
 
 
-# The derivatives of these ask for values within autograd's own code, from where an exception ends the process.
-_WRITES = (
-    torch.Tensor.__setitem__,
-    torch.Tensor.index_put,
-    torch.Tensor.index_put_,
-    torch.index_put,
-    torch.index_put_,
-)
+def _learns(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad and torch.is_grad_enabled()
 
 
 def _learns_through_mask(_: Any, indices: Any, values: Any = None, *args: Any, **kwargs: Any) -> bool:
     masks = indices if isinstance(indices, (tuple, list)) else (indices,)
     kinds = [i.dtype for i in masks if isinstance(i, torch.Tensor)]
-    learns = isinstance(values, torch.Tensor) and values.requires_grad and torch.is_grad_enabled()
-    return learns and any(kind in (torch.bool, torch.uint8) for kind in kinds)
+    return _learns(values) and any(kind in (torch.bool, torch.uint8) for kind in kinds)
+
+
+def _learns_its_filling(_: Any, dim: Any, index: Any, value: Any = None, *args: Any, **kwargs: Any) -> bool:
+    return _learns(value)
+
+
+# The derivatives of these ask for values within autograd's own code, from where an exception ends the process.
+_WRITES: dict[Any, tuple[Any, str, str]] = {
+    **dict.fromkeys(
+        (
+            torch.Tensor.__setitem__,
+            torch.Tensor.index_put,
+            torch.Tensor.index_put_,
+            torch.index_put,
+            torch.index_put_,
+        ),
+        (_learns_through_mask, "where a mask is true needs the mask's values", "use torch.where(mask, values, x)"),
+    ),
+    **dict.fromkeys(
+        (torch.Tensor.index_fill, torch.Tensor.index_fill_, torch.index_fill),
+        (
+            _learns_its_filling,
+            "at indices needs the indices' values",
+            "use x.index_copy(dim, index, value.expand(...))",
+        ),
+    ),
+}
 
 
 class RecordLines(TorchFunctionMode):
@@ -138,11 +158,11 @@ class RecordLines(TorchFunctionMode):
         self._starts.append(torch.autograd._get_sequence_nr())
         self._lines.append(line)
         _set_line(line)
-        if function in _WRITES and _learns_through_mask(*args, **(kwargs or {})):
+        needs, why, remedy = _WRITES.get(function, (None, "", ""))
+        if needs is not None and needs(*args, **(kwargs or {})):
             raise UnsupportedOpError(
-                "writing values that require a gradient where a mask is true needs the mask's values", code="TRN204",
-                where=parse(line or ""), remedy="use torch.where(mask, values, x)",
-            )  # fmt: skip
+                f"writing values that require a gradient {why}", code="TRN204", where=parse(line or ""), remedy=remedy
+            )
         try:
             return function(*args, **(kwargs or {}))
         except Exception:
