@@ -114,3 +114,19 @@ def test_float64_in_eager_mode_is_exact():
 def test_python_numbers_do_not_make_float64():
     (got,), _, _ = through_graph(lambda x: (x * 2.5 + 1) / 3, [torch.ones(3)], gradients=False)
     assert got.dtype == torch.float32
+
+
+INDEXED = {
+    "index_add": lambda x, i, s: x.index_add(0, i, s),
+    "scatter_add": lambda x, i, s: x.scatter_add(0, i, s),
+    "index_put": lambda x, i, s: x.index_put((i,), s, accumulate=True),
+    "gather": lambda x, i, s: s.gather(0, i),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_what_64_bit_numbers_only_index_is_not_watched(name):
+    """int32 tensors wrap whatever picks their elements: no flag, and PyTorch's numbers."""
+    small = torch.tensor([TOP, 5, -TOP - 1, 2**30], dtype=torch.int32)
+    inputs = [torch.tensor([1, 2, 3], dtype=torch.int32), long(0, 2, 2, 0), small]
+    assert all(c.rule == "index" for c in check(INDEXED[name], inputs, gradients=False).checks)

@@ -23,6 +23,7 @@ from trnlab.graph.ir import Check, Op, Value
 from trnlab.graph.ranges import Interval, fits, interval_of, of_format
 from trnlab.numerics.dtypes import float32, int32
 
+_PICKED_BY = {"gather": 1, "scatter": 1, "select": 0}  # the operand that says which elements
 _LIMIT = 2.0**31
 _SAFE = _LIMIT * (1 - 2.0**-20)
 _STEP = 2.0**-23  # float32's relative rounding error, doubled
@@ -37,23 +38,29 @@ class Watch:
         self._flags: list[Value] = []
         self.checks: list[Check] = []
 
-    def follow(self, ops: Iterable[Op], wide: bool) -> Op | None:
-        """Take note of ops that were just appended; `wide`: they stand for 64-bit integers.
+    def follow(self, ops: Iterable[Op], given: Iterable[Value], wide: bool) -> Op | None:
+        """Take note of ops that were just appended, of values that stand for 64-bit integers.
 
-        Returns the first op whose result may leave 32 bits without a way to see it, else None.
+        given: which of the values that they start from are such. wide: all that they compute is; else what they
+        compute of these is, though not what they only pick with them. Returns the first op whose result may leave 32
+        bits without a way to see it, else None.
         """
+        of_64_bits = set(given)
         for op in list(ops):
             for v in op.operands:
                 if v.op is None and not v.dtype.is_float:
                     self._known.setdefault(v, of_format(v.dtype))
             interval = interval_of(op, self._known)
+            counts = wide or any(v in of_64_bits for v in _data(op))
             for v in op.results:
                 if v.dtype.is_float:
                     continue
                 inside = v is op.result and interval is not None and fits(interval, v.dtype)
                 self._known[v] = interval if inside and interval is not None else of_format(v.dtype)
-                if wide and v.dtype is int32 and not inside and not self._watched(op):
-                    return op
+                if counts and v.dtype is int32:
+                    of_64_bits.add(v)
+                    if not inside and not self._watched(op):
+                        return op
         return None
 
     def _watched(self, op: Op) -> bool:
@@ -93,6 +100,11 @@ class Watch:
             lines = [b.reshape(b.convert(flag, int32), (1,)) for flag in self._flags]
             b.output(lines[0] if len(lines) == 1 else b.concatenate(lines, 0), "overflow")
             b.graph.checks = tuple(self.checks)
+
+
+def _data(op: Op) -> list[Value]:
+    """The operands that a result is made of, without those that say which elements."""
+    return [v for i, v in enumerate(op.operands) if i != _PICKED_BY.get(op.name)]
 
 
 def _all_of(value: Value) -> Value:

@@ -210,9 +210,10 @@ class _Importer:
 
     def _follow(self, node: fx.Node, begin: int) -> None:
         """See that 64-bit integers stay within 32 bits, or that the program notices when they do not."""
-        values = [node.meta.get("val"), *(n.meta.get("val") for n in node.all_input_nodes)]
-        wide = any(isinstance(t, torch.Tensor) and is_wide(t.dtype) for v in values for t in _flat(v))
-        unseen = self.watch.follow(self.b.graph.ops[begin:], wide)
+        given = [
+            self.values[n] for n in node.all_input_nodes if isinstance(self.values.get(n), Value) and _is_wide(n)
+        ]
+        unseen = self.watch.follow(self.b.graph.ops[begin:], given, _is_wide(node))
         if unseen is not None:
             raise Refused(
                 f"its result may need more than the 32 bits that int64 has on the chip, and nothing watches "
@@ -287,6 +288,11 @@ def _shown(values: Sequence[Any]) -> tuple[str, ...]:
     return tuple(
         f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values if isinstance(v, torch.Tensor)
     )
+
+
+def _is_wide(node: fx.Node) -> bool:
+    """Whether a node gives 64-bit integers."""
+    return any(isinstance(t, torch.Tensor) and is_wide(t.dtype) for t in _flat(node.meta.get("val")))
 
 
 def _flat(outputs: Any) -> list[Any]:
