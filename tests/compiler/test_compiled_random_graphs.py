@@ -6,10 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from compiled import assert_same, execute
+from float_bounds import faults
+from random_float_graphs import FloatGenerator
 from random_graphs import Generator
 from random_whole_graphs import WholeGenerator
 
+from trnlab import chips
+from trnlab.compiler.taps import compile_tapped, read
 from trnlab.graph.interpret import interpret
+from trnlab.program import Program
+from trnlab.sim.functional import run_program
 
 SEEDS = 240
 ROUND_TRIP = 2.0**-7
@@ -55,3 +61,37 @@ def test_random_graphs_of_what_is_exact(first):
     for seed in range(first, first + 20):
         made = WholeGenerator(seed, ops=6 + seed % 14)
         assert_same(made.graph(), made.inputs(), chip=("trn1", "trn2", "trn3")[seed % 3])
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_random_graphs_of_hostile_floats(first):
+    """fp32, bf16 and fp16 with NaN, infinities, signed zeros, subnormals, 1e-45 to 3e38: every element of every value
+    that a program computes, against what the op means for the chip's own operands."""
+    judged = 0
+    for seed in range(first, first + 20):
+        made = FloatGenerator(seed, ops=6 + seed % 14)
+        graph, inputs = made.graph(), made.inputs()
+        chip = chips.get(("trn1", "trn2", "trn3")[seed % 3])
+        values = list(graph.values())
+        tapped = compile_tapped(graph, values, chip, {"precision": "fp32"})
+        memory, given = memory_after(tapped.program, inputs, chip), dict(zip(tapped.program.inputs, inputs))
+        have = {values[i]: read(t, (given if t.given else memory)[t.tensor]) for i, t in tapped.taps.items()}
+        for op in graph.ops:
+            if op.name == "constant":
+                number = np.asarray(op.attrs["value"]).astype(op.result.dtype.numpy)
+                have[op.result] = np.broadcast_to(number, op.result.shape)
+            elif op.result in have and all(v in have for v in op.operands):
+                judged += 1
+                fault = faults(op, [have[v] for v in op.operands], have[op.result])
+                assert fault is None, f"seed {seed}: {fault}"
+    assert judged > 150
+
+
+def memory_after(program: Program, inputs: list[np.ndarray], chip: chips.Chip) -> dict[int, np.ndarray]:
+    """Memory by tensor after a run; inputs are not overwritten."""
+    memory = {id: np.array(x).reshape(program.tensors[id].shape) for id, x in zip(program.inputs, inputs)}
+    for tensor in program.tensors:
+        if tensor.kind == "output" and tensor.id not in memory:
+            memory[tensor.id] = np.empty(tensor.shape, tensor.dtype.numpy)
+    run_program(program, memory, chip)
+    return {**program.constants, **memory}

@@ -225,6 +225,23 @@ def test_losses_of_ignored_rows_that_are_infinite(ignored, reduction):
     )
 
 
+SIGNED_ZEROS = {
+    "1 / (x + 0)": lambda x: 1 / (x + 0.0),
+    "1 / (0 - x)": lambda x: 1 / (0.0 - x),
+    "1 / -(x - |x|)": lambda x: 1 / -(x - x.abs()),
+    "x ** 0.5": lambda x: x**0.5,
+    "x ** -0.5": lambda x: x**-0.5,
+    "pow of tensors, 0.5": lambda x: torch.pow(x, torch.full_like(x, 0.5)),
+    "pow of tensors, -0.5": lambda x: torch.pow(x, torch.full_like(x, -0.5)),
+}
+
+
+@pytest.mark.parametrize("name", SIGNED_ZEROS)
+def test_simplifying_keeps_the_sign_of_zeros(name):
+    inf = float("inf")
+    check(SIGNED_ZEROS[name], [torch.tensor([-inf, -0.0, 4.0, float("nan"), -3.0, inf, 0.0])], gradients=False)
+
+
 def test_gradients_of_an_embedding_that_are_not_finite():
     """Infinities and NaN reach the rows and columns that they belong to, and no others."""
     scale = torch.ones(9, 4)

@@ -42,8 +42,8 @@ def simplified(*lines):
 C = "%c = constant {} : F32"
 BOOL = "tensor<4x6xbool>"
 IDENTITIES = {
-    "x + 0": (C.format("0.0"), "%r = add %x, %c : F32"),
-    "0 + x": (C.format("0.0"), "%r = add %c, %x : F32"),
+    "x + -0": (C.format("-0.0"), "%r = add %x, %c : F32"),
+    "-0 + x": (C.format("-0.0"), "%r = add %c, %x : F32"),
     "x - 0": (C.format("0.0"), "%r = subtract %x, %c : F32"),
     "x * 1": (C.format("1.0"), "%r = multiply %x, %c : F32"),
     "x / 1": (C.format("1.0"), "%r = divide %x, %c : F32"),
@@ -94,9 +94,19 @@ def test_identities_vanish(name):
 REWRITES = {
     "x + -y": (("%a = negate %y : F32", "%r = add %x, %a : F32"), ["%r = subtract %x, %y"]),
     "x - -y": (("%a = negate %y : F32", "%r = subtract %x, %a : F32"), ["%r = add %x, %y"]),
-    "0 - x": ((C.format("0.0"), "%r = subtract %c, %x : F32"), ["%r = negate %x"]),
+    "-0 - x": ((C.format("-0.0"), "%r = subtract %c, %x : F32"), ["%r = negate %x"]),
+    "x + 0 stays": ((C.format("0.0"), "%r = add %x, %c : F32"), ["%c = constant 0.0", "%r = add %x, %c"]),
+    "0 - x stays": ((C.format("0.0"), "%r = subtract %c, %x : F32"), ["%c = constant 0.0", "%r = subtract %c, %x"]),
+    "x ^ 0.5 stays": ((C.format("0.5"), "%r = power %x, %c : F32"), ["%c = constant 0.5", "%r = power %x, %c"]),
+    "i + 0": (
+        ("%c = constant 0 : tensor<4x6xint32>", "%a = add %i, %c : tensor<4x6xint32>",
+         "%r = negate %a : tensor<4x6xint32>"),
+        ["%r = negate %i"],
+    ),
     "x * -1": ((C.format("-1.0"), "%r = multiply %x, %c : F32"), ["%r = negate %x"]),
-    "-(x - y)": (("%a = subtract %x, %y : F32", "%r = negate %a : F32"), ["%r = subtract %y, %x"]),
+    "-(x - y) stays": (
+        ("%a = subtract %x, %y : F32", "%r = negate %a : F32"), ["%a = subtract %x, %y", "%r = negate %a"]
+    ),
     "x ^ 2": ((C.format("2.0"), "%r = power %x, %c : F32"), ["%r = multiply %x, %x"]),
     "x ^ 0": ((C.format("0.0"), "%r = power %x, %c : F32"), ["%r = constant 1.0"]),
     "x ^ 0.5": ((C.format("0.5"), "%a = abs %x : F32", "%r = power %a, %c : F32"), ["%a = abs %x", "%r = sqrt %a"]),

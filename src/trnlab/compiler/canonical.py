@@ -131,13 +131,13 @@ def _take_along(b: GraphBuilder, x: Value, ids: Value) -> Value:
 
 
 def is_zero(value: Value) -> bool:
-    """Whether a value is zero throughout."""
+    """Whether a value is zero throughout, and not minus zero."""
     while value.op is not None and value.op.name in ("broadcast_in_dim", "reshape"):
         value = value.op.operands[0]
     if value.op is None or value.op.name != "constant":
         return False
     number = value.op.attrs["value"]
-    return not isinstance(number, np.ndarray) and number == 0
+    return not isinstance(number, np.ndarray) and number == 0 and not np.signbit(number)
 
 
 # -- code from elsewhere --------------------------------------------------------------------------------------------

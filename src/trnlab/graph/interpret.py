@@ -141,9 +141,13 @@ def _remainder(x: Array, y: Array) -> Array:
 
 
 def _power(x: Array, y: Array) -> Array:
-    """Integers wrap; a negative exponent gives the integer part of the reciprocal."""
+    """Integers wrap; a negative exponent gives the integer part of the reciprocal.
+
+    Where an exponent is 0.5 throughout NumPy takes roots, which differ from powers at -0 and at minus infinity.
+    """
     if x.dtype.kind == "f":
-        return np.asarray(np.power(x, y))
+        unsigned = (np.abs(y) == 0.5) & ((x == 0) | np.isneginf(x))
+        return np.asarray(np.power(np.where(unsigned, np.abs(x), x), y))
     whole = np.power(x, np.maximum(y, 0))
     reciprocal = np.where(np.abs(x) == 1, np.power(x, np.abs(y) % 2), 0)
     return np.where(y < 0, reciprocal, whole)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identities of arithmetic that hold for every float (the sign of a zero apart), as one rule per op.
+"""Identities of arithmetic that hold for every float, as one rule per op. The sign of a zero counts: 1 / x shows it.
 
 Left out on purpose, because NaN, infinity or rounding make them wrong: x * 0, x - x, x / x, reassociation, division
-by a number whose reciprocal is not exact.
+by a number whose reciprocal is not exact. And for the sign of a zero, of floats: x + 0, 0 - x, -(x - y).
 """
 
 from __future__ import annotations
@@ -21,11 +21,21 @@ def simplify_arithmetic(graph: Graph) -> bool:
     return rewrite(graph, _RULES)
 
 
+def _is_zero(value: Value, *, negative: bool) -> bool:
+    """Whether a value is zero throughout; of floats, the zero of that sign."""
+    number = splat(value)
+    return (
+        number is not None
+        and number == 0
+        and (not value.dtype.is_float or (math.copysign(1.0, number) < 0) == negative)
+    )
+
+
 def _add(op: Op, b: GraphBuilder) -> Value | None:
-    """x + 0 = x; x + (-y) = x - y."""
+    """x + -0 = x, for integers x + 0 = x; x + (-y) = x - y."""
     x, y = op.operands
     for one, other in ((x, y), (y, x)):
-        if splat(other) == 0:
+        if _is_zero(other, negative=True):
             return one
         negated = made_by(other, "negate")
         if negated:
@@ -34,11 +44,11 @@ def _add(op: Op, b: GraphBuilder) -> Value | None:
 
 
 def _subtract(op: Op, b: GraphBuilder) -> Value | None:
-    """x - 0 = x; 0 - x = -x; x - (-y) = x + y; x - x = 0 for integers."""
+    """x - 0 = x; -0 - x = -x; x - (-y) = x + y; for integers also 0 - x = -x, x - x = 0."""
     x, y = op.operands
-    if splat(y) == 0:
+    if _is_zero(y, negative=False):
         return x
-    if splat(x) == 0:
+    if _is_zero(x, negative=True):
         return b.negate(y)
     if x is y and not x.dtype.is_float:
         return b.constant(0, x.dtype, x.shape)
@@ -77,7 +87,10 @@ def _divide(op: Op, b: GraphBuilder) -> Value | None:
 
 
 def _power(op: Op, b: GraphBuilder) -> Value | None:
-    """Exponents that are cheaper otherwise: 0, 1, 2, 0.5, -0.5, -1."""
+    """Exponents that are cheaper otherwise: 0, 1, 2, -1; of what has no sign also 0.5, -0.5.
+
+    A power of -0 or minus infinity to 0.5 has no sign, a root has.
+    """
     x, y = op.operands
     exponent = splat(y)
     if exponent == 0:
@@ -90,16 +103,25 @@ def _power(op: Op, b: GraphBuilder) -> Value | None:
         return None
     if exponent == -1:
         return b.divide(1.0, x)
-    if exponent in (0.5, -0.5):
+    if exponent in (0.5, -0.5) and _has_no_sign(x):
         return b.sqrt(x) if exponent == 0.5 else b.rsqrt(x)
     return None
 
 
+def _has_no_sign(x: Value) -> bool:
+    """Whether no element is negative or -0."""
+    op = x.op
+    square = op is not None and op.name == "multiply" and op.operands[0] is op.operands[1]
+    return square or (op is not None and op.name in ("abs", "exponential", "logistic"))
+
+
 def _negate(op: Op, b: GraphBuilder) -> Value | None:
-    """--x = x; -(x - y) = y - x."""
+    """--x = x; for integers -(x - y) = y - x."""
     inner = made_by(op.operands[0], "negate")
     if inner:
         return inner.operands[0]
+    if op.result.dtype.is_float:
+        return None
     inner = made_by(op.operands[0], "subtract")
     return b.subtract(inner.operands[1], inner.operands[0]) if inner else None
 
