@@ -81,17 +81,24 @@ def check(
     reference: Callable[..., Any],
     *inputs: Array,
     tolerance: float = FP32,
+    steps: float | None = None,
     **options: Any,
 ) -> None:
-    """function(b, *values), compiled and executed, agrees with reference(*tensors) of PyTorch on the CPU."""
+    """function(b, *values), compiled and executed, agrees with reference(*tensors) of PyTorch on the CPU.
+
+    tolerance: of the largest magnitude of a result. steps: instead, most units in the last place of each element.
+    """
     tensors = [torch.from_numpy(np.array(x)) for x in inputs]
     expected = reference(*tensors)
     graph = build(function, *inputs)
     results = execute(graph, [np.array(x) for x in inputs], **options)
     wanted = expected if isinstance(expected, (tuple, list)) else (expected,)
     assert len(results) == len(wanted)
-    for got, want in zip(results, wanted):
-        assert error(got, want.float().numpy()) <= tolerance
+    for got, want, value in zip(results, wanted, graph.outputs):
+        if steps is None or not value.dtype.is_float:
+            assert error(got, want.float().numpy()) <= tolerance
+        else:
+            assert ulps(got, want.float().numpy(), value.dtype).max(initial=0.0) <= steps
 
 
 def check_graph(graph: Graph, inputs: Sequence[Array], *, tolerance: float = FP32, **options: Any) -> None:

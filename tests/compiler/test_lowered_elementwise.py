@@ -49,6 +49,7 @@ UNARY = {
     "trn.silu": F.silu,
     "trn.silu_dx": silu_dx,
 }
+CANCEL = {"trn.gelu", "trn.gelu_dx", "trn.silu_dx"}  # PyTorch's own in fp32; their ulp are in docs/functions.md
 POSITIVE = {"log": torch.log, "log_plus_one": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt}
 BINARY = {
     "add": torch.add,
@@ -65,13 +66,13 @@ BINARY = {
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name):
     for shape in SHAPES:
-        check(lambda b, x: b.op(name, x), UNARY[name], 3 * random(*shape))
+        check(lambda b, x: b.op(name, x), UNARY[name], 3 * random(*shape), steps=None if name in CANCEL else 4)
 
 
 @pytest.mark.parametrize("name", POSITIVE)
 def test_unary_of_positive_numbers(name):
     for shape in SHAPES:
-        check(lambda b, x: b.op(name, x), POSITIVE[name], random(*shape, low=0.05, high=9.0))
+        check(lambda b, x: b.op(name, x), POSITIVE[name], random(*shape, low=0.05, high=9.0), steps=4)
 
 
 def test_approximate_gelu():
@@ -84,14 +85,14 @@ def test_approximate_gelu():
 def test_binary(name):
     for shape in SHAPES:
         x, y = random(*shape, low=0.2, high=4.0), random(*shape, seed=1, low=0.3, high=3.0)
-        check(lambda b, x, y: b.op(name, x, y), BINARY[name], x, y)
+        check(lambda b, x, y: b.op(name, x, y), BINARY[name], x, y, steps=2)
 
 
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_with_a_number_on_either_side(name):
     x = random(130, 33, low=0.3, high=3.0)
-    check(lambda b, x: b.binary(name, x, 1.7), lambda x: BINARY[name](x, torch.tensor(1.7)), x)
-    check(lambda b, x: b.binary(name, 1.7, x), lambda x: BINARY[name](torch.tensor(1.7), x), x)
+    check(lambda b, x: b.binary(name, x, 1.7), lambda x: BINARY[name](x, torch.tensor(1.7)), x, steps=2)
+    check(lambda b, x: b.binary(name, 1.7, x), lambda x: BINARY[name](torch.tensor(1.7), x), x, steps=2)
 
 
 @pytest.mark.parametrize("name", BINARY)
