@@ -77,6 +77,11 @@ class Expected:
         self.random = is_random(sample.op) or any(map(_differ, again, self.forward))
         self._exact: list[dict[str, list[Any]]] | None = None
 
+    def has(self, dtype: torch.dtype) -> bool:
+        """Whether the dtype occurs among operands or results: makers of integers take no float."""
+        tensors = [*leaves_of(self.sample, "cpu"), *self.forward]
+        return any(isinstance(x, torch.Tensor) and x.dtype is dtype for x in tensors)
+
     def exact(self, part: str, index: int) -> list[torch.Tensor]:
         """Result `index` from float64 inputs, then the same from inputs one unit in the last place away.
 
@@ -163,7 +168,8 @@ def run(job: dict[str, Any]) -> list[Record]:
         engines = {m: _ENGINES[m]() for m in job["modes"] if m in _ENGINES}
         if engines and trials:
             for mode, i, part, results in _captured(trials, engines):
-                add(i, part, mode, _expected_refusal(dtype, expected[i].judge(part, results, tolerance)))
+                verdict = expected[i].judge(part, results, tolerance)
+                add(i, part, mode, _expected_refusal(verdict, dtype) if expected[i].has(dtype) else verdict)
     return records
 
 
@@ -185,7 +191,7 @@ def _captured(trials: list[Trial], engines: dict[str, Any]) -> Iterator[tuple[st
             yield mode, item.sample, item.part, results
 
 
-def _expected_refusal(dtype: torch.dtype, verdict: Verdict) -> Verdict:
+def _expected_refusal(verdict: Verdict, dtype: torch.dtype) -> Verdict:
     if dtype in REFUSED_DTYPES and (verdict.kind == PASSED or verdict.code == "value"):
         return Verdict(FAILED, "accepted", f"a compiled program took {dtype} without a word")
     return verdict

@@ -35,6 +35,7 @@ from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.outside import is_real
+from trnlab.frontends.torch.types import format_of
 
 _SIMPLE = {"foreach": False, "fused": False, "capturable": True}  # optimizer switches that make a step traceable
 
@@ -58,8 +59,12 @@ def trace(
 ) -> fx.GraphModule:
     """The functional FX graph of `function(*fakes)`; `function` takes the `RecordLines` as its first argument.
 
-    The last `found()` results of the function are tensors that it made to stand for further inputs.
+    The last `found()` results of the function are tensors that it made to stand for further inputs. Raises
+    UnsupportedOpError (TRN203) for complex inputs, whose derivatives may end in exceptions within autograd.
     """
+    for fake in fakes:
+        if fake.dtype.is_complex:
+            format_of(fake.dtype)
     with (
         mode, fx_traceback.preserve_node_meta(), torch.autograd.set_multithreading_enabled(False), generator_kept(),
     ):  # fmt: skip
