@@ -121,10 +121,12 @@ def test_the_steps_graph_is_one_program_with_donated_buffers():
         assert captured.outputs[out].name == captured.inputs[source].name
 
 
-def test_a_schedule_needs_no_new_program():
+@pytest.mark.parametrize("rate", [float, torch.tensor], ids=["a number", "a tensor"])
+def test_a_schedule_needs_no_new_program(rate):
+    """A rate that is a tensor, which schedules change in place, is an input like any other."""
     start = small()
     reference, model = copy.deepcopy(start), copy.deepcopy(start).to("neuron")
-    theirs, ours = (torch.optim.AdamW(m.parameters(), 1e-2) for m in (reference, model))
+    theirs, ours = (torch.optim.AdamW(m.parameters(), rate(1e-2)) for m in (reference, model))
     schedules = [torch.optim.lr_scheduler.StepLR(o, 1, 0.1) for o in (theirs, ours)]
     expected = eager_steps(reference, theirs, 3, scheduler=schedules[0])
     step = neuron.compile_step(model, ours)

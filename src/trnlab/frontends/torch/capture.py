@@ -97,6 +97,8 @@ class _Capture:
         self.results: list[Role] = []
         self._lay_out()
         self.image = self._image()
+        # Read before the trace, in which a rate that is a tensor would count as a value that the step asked for.
+        self.ordinary_rates = subject.ordinary_rates()
         self.watch = Watch(self.image)
         self.dependencies = Dependencies(self.image, self.leaves, [t for *_, t in subject.tensors])
 
@@ -195,7 +197,7 @@ class _Capture:
                 state[originals[i]]["step"] = x.clone()
         rates = [x for role, x in given.items() if role.kind == "rate"]
         kept = {p: s for p, s in state.items() if s}
-        with tracing.optimizer_replaced(optimizer, values, rates, kept, self.subject.ordinary_rates()):
+        with tracing.optimizer_replaced(optimizer, values, rates, kept, self.ordinary_rates):
             with self.watch:
                 hooks.run_pre_hooks(optimizer)
             outside.phase = type(optimizer).__name__
@@ -292,7 +294,7 @@ class _Capture:
 
     def _bounds(self, inputs: Sequence[Role]) -> dict[int, tuple[float, float]]:
         """What is promised of inputs; the program divides by some of them."""
-        known = {"rate": RATES, "count": COUNTS} if self.subject.ordinary_rates() else {"count": COUNTS}
+        known = {"rate": RATES, "count": COUNTS} if self.ordinary_rates else {"count": COUNTS}
         return {i: known[role.kind] for i, role in enumerate(inputs) if role.kind in known}
 
 

@@ -25,7 +25,8 @@ _FIXED = tuple(f"{Path(str(m.__file__)).parent}/" for m in (torch, trnlab, np))
 _NAMES_ONLY = tuple(f"{Path(str(torch.__file__)).parent}/{part}/" for part in ("nn", "optim", "amp"))
 _STANDARD = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib"))
 _VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)
-_OPTIMIZERS_OWN = frozenset({"state", "param_groups", "defaults"})  # looked after by the step itself
+# Looked after by the step itself; the last is set by it and by learning rate schedulers, which alone read it.
+_OPTIMIZERS_OWN = frozenset({"state", "param_groups", "defaults", "_opt_called"})
 _GENERATED = ("<frozen", "<eval_with_key", "<__array_function__")
 
 
