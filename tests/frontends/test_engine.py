@@ -24,6 +24,9 @@ class Run:
     def step(self, loss, tokens):
         self.steps.append((loss, tokens))
 
+    def updated(self):
+        """An optimizer made a step."""
+
 
 @pytest.fixture
 def now(monkeypatch):

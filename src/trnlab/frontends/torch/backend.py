@@ -47,22 +47,26 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 register_optimizer_step_post_hook(_stepped)
 
 
-class _GivenUp(logging.Handler):
-    """Hears PyTorch say that it compiles a function no more, and says what that means here."""
+class _GivenUp(logging.Filter):
+    """Hears PyTorch say that it compiles a function no more, and says what that means here.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
+    A filter, since PyTorch removes handlers of its loggers whenever logging is set up anew.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`; every record passes."""
         if not str(record.msg).startswith("torch._dynamo hit config."):
-            return
+            return True
         given: Any = record.args
         limit, most, function = (str(x) for x in given[:3])
         say(
             f"{function} was compiled {most} times: in further forms it runs on the host, outside of the chip's "
             f"time; give batches one shape and the learning rate as a tensor, or raise torch._dynamo.config.{limit}"
         )
+        return True
 
 
-logging.getLogger("torch._dynamo.convert_frame").addHandler(_GivenUp(logging.WARNING))
+logging.getLogger("torch._dynamo.convert_frame").addFilter(_GivenUp())
 
 
 def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
