@@ -20,7 +20,8 @@ def main(args: argparse.Namespace) -> int:
     wanted = args.only or ""
     if args.sources is not None:
         return _from_sources(args.sources, wanted, args.json)
-    chosen = _chosen([m for m in load() if wanted in m.name or wanted in m.kernel], wanted, [m.name for m in load()])
+    known = load()
+    chosen = _chosen([m for m in known if wanted in m.name or wanted in m.kernel], wanted, [m.name for m in known])
     results = validate(chosen)
     print(to_json(results) if args.json else report(results))
     return 0

@@ -33,9 +33,9 @@ def source_of(kernel: SourceKernel, folder: Path) -> str:
 
 
 def _clone(folder: Path, repository: str) -> Path | None:
-    """A clone as DIR/owner/name, DIR/name or DIR/owner+name, with or without a work tree."""
+    """A clone as DIR/owner/name or DIR/name, with or without a work tree."""
     owner, name = repository.split("/")
-    places = [folder / owner / name, folder / name, folder / f"{owner}+{name}", folder / f"{owner}+{name}" / "repo"]
+    places = (folder / owner / name, folder / name)
     return next((p for p in places if (p / ".git").exists() or (p / "HEAD").is_file()), None)
 
 
