@@ -50,23 +50,30 @@ register_optimizer_step_post_hook(_stepped)
 class _GivenUp(logging.Filter):
     """Hears PyTorch say that it compiles a function no more, and says what that means here.
 
-    A filter, since PyTorch removes handlers of its loggers whenever logging is set up anew.
+    A filter, since PyTorch removes handlers of its loggers whenever logging is set up anew. It hears warnings that
+    are switched off, too: that steps leave the chip must be said whatever PyTorch's own messages are set to.
     """
 
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self._enabled = logger.isEnabledFor
+        logger.isEnabledFor = lambda level: level == logging.WARNING or self._enabled(level)  # type: ignore
+        logger.addFilter(self)
+
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter`; every record passes."""
-        if not str(record.msg).startswith("torch._dynamo hit config."):
-            return True
-        given: Any = record.args
-        limit, most, function = (str(x) for x in given[:3])
-        say(
-            f"{function} was compiled {most} times: in further forms it runs on the host, outside of the chip's "
-            f"time; give batches one shape and the learning rate as a tensor, or raise torch._dynamo.config.{limit}"
-        )
-        return True
+        """See `logging.Filter`; what is switched on passes."""
+        if str(record.msg).startswith("torch._dynamo hit config."):
+            given: Any = record.args
+            limit, most, function = (str(x) for x in given[:3])
+            say(
+                f"{function} was compiled {most} times: in further forms it runs on the host, outside of the chip's "
+                "time; give batches one shape and the learning rate as a tensor, or raise "
+                f"torch._dynamo.config.{limit}"
+            )
+        return self._enabled(record.levelno)
 
 
-logging.getLogger("torch._dynamo.convert_frame").addFilter(_GivenUp())
+_GivenUp(logging.getLogger("torch._dynamo.convert_frame"))
 
 
 def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
