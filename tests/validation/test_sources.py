@@ -17,7 +17,7 @@ from trnlab.validation import sources
 from trnlab.validation.anchors import Split
 from trnlab.validation.sources.catalogue import Launch, SourceKernel
 from trnlab.validation.sources.checkout import source_of
-from trnlab.validation.sources.report import ordered_pairs, summary
+from trnlab.validation.sources.report import pairs, summaries
 from trnlab.validation.sources.run import Timed, time_one
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="clones are read with git")
@@ -57,8 +57,11 @@ def kernel(commit, **changes):
 
 
 def test_the_catalogue_is_well_formed():
-    kernels = sources.load()
-    assert len({k.id for k in kernels}) == len(kernels) == 61
+    known = sources.load()
+    assert len({k.id for k in known}) == len(known)
+    assert all(k.problem for k in known)
+    kernels = [k for k in known if k.group == "kernels"]
+    assert len(kernels) == 61
     assert [sum(k.split is s for k in kernels) for s in (Split.CALIBRATION, Split.CHECK)] == [31, 30]
     assert all(
         k.chip in ("trn1", "trn2") and k.measured > 1e6 and k.statistic in ("p50", "p99", "profile") for k in kernels
@@ -109,13 +112,31 @@ def test_a_missing_clone_says_what_to_clone(clones, capsys):
     assert "git clone https://github.com/allenkchau/trainium-kernel-fusion" in capsys.readouterr().err
 
 
-def test_the_summary_counts_what_matters():
-    rows = [(100, 110), (200, 150), (102, 90), (400, None)]
-    results = [
-        Timed(kernel("c", id=str(i), measured=m * 1e6), p if p is None else p * 1e6) for i, (m, p) in enumerate(rows)
+def test_profiles_of_512_keys_are_calibration_and_longer_ones_checks():
+    profiles = [k for k in sources.load() if k.profile]
+    assert len(profiles) == 8
+    assert all((k.split is Split.CALIBRATION) == ("512 keys" in k.name) for k in profiles)
+
+
+def timed(*rows):
+    """Variants of one kernel from pairs of measured and predicted microseconds."""
+    return [
+        Timed(kernel("c", id=str(i), problem="add", measured=m * 1e6), p if p is None else p * 1e6)
+        for i, (m, p) in enumerate(rows)
     ]
-    found = summary(Split.CHECK, results)
-    assert (found["kernels"], found["refused"], found["worst"]) == (4, 1, 0.25)
-    assert found["median"] == pytest.approx(12 / 102)
-    assert ordered_pairs(results) == (2, 2), "100 and 102 are too close to be ordered"
+
+
+def test_the_summary_counts_what_matters():
+    results = timed((100, 110), (200, 150), (102, 90), (400, None))
+    (found,) = summaries(results)
+    assert (found.kernels, found.refused, found.worst) == (4, 1, 0.25)
+    assert found.median == pytest.approx(12 / 102)
     assert json.loads(sources.to_json(results))["summary"][0]["refused"] == 1
+
+
+def test_pairs_in_the_wrong_order_are_listed():
+    assert pairs(timed((100, 110), (200, 150), (102, 90), (400, None))) == (2, []), "100 and 102 are not ordered"
+    results = timed((100, 110), (200, 105), (300, 300))
+    assert pairs(results) == (3, [(results[1], results[0])])
+    assert "2 of 3 pairs" in sources.report(results)
+    assert json.loads(sources.to_json(results))["pairs"] == {"count": 3, "wrong": [["1", "0"]]}

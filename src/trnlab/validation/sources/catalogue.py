@@ -27,7 +27,9 @@ class SourceKernel:
     Several launches are measured one by one, and `measured` is their sum. lines: first and last line of the source;
     None for the whole file. edits: pairs (regular expression, replacement) that make the variant that was measured.
     flags: of the hardware's compiler. statistic: "p50" or "p99" of the benchmark's latency, or "profile", the total
-    time under the profiler.
+    time under the profiler. group: what the kernel is listed under. problem: what it computes, in words; kernels of
+    one chip with the same problem are variants of each other. profile: where the full JSON of the profiler lies in
+    the repository, if it does; then more than the total is compared, see `observed`.
     """
 
     id: str
@@ -45,6 +47,9 @@ class SourceKernel:
     options: Mapping[str, Any] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     note: str = ""
+    group: str = "kernels"
+    problem: str = ""
+    profile: str = ""
 
 
 def load() -> tuple[SourceKernel, ...]:

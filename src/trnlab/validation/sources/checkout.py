@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from trnlab.errors import UsageError
 from trnlab.validation.sources.catalogue import SourceKernel
@@ -21,15 +23,24 @@ def missing(kernels: Iterable[SourceKernel], folder: Path) -> list[str]:
 
 def source_of(kernel: SourceKernel, folder: Path) -> str:
     """The kernel's Python source as it was measured. Raises UsageError (TRN129) where the clone does not hold it."""
+    return _edited(_unquoted(_between(_file(kernel, kernel.path, folder), kernel.lines)), kernel)
+
+
+def profile_of(kernel: SourceKernel, folder: Path) -> Any:
+    """The full JSON of the profiler that measured the kernel; None without one. Raises as `source_of`."""
+    return json.loads(_file(kernel, kernel.profile, folder)) if kernel.profile else None
+
+
+def _file(kernel: SourceKernel, path: str, folder: Path) -> str:
     clone = _clone(folder, kernel.repository)
-    shown = None if clone is None else _show(clone, f"{kernel.commit}:{kernel.path}")
+    shown = None if clone is None else _show(clone, f"{kernel.commit}:{path}")
     if shown is None:
         raise UsageError(
-            f"no clone of {kernel.repository} in {str(folder)!r} holds {kernel.path}", code="TRN129",
+            f"no clone of {kernel.repository} in {str(folder)!r} holds {path}", code="TRN129",
             limit=f"commit {kernel.commit}",
             remedy=f"git clone https://github.com/{kernel.repository} {folder / kernel.repository}",
         )  # fmt: skip
-    return _edited(_unquoted(_between(shown, kernel.lines)), kernel)
+    return shown
 
 
 def _clone(folder: Path, repository: str) -> Path | None:

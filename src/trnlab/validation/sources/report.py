@@ -6,18 +6,35 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import median
 
-from trnlab.units import format_time
+from trnlab.units import format_bytes, format_time
 from trnlab.validation.anchors import Split
+from trnlab.validation.sources.observed import Quantity
 from trnlab.validation.sources.run import Timed
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Errors of one group and split as shares; None where all of it was refused."""
+
+    group: str
+    split: Split
+    kernels: int
+    refused: int
+    median: float | None = None
+    percentile_90: float | None = None
+    worst: float | None = None
+
 
 DISTINCT = 0.05  # variants that differ by less are not ordered
 
 
 def report(results: Sequence[Timed]) -> str:
-    """A line a kernel, then by split: median, 90th percentile, worst error, refusals, and the order of variants."""
+    """A line a kernel, with what was compared of those with profiles; then by group and split median, 90th percentile
+    and worst error and refusals; then the order of variants."""
     return "\n".join([*map(line, results), "", *_summary_lines(results)])
 
 
@@ -27,7 +44,17 @@ def line(timed: Timed) -> str:
     start = f"{kernel.id} {kernel.name:<58}{kernel.split.value:<12}{format_time(kernel.measured):>10}"
     if timed.predicted is None:
         return f"{start}   refused  {timed.refusal}"
-    return f"{start}{format_time(timed.predicted):>11}{timed.error:>+9.1%}"
+    first = f"{start}{format_time(timed.predicted):>11}{timed.error:>+9.1%}"
+    return "\n".join([first, *map(_quantity, timed.quantities)])
+
+
+def _quantity(q: Quantity) -> str:
+    error = "" if q.error is None else f"{q.error:+.1%}"
+    return f"      {q.name:<70}{_show(q.measured, q.unit):>11}{_show(q.predicted, q.unit):>11}{error:>9}"
+
+
+def _show(value: float, unit: str) -> str:
+    return format_time(value) if unit == "ps" else format_bytes(value) if unit == "B" else f"{value:.0f}"
 
 
 def to_json(results: Sequence[Timed]) -> str:
@@ -45,57 +72,98 @@ def to_json(results: Sequence[Timed]) -> str:
             "error": r.error,
             "refusal": r.refusal,
             "instructions": r.instructions,
+            "quantities": [_plain(q) for q in r.quantities],
         }
         for r in results
     ]
-    return json.dumps({"kernels": kernels, "summary": [summary(s, results) for s in _splits(results)]}, indent=2)
+    count, wrong = pairs(results)
+    ordered = {"count": count, "wrong": [[slow.kernel.id, fast.kernel.id] for slow, fast in wrong]}
+    return json.dumps(
+        {"kernels": kernels, "summary": [asdict(s) for s in summaries(results)], "pairs": ordered}, indent=2
+    )
 
 
-def summary(split: Split, results: Sequence[Timed]) -> dict[str, object]:
-    """Errors of one split as shares, refusals, and how many pairs of variants of a kernel are in the right order."""
-    mine = [r for r in results if r.kernel.split is split]
+def _plain(q: Quantity) -> dict[str, object]:
+    scale = 1e12 if q.unit == "ps" else 1
+    unit = {"ps": "s", "B": "byte", "": "count"}[q.unit]
+    return {"name": q.name, "unit": unit, "measured": q.measured / scale, "predicted": q.predicted / scale}
+
+
+def summaries(results: Sequence[Timed]) -> list[Summary]:
+    """By group and split, for those that there are."""
+    keys = dict.fromkeys((r.kernel.group, s) for r in results for s in Split)
+    found = [
+        summary(group, split, [r for r in results if (r.kernel.group, r.kernel.split) == (group, split)])
+        for group, split in keys
+    ]
+    return [s for s in found if s.kernels]
+
+
+def summary(group: str, split: Split, mine: Sequence[Timed]) -> Summary:
+    """Of kernels of one group and split."""
     errors = sorted(abs(r.error) for r in mine if r.error is not None)
-    right, pairs = ordered_pairs(mine)
-    return {
-        "split": split.value,
-        "kernels": len(mine),
-        "refused": len(mine) - len(errors),
-        "median": median(errors) if errors else None,
-        "percentile_90": errors[math.ceil(0.9 * len(errors)) - 1] if errors else None,
-        "worst": errors[-1] if errors else None,
-        "pairs": pairs,
-        "pairs_in_order": right,
-    }
+    if not errors:
+        return Summary(group, split, len(mine), len(mine))
+    middle, most = median(errors), errors[math.ceil(0.9 * len(errors)) - 1]
+    return Summary(group, split, len(mine), len(mine) - len(errors), middle, most, errors[-1])
 
 
-def ordered_pairs(results: Sequence[Timed]) -> tuple[int, int]:
-    """Pairs of variants (one source, chip, problem) that differ by more than 5 % on the chip, and how many of them
-    are predicted in that order."""
-    families: dict[object, list[Timed]] = {}
-    for r in results:
-        shapes = tuple(a for launch in r.kernel.launches[:1] for a in launch.arguments)
-        families.setdefault((r.kernel.chip, r.kernel.repository, r.kernel.path, shapes), []).append(r)
-    right = pairs = 0
+def pairs(results: Sequence[Timed]) -> tuple[int, list[tuple[Timed, Timed]]]:
+    """Pairs of variants of a kernel that differ by more than 5 % on the chip: how many there are, and those that are
+    predicted in the wrong order, the slower one on the chip first."""
+    known = [r for r in results if r.predicted is not None and r.kernel.problem]
+    families: dict[tuple[str, str], list[Timed]] = {}
+    for r in known:
+        families.setdefault((r.kernel.chip, r.kernel.problem), []).append(r)
+    count, wrong = 0, []
     for family in families.values():
-        for a, b in combinations([r for r in family if r.predicted is not None], 2):
-            slow, fast = (a, b) if a.kernel.measured > b.kernel.measured else (b, a)
-            if slow.kernel.measured > fast.kernel.measured * (1 + DISTINCT):
-                pairs += 1
-                right += (slow.predicted or 0) > (fast.predicted or 0)
-    return right, pairs
+        for a, b in combinations(sorted(family, key=lambda r: -r.kernel.measured), 2):
+            if a.kernel.measured > b.kernel.measured * (1 + DISTINCT):
+                count += 1
+                wrong += [(a, b)] if (a.predicted or 0) <= (b.predicted or 0) else []
+    return count, wrong
 
 
-def _splits(results: Sequence[Timed]) -> list[Split]:
-    return [s for s in Split if any(r.kernel.split is s for r in results)]
+def typical_errors(results: Sequence[Timed]) -> dict[str, dict[Split, list[float]]]:
+    """Per quantity of the profiles and split: the sizes of the errors of those that were measured."""
+    sizes: dict[str, dict[Split, list[float]]] = {}
+    for r in results:
+        for q in r.quantities:
+            if q.error is not None:
+                sizes.setdefault(q.name, {}).setdefault(r.kernel.split, []).append(abs(q.error))
+    return sizes
 
 
 def _summary_lines(results: Sequence[Timed]) -> list[str]:
-    lines = [f"{'':<14}{'kernels':>8}{'refused':>9}{'median':>9}{'90 %':>9}{'worst':>9}{'pairs in order':>17}"]
-    for split in _splits(results):
-        s = summary(split, results)
-        shares = [
-            f"{s[key]:>9.1%}" if s[key] is not None else f"{'-':>9}" for key in ("median", "percentile_90", "worst")
-        ]
-        pairs = f"{s['pairs_in_order']} of {s['pairs']}"
-        lines.append(f"{split.value:<14}{s['kernels']:>8}{s['refused']:>9}{''.join(shares)}{pairs:>17}")
+    lines = [f"{'':<28}{'kernels':>8}{'refused':>9}{'median':>9}{'90 %':>9}{'worst':>9}"]
+    for s in summaries(results):
+        shares = [f"{x:>9.1%}" if x is not None else f"{'-':>9}" for x in (s.median, s.percentile_90, s.worst)]
+        lines.append(f"{f'{s.group}, {s.split.value}':<28}{s.kernels:>8}{s.refused:>9}{''.join(shares)}")
+    return [*lines, *_quantity_lines(results), *_pair_lines(results)]
+
+
+def _quantity_lines(results: Sequence[Timed]) -> list[str]:
+    rows = typical_errors(results)
+    if not rows:
+        return []
+    head = "".join(f"{s.value:>16}{'worst':>9}" for s in Split)
+    lines = ["", f"{'median errors in the profiles':<36}{head}"]
+    for name, by_split in rows.items():
+        found = [by_split.get(s, []) for s in Split]
+        shares = [f"{median(v):>16.1%}{max(v):>9.1%}" if v else f"{'-':>16}{'-':>9}" for v in found]
+        lines.append(f"{name:<36}{''.join(shares)}")
     return lines
+
+
+def _pair_lines(results: Sequence[Timed]) -> list[str]:
+    count, wrong = pairs(results)
+    if not count:
+        return []
+    head = f"{count - len(wrong)} of {count} pairs of variants that differ by more than {DISTINCT:.0%} are in order"
+    return ["", head + (", not these (the slower one first):" if wrong else ""), *map(_pair, wrong)]
+
+
+def _pair(pair: tuple[Timed, Timed]) -> str:
+    slow, fast = (f"{format_time(r.kernel.measured)} ({format_time(r.predicted or 0)} predicted)" for r in pair)
+    names = (f"{r.kernel.id} {r.kernel.name}" for r in pair)
+    return "  " + ", ".join(f"{name}: {time}" for name, time in zip(names, (slow, fast)))

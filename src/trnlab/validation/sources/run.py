@@ -22,10 +22,14 @@ from trnlab.errors import TrnlabError
 from trnlab.lang.formats import format_of
 from trnlab.nki import install_imports
 from trnlab.nki.kernel import Kernel
+from trnlab.program.routine import Routine
 from trnlab.runtime import session
 from trnlab.sim.timing import time_routine
+from trnlab.timeline import Timeline
+from trnlab.validation.sources import observed
 from trnlab.validation.sources.catalogue import Launch, SourceKernel
-from trnlab.validation.sources.checkout import source_of
+from trnlab.validation.sources.checkout import profile_of, source_of
+from trnlab.validation.sources.observed import Quantity, compare
 
 # What snippets take for granted.
 PROLOGUE = (
@@ -37,13 +41,17 @@ _ARRAY = re.compile(r"(\w+)\[([\d, ]*)\]")
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A kernel with what came out: picoseconds, or why it was refused. seconds: what recording and timing took."""
+    """A kernel with what came out: picoseconds, or why it was refused. seconds: what recording and timing took.
+
+    quantities: measured and predicted, by name, of kernels that have a profile; see `observed`.
+    """
 
     kernel: SourceKernel
     predicted: float | None
     refusal: str = ""
     instructions: int = 0
     seconds: float = 0.0
+    quantities: tuple[Quantity, ...] = ()
 
     @property
     def error(self) -> float | None:
@@ -65,14 +73,16 @@ def time_all(
 def time_one(kernel: SourceKernel, folder: Path) -> Timed:
     """Time one kernel. Raises UsageError (TRN129) where its source is not there."""
     install_imports()
-    source, began = source_of(kernel, folder), time.perf_counter()
+    source, dump, began = source_of(kernel, folder), profile_of(kernel, folder), time.perf_counter()
     try:
         with _module(source, kernel.id) as module, session.activate(_session(kernel)):
-            timelines = [_timed(getattr(module, launch.function), launch, kernel) for launch in kernel.launches]
+            routines = [_recorded(getattr(module, launch.function), launch, kernel) for launch in kernel.launches]
+            timelines = [_timed(routine, kernel, dump) for routine in routines]
+            quantities = () if dump is None else _compared(dump, routines[0], timelines[0])
     except TrnlabError as error:
         return Timed(kernel, None, f"{error.code}: {error.what}", seconds=time.perf_counter() - began)
     total = sum(t.total for t in timelines)
-    return Timed(kernel, total, "", sum(map(len, timelines)), time.perf_counter() - began)
+    return Timed(kernel, total, "", sum(map(len, timelines)), time.perf_counter() - began, quantities)
 
 
 def _session(kernel: SourceKernel) -> session.Session:
@@ -82,12 +92,22 @@ def _session(kernel: SourceKernel) -> session.Session:
     return session.Session(replace(target, chip=chip))
 
 
-def _timed(function: Any, launch: Launch, kernel: SourceKernel) -> Any:
+def _recorded(function: Any, launch: Launch, kernel: SourceKernel) -> Routine:
     assert isinstance(function, Kernel), f"{kernel.id}: {launch.function} is no kernel"
     function.flags = " ".join(kernel.flags)
-    traced = function.trace(*map(_argument, launch.arguments), **kernel.options)
+    return function.trace(*map(_argument, launch.arguments), **kernel.options).routine
+
+
+def _timed(routine: Routine, kernel: SourceKernel, dump: Any) -> Timeline:
+    """With the half-rate windows of the profile, where there is one."""
     chip = session.current().chip
-    return time_routine(traced.routine, chip, profiled=kernel.statistic == "profile")
+    phase = None if dump is None else observed.window_phase(dump, chip.tensor.rate_window.value)
+    return time_routine(routine, chip, profiled=kernel.statistic == "profile", window_phase=phase)
+
+
+def _compared(dump: Any, routine: Routine, timeline: Timeline) -> tuple[Quantity, ...]:
+    full_rate = time_routine(routine, session.current().chip, profiled=True)
+    return tuple(compare(observed.of_dump(dump), observed.of_timeline(timeline, routine, full_rate)))
 
 
 def _argument(text: Any) -> Any:
