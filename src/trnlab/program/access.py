@@ -33,7 +33,7 @@ class Buffer:
     nbytes: bytes per partition on chip, all bytes in HBM. address: byte offset within the partition (on chip), or
     within the routine's scratch (HBM scratch); parameters get theirs when the routine is called.
     Dependencies between instructions are tracked per slot, see `routine.Routine`; `slot_bytes` is the piece of this
-    buffer that makes one slot.
+    buffer that makes one slot; 0: a tile that is cut where its accesses begin and end.
     """
 
     id: int

@@ -31,7 +31,7 @@ from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, REFERENCE, Buffer, operand_records, whole
 from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
-from trnlab.program.slots import assign_slots
+from trnlab.program.slots import AS_ACCESSED, assign_slots
 
 HBM_ROWS_PER_SLOT = 128
 _ALIGN = 64  # bytes; tiles start on multiples
@@ -144,11 +144,14 @@ class Builder:
     def unplaced(
         self, shape: tuple[int, ...], dt: DType | str, memory: Memory, *, name: str = "tile", first_partition: int = 0
     ) -> AP:
-        """A tile whose address in its partitions is decided with `settle`, once all of its uses are recorded."""
+        """A tile whose address in its partitions is decided with `settle`, once all of its uses are recorded.
+
+        Dependencies are tracked between the bytes at which its accesses begin and end.
+        """
         nbytes = max(prod(shape[1:]), 1) * dtype(dt).itemsize
         buffer = Buffer(
             len(self._buffers), name, memory, shape, dtype(dt), nbytes, first_partition=first_partition,
-            partitions=shape[0], slot_bytes=nbytes,
+            partitions=shape[0], slot_bytes=AS_ACCESSED,
         )  # fmt: skip
         return whole(self._add(buffer))
 
@@ -320,10 +323,14 @@ class Builder:
     def build(self) -> Routine:
         """The finished routine."""
         columns = self._columns(0)
-        num_slots, hbm_slot = assign_slots(self._buffers, columns["operands"], self.chip.psum)
-        num_slots += len(self._after)  # which the last slots stand for
+        slots = assign_slots(self._buffers, columns["operands"], self.chip.psum)
         return Routine(
-            **columns, num_slots=num_slots, hbm_slot=hbm_slot, prints=tuple(self._prints), after=tuple(self._after)
+            **columns,
+            num_slots=slots.count + len(self._after),  # which the last slots stand for
+            hbm_slot=slots.hbm,
+            sbuf_cuts=slots.sbuf_cuts,
+            prints=tuple(self._prints),
+            after=tuple(self._after),
         )
 
     # -- what passes change, see `passes` -----------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Routine:
 
     Slots are the units of dependency, numbered per routine: 0..num_psum-1 are the PSUM banks; then come the SBUF
     slots, the elementary byte intervals that the tile boundaries cut SBUF into (so tiles that reuse bytes share
-    slots); then every HBM buffer's slots, from `hbm_slot[buffer id]` on (-1 for on-chip buffers), one per
+    slots), one from each of `sbuf_cuts` on; tiles of kernels are cut where their accesses begin and end, too; then every HBM buffer's slots, from `hbm_slot[buffer id]` on (-1 for on-chip buffers), one per
     `slot_bytes` bytes of it.
 
     left_open: what the hardware's compiler decides of each instruction: which of several engines takes it
@@ -84,6 +84,7 @@ class Routine:
     num_slots: int = 0
     num_psum: int = 8
     hbm_slot: tuple[int, ...] = ()
+    sbuf_cuts: np.ndarray[Any, np.dtype[np.int64]] = field(default_factory=lambda: np.zeros(1, np.int64))
     prints: tuple[Print, ...] = ()  # in order
     after: tuple[tuple[int, int], ...] = ()  # (done first, then started) that share no memory
     left_open: np.ndarray[Any, np.dtype[np.int8]] = field(default_factory=lambda: np.empty(0, np.int8))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +13,25 @@ from trnlab.isa.base import Memory
 from trnlab.program.access import Buffer
 from trnlab.program.routine import COL
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+AS_ACCESSED = 0  # `Buffer.slot_bytes` of a tile that is cut where its accesses begin and end
+_MOST_PIECES = 16  # of a tile that an access touches on average; tiles of which it would be more are cut less often
+_FIRST, _LAST = COL["first"], COL["last"]
 
-def assign_slots(
-    buffers: Sequence[Buffer], operands: np.ndarray[Any, np.dtype[np.int64]], psum: Psum
-) -> tuple[int, tuple[int, ...]]:
-    """Turn the byte ranges of `operands` (columns first, last) into slot ranges, in place.
 
-    Returns the number of slots and, per buffer, its first HBM slot (-1 on chip).
+class Slots(NamedTuple):
+    """How many slots a routine has; per buffer its first HBM slot (-1 on chip); where the SBUF slots begin, in bytes
+    of a partition, and where the last one ends.
     """
-    cuts = sbuf_cuts(buffers)
+
+    count: int
+    hbm: tuple[int, ...]
+    sbuf_cuts: Ints
+
+
+def assign_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum) -> Slots:
+    """Turn the byte ranges of `operands` (columns first, last) into slot ranges, in place."""
+    cuts = _sbuf_cuts(buffers, operands)
     top = psum.num_banks + len(cuts)
     hbm_slot = []
     for buffer in buffers:
@@ -30,10 +40,10 @@ def assign_slots(
     if len(operands):
         memory = np.array([b.memory for b in buffers])
         address = np.array([b.address for b in buffers], np.int64)
-        slot_bytes = np.array([b.slot_bytes for b in buffers], np.int64)
+        slot_bytes = np.array([max(b.slot_bytes, 1) for b in buffers], np.int64)
         base = np.array(hbm_slot, np.int64)
         owner = operands[:, COL["buffer"]]
-        for column in (COL["first"], COL["last"]):
+        for column in (_FIRST, _LAST):
             byte = operands[:, column]
             absolute = byte + address[owner]
             slot = np.where(memory[owner] == Memory.HBM, base[owner] + byte // slot_bytes[owner], 0)
@@ -43,14 +53,40 @@ def assign_slots(
                 interval = np.searchsorted(cuts, absolute, side="right") - 1 + psum.num_banks
                 slot = np.where(in_sbuf, interval, slot)
             operands[:, column] = slot
-    return top, tuple(hbm_slot)
+    return Slots(top, tuple(hbm_slot), cuts)
 
 
-def sbuf_cuts(buffers: Sequence[Buffer]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _sbuf_cuts(buffers: Sequence[Buffer], operands: Ints) -> Ints:
     """Byte addresses at which some SBUF tile, or a tracked piece of one, begins or ends."""
     cuts = {0}
     for b in buffers:
         if b.memory is Memory.SBUF:
-            cuts.update(range(b.address, b.address + b.nbytes, b.slot_bytes))
+            cuts.update(range(b.address, b.address + b.nbytes, b.slot_bytes or b.nbytes))
             cuts.add(b.address + b.nbytes)
-    return np.array(sorted(cuts), np.int64)
+    return np.unique(np.concatenate([np.array(sorted(cuts), np.int64), _access_cuts(buffers, operands)]))
+
+
+def _access_cuts(buffers: Sequence[Buffer], operands: Ints) -> Ints:
+    """Byte addresses at which accesses to tiles that are cut `AS_ACCESSED` begin or end.
+
+    A tile that is written in many pieces and often read as a whole keeps every second, fourth... of its cuts only, so
+    that there are never more than a few slots for each operand.
+    """
+    wanted = np.array([b.memory is Memory.SBUF and b.slot_bytes == AS_ACCESSED for b in buffers], np.bool_)
+    owner = operands[:, COL["buffer"]]
+    mine = wanted[owner] if len(operands) else np.zeros(0, np.bool_)
+    if not mine.any():
+        return np.empty(0, np.int64)
+    owner, count = owner[mine], len(buffers)
+    room = int(max(b.nbytes for b in buffers)) + 1
+    low, high = owner * room + operands[mine, _FIRST], owner * room + operands[mine, _LAST] + 1
+    cuts = np.unique(np.concatenate([low, high]))
+    of = cuts // room
+    uses = np.bincount(owner, minlength=count)
+    touched = np.bincount(owner, np.searchsorted(cuts, high) - np.searchsorted(cuts, low), count)
+    thinning = np.exp2(np.ceil(np.log2(np.maximum(touched / np.maximum(uses, 1) / _MOST_PIECES, 1)))).astype(np.int64)
+    within = np.arange(len(cuts)) - np.searchsorted(of, of)  # number of a cut in its tile
+    kept = cuts[within % thinning[of] == 0]
+    address = np.array([b.address for b in buffers], np.int64)
+    found: Ints = address[kept // room] + kept % room
+    return found

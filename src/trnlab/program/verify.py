@@ -146,8 +146,8 @@ def _operands(routine: Routine, chip: Chip) -> None:
         if key not in legal:
             isa.validate(instr, ops, dict(attrs), engine, chip, where)
             legal.add(key)
-    _, hbm_slot = assign_slots(routine.buffers, bytes_touched, chip.psum)
-    if hbm_slot != routine.hbm_slot or (bytes_touched != routine.operands).any():
+    slots = assign_slots(routine.buffers, bytes_touched, chip.psum)
+    if slots.hbm != routine.hbm_slot or (bytes_touched != routine.operands).any():
         wrong = np.flatnonzero((bytes_touched != routine.operands).any(axis=1))
         _fail("TRN423", f"slots of routine {routine.name!r}", got=f"operands {wrong[:5].tolist()} differ")
 

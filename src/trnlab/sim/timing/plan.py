@@ -18,7 +18,6 @@ from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine, Work
 from trnlab.numerics import dtypes
 from trnlab.program.routine import Routine
-from trnlab.program.slots import sbuf_cuts
 from trnlab.sim.timing import order
 from trnlab.sim.timing.cost import dma_cost, in_fast_mode, work_cost
 from trnlab.sim.timing.order import Array, Ints
@@ -104,7 +103,7 @@ def _make(routine: Routine, chip: Chip) -> Plan:
         tuple(_info(part, routine.works[part.work], row) for part, row in zip(parts, rows)),
         row_of,
         *_with_dependencies(routine, uses),
-        sbuf_cuts(routine.buffers),
+        routine.sbuf_cuts,
         tuple(b.id for b in routine.buffers if b.kind == "scratch"),
         tuple(parts),
         np.empty(0, np.int32),
