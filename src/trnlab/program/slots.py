@@ -84,7 +84,8 @@ def _access_cuts(buffers: Sequence[Buffer], operands: Ints) -> Ints:
     of = cuts // room
     uses = np.bincount(owner, minlength=count)
     touched = np.bincount(owner, np.searchsorted(cuts, high) - np.searchsorted(cuts, low), count)
-    thinning = np.exp2(np.ceil(np.log2(np.maximum(touched / np.maximum(uses, 1) / _MOST_PIECES, 1)))).astype(np.int64)
+    excess = touched / np.maximum(uses, 1) / _MOST_PIECES
+    thinning = np.exp2(np.ceil(np.log2(np.maximum(excess, 1)))).astype(np.int64)
     within = np.arange(len(cuts)) - np.searchsorted(of, of)  # number of a cut in its tile
     kept = cuts[within % thinning[of] == 0]
     address = np.array([b.address for b in buffers], np.int64)
