@@ -326,7 +326,7 @@ class Builder:
         slots = assign_slots(self._buffers, columns["operands"], self.chip.psum)
         return Routine(
             **columns,
-            num_slots=slots.count + len(self._after),  # which the last slots stand for
+            num_slots=slots.total + len(self._after),  # which the last slots stand for
             hbm_slot=slots.hbm,
             sbuf_cuts=slots.sbuf_cuts,
             prints=tuple(self._prints),

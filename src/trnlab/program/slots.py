@@ -24,7 +24,7 @@ class Slots(NamedTuple):
     of a partition, and where the last one ends.
     """
 
-    count: int
+    total: int
     hbm: tuple[int, ...]
     sbuf_cuts: Ints
 
