@@ -12,8 +12,8 @@ import trnlab.nki.language as nl
 import trnlab.nki.typing as nt
 from trnlab import chips
 from trnlab.errors import CapacityError, ConstraintError, UsageError
+from trnlab.policy import AS_WRITTEN, SCHEDULED
 from trnlab.sim.timing import time_routine
-from trnlab.sim.timing.schedule import AS_WRITTEN, SCHEDULED
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 

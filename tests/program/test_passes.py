@@ -10,9 +10,9 @@ import trnlab.nki.neuronxcc as nki
 import trnlab.nki.neuronxcc.compiler as ncc
 import trnlab.nki.neuronxcc.isa as nisa
 import trnlab.nki.neuronxcc.language as nl
+from trnlab import policy
 from trnlab.errors import CapacityError
 from trnlab.program import passes
-from trnlab.program.passes.versions import rename_overwritten
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((128, 2048)).astype(np.float32)
@@ -24,8 +24,7 @@ def without(monkeypatch):
     """Turns passes off by name."""
 
     def off(*names):
-        kept = {name: run for name, run in passes.PASSES.items() if name not in names}
-        monkeypatch.setattr(passes, "PASSES", kept)
+        monkeypatch.setenv(policy.VARIABLE, ",".join(f"{name}=off" for name in names))
 
     return off
 
@@ -354,7 +353,7 @@ def test_random_kernels_compute_the_same_bits_with_results_used_again(seed, with
     assert fewer < len(made().timeline(X))
 
 
-def test_every_pass_is_listed_with_what_it_does():
-    assert list(passes.PASSES) == ["versions", "accumulate", "reuse"]
-    assert passes.PASSES["versions"] is rename_overwritten
-    assert all(f"    {name}  " in (passes.__doc__ or "") for name in passes.PASSES)
+def test_every_pass_is_an_option():
+    recording = [o.name for o in policy.options() if o.stage == policy.RECORDING and isinstance(o.default, bool)]
+    assert list(passes.PASSES) == recording, "in the order in which they run"
+    assert all(o.about for o in policy.options())

@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     _profile(commands.add_parser("profile", help="open a run again, or a measured one: summary, report, trace"))
     _compare(commands.add_parser("compare", help="two runs: what got faster, slower, appeared, vanished"))
     _isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
+    commands.add_parser("passes", help="what the hardware's compiler is taken to make of kernels: all options")
     _folder(commands.add_parser("sensitivity", help="which assumptions a run's time leans on"))
     _lint(commands.add_parser("lint", help="what the hardware's compiler would refuse in kernels; nothing is run"))
     _verify(
@@ -69,7 +70,7 @@ def _run(command: argparse.ArgumentParser) -> None:
     add("--stochastic-rounding", action="store_true", help="round to bf16 stochastically, reproducibly")
     add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
     add("--set", metavar="FIGURE=VALUE", action="append", help="what if, e.g. chip.dma.engine_bandwidth=30GBps")
-    add("--schedule", metavar="NAME", help="order of kernels that leave it open: scheduled (default) or as-written")
+    add("--schedule", metavar="NAME", help="what is made of kernels, e.g. as-written or reuse=off: see trnlab passes")
     add("--check", metavar="NAME=LEVEL", action="append", help="a check as error, warn or off, e.g. race=warn")
     add("--check-nan", action="store_true", help="stop at the first instruction that makes a NaN or infinity")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")

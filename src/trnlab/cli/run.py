@@ -7,12 +7,11 @@ import argparse
 import os
 from dataclasses import replace
 
-from trnlab import checks
+from trnlab import checks, policy
 from trnlab.chips import apply_settings
 from trnlab.nki.imports import install_imports
 from trnlab.runtime.script import Script, run_script
 from trnlab.runtime.session import for_kernels
-from trnlab.sim.timing import schedule
 
 
 def main(args: argparse.Namespace) -> int:
@@ -22,7 +21,7 @@ def main(args: argparse.Namespace) -> int:
     for setting in args.check or ():
         checks.configure(checks.parse(setting))
     if args.schedule:
-        schedule.configure(schedule.parse(args.schedule))
+        policy.configure(args.schedule)
     if args.set:
         session.target = replace(session.target, chip=apply_settings(session.chip, args.set))
     session.stochastic_rounding, session.seed, session.check_nan = args.stochastic_rounding, args.seed, args.check_nan

@@ -26,11 +26,11 @@ from trnlab.lang.addresses import checked
 from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.hbm import Hbm, Place
 from trnlab.lang.offsets import settled
-from trnlab.lang.place import Demand, DoesNotFitError, place
+from trnlab.lang.room import FullError, finished
 from trnlab.lang.source import user_line
 from trnlab.lang.strides import row_major
 from trnlab.lang.tensor import Region, Storage, Tensor, refuse
-from trnlab.program import passes
+from trnlab.policy import Policy, chosen
 from trnlab.program.access import AP, Buffer
 from trnlab.program.builder import Builder
 from trnlab.program.routine import Routine
@@ -87,7 +87,7 @@ class Recorder:
     nothing. depends: the recorded instructions depend on data, because the reader was asked. dynamic: some view has
     an address that is chosen at run time. watched: values were shown, so that each call must record anew. ordered:
     inside of how many blocks that forbid reordering; loops: inside of which loops on the device. labels: the
-    instructions that the kernel named, by number.
+    instructions that the kernel named, by number. policy: what the hardware's compiler is to make of it.
     """
 
     name: str
@@ -110,6 +110,7 @@ class Recorder:
     ordered: int = 0
     loops: list[int] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    policy: Policy = field(default_factory=chosen)
     spans: Spans = field(default_factory=Spans)
     told: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
@@ -182,7 +183,8 @@ class Recorder:
             partition, start = checked(address, sizes, fmt, region, self.chip, self.builder.sbuf_limit)
         whole = self.builder.unplaced(sizes, chip_format(fmt), region.memory, name=name, first_partition=partition)
         storage = Storage(self, whole, region, sizes, fmt)
-        self.tiles.append(Made(whole.buffer, region, start, user_line(), weakref.ref(storage)))
+        self.builder.made_at[whole.buffer.id] = line = user_line()
+        self.tiles.append(Made(whole.buffer, region, start, line, weakref.ref(storage)))
         return self.tensor_type(storage, sizes, row_major(sizes), name=name)
 
     def constant(self, array: np.ndarray[Any, Any], kind: Any, name: str = "constant") -> Tensor:
@@ -349,74 +351,37 @@ class Recorder:
         """
         self.spans.end(0, len(self.builder))
         given = {made.buffer.id: made.address for made in self.tiles if made.address is not None}
-        movable = frozenset(made.buffer.id for made in self.tiles if made.address is None)
         self.builder.settle(given)
         self.written = self.builder.part(0)
-        recorded = self.builder.state()
-        passes.run(self.builder, movable)
         self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
-        error = self._place(given)
-        if error is not None:
-            self.builder.restore(recorded)
-            passes.run(self.builder, movable, save_room=True)
-            error = self._place(given)
-        if error is not None and not self._make_room(given, movable):
-            raise self._too_much(*error)
-        return self.builder.build()
+        try:
+            return finished(self.builder, given, self.policy)
+        except FullError as full:
+            raise self._too_much(full) from None
 
-    def _make_room(self, given: dict[int, int], movable: frozenset[int]) -> bool:
-        """Place the tiles after changes that save memory; False where that is not enough."""
-        if not passes.make_room(self.builder, movable):
-            return False
-        for _ in range(8):
-            error = self._place(given)
-            if error is None:
-                return True
-            memory, _, limit = error
-            unit = 64 if memory is Memory.SBUF else self.chip.psum.bank_bytes_per_partition
-            if given or not passes.spill_tiles(self.builder, movable, memory, limit, unit):
-                return False
-        return False
-
-    def _place(self, given: dict[int, int]) -> tuple[Memory, DoesNotFitError, int] | None:
-        """Give all tiles addresses. Else: the memory that is too small, what found no room in it, and its size."""
-        uses, _ = self.builder.uses()
-        psum = self.chip.psum
-        limits = {
-            Memory.SBUF: (self.builder.sbuf_limit, 64),
-            Memory.PSUM: (psum.num_banks * psum.bank_bytes_per_partition, psum.bank_bytes_per_partition),
-        }
-        for memory, (limit, align) in limits.items():
-            used = [b for b in self.builder.buffers if b.memory is memory and b.id in uses]
-            try:
-                demands = [Demand(b.id, b.name, b.nbytes, *uses[b.id], given.get(b.id)) for b in used]
-                self.builder.settle(place(demands, limit, align))
-            except DoesNotFitError as error:
-                return memory, error, limit
-        return None
-
-    def _too_much(self, memory: Memory, error: DoesNotFitError, limit: int) -> CapacityError:
-        wanted, alive = error.demand, sorted(error.alive, key=lambda d: -d.size)
-        name_of_tile = wanted.name.partition("'")[0]
-        made = next(made for made in self.tiles if made.buffer.name == name_of_tile)
+    def _too_much(self, full: FullError) -> CapacityError:
+        wanted, alive = full.error.demand, sorted(full.error.alive, key=lambda d: -d.size)
+        shape = self.builder.buffers[wanted.id].shape
         listed = ", ".join(f"{d.name} {d.size} B" for d in alive[:6])
         more = f" and {len(alive) - 6} more" if len(alive) > 6 else ""
-        name = memory.name
         return CapacityError(
-            f"tile {wanted.name!r} {list(made.buffer.shape)} does not fit in {name}",
-            code="TRN501" if memory is Memory.SBUF else "TRN502", where=made.line,
-            limit=f"{limit} bytes per partition",
+            f"tile {wanted.name!r} {list(shape)} does not fit in {full.memory.name}",
+            code="TRN501" if full.memory is Memory.SBUF else "TRN502", where=self.builder.made_at.get(wanted.id),
+            limit=f"{full.limit} bytes per partition",
             got=f"{wanted.size} bytes while {sum(d.size for d in alive)} are in use: {listed}{more}",
             chip=self.chip.name,
-            remedy=_room(memory, wanted.size > limit),
+            remedy=_room(full),
         )  # fmt: skip
 
 
-def _room(memory: Memory, alone: bool) -> str:
-    """The way out for a tile that does not fit; alone: not even into an empty memory."""
-    if alone:
+def _room(full: FullError) -> str:
+    """The way out for a tile that does not fit."""
+    if full.error.demand.size > full.limit:
         return "no partition has that much: loop over its columns in smaller tiles"
-    if memory is Memory.PSUM:
+    if full.off:
+        switched = ",".join(f"{name}=on" for name in full.off)
+        return f"let the compiler make room, which is switched off: --schedule {switched}"
+    if full.memory is Memory.PSUM:
         return "copy each sum to SBUF soon after its last matmul, or make sums smaller"
     return "make tiles smaller, use each soon after it is filled, or keep fewer of them at a time"
 

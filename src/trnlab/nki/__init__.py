@@ -24,6 +24,7 @@ from trnlab.nki.imports import install_imports
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.measure import benchmark
 from trnlab.nki.ranks import RankedKernel, per_rank
+from trnlab.policy import use as schedule
 from trnlab.runtime.session import GENERATIONS
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "jit",
     "language",
     "per_rank",
+    "schedule",
     "simulate",
     "typing",
 ]

@@ -34,6 +34,7 @@ from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
 from trnlab.nki.live import Copies, Shadow, content_of
 from trnlab.nki.target import default_chip, static_dma
 from trnlab.nki.traces import CallSignature, Recording, Result, Trace, TraceCache, memory_of, result_of, tensors_of
+from trnlab.policy import Policy, chosen
 from trnlab.program.gang import Member, gang_of
 from trnlab.runtime import kernels
 from trnlab.sim.functional import GangRun, Machine, RunOptions
@@ -59,6 +60,7 @@ class Kernel:
     """What @nki.jit makes of a function."""
 
     tensor_type: type[Tensor] = Tensor
+    dialect = "nki"
 
     def __init__(
         self, function: Callable[..., Any], grid: Launch = ONE_CORE, traces: TraceCache | None = None,
@@ -127,7 +129,7 @@ class Kernel:
             Machine(chip, options, sbuf_bytes=trace.routine.sbuf_bytes).call(trace.routine, memory)
         else:
             GangRun(trace.gang, [memory], chip, options).run()
-        kernels.called(trace.members, trace.tensors, trace.gang, chip)
+        kernels.called(trace.members, trace.tensors, trace.gang, chip, self.policy(chip))
         return memory
 
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
@@ -151,7 +153,10 @@ class Kernel:
     def timeline(self, *args: Any, **kwargs: Any) -> Timeline:
         """When each instruction would run on the chip; data are not looked at."""
         trace, chip = self.trace(*args, **kwargs), self.chip or default_chip()
-        return time_routine(trace.routine, chip) if trace.gang is None else time_gang(trace.gang, chip)
+        policy = self.policy(chip)
+        if trace.gang is not None:
+            return time_gang(trace.gang, chip, policy=policy)
+        return time_routine(trace.routine, chip, policy=policy)
 
     def bind(self, args: Any, kwargs: Any) -> tuple[dict[str, Any], list[HostArray]]:
         """Arguments by name with `HostArray` for each array, also inside lists, tuples and dicts."""
@@ -168,7 +173,7 @@ class Kernel:
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
         chip = self.chip or default_chip()
         read, depends = self.traces.key(structure)
-        key = (Is(chip), self.grid, static_dma(self.flags), read)
+        key = (Is(chip), self.grid, static_dma(self.flags), self.policy(chip).recording, read)
         known = self.traces.get(key)
         if known is None or (known.content is not None and known.content != content_of(arrays)):
             known = self.record([(structure, arrays)], chip).traces[0]
@@ -177,6 +182,10 @@ class Kernel:
         guards.depend(depends)
         checking.tell(known.findings)
         return known
+
+    def policy(self, chip: Chip) -> Policy:
+        """What the hardware's compiler is taken to make of the kernel, here and now."""
+        return chosen(chip.name, self.dialect)
 
     def record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> Recording:
         """Record the kernel for the arguments of each rank, with all cores of all ranks."""
@@ -203,7 +212,7 @@ class Kernel:
         for core, programs in enumerate(self.grid.cores):
             recorder = Recorder(
                 self.function.__name__, chip, self.grid.sizes, tensor_type=self.tensor_type, rank=rank, cores=cores,
-                memory=memory, static_dma=static_dma(self.flags),
+                memory=memory, static_dma=static_dma(self.flags), policy=self.policy(chip),
             )  # fmt: skip
             inputs = {name: self._arguments(recorder, name, value) for name, value in structure.items()}
             seats.append(Seat(Place(rank, core), recorder, Shadow(recorder, hbm, self.options), programs, inputs))

@@ -55,7 +55,7 @@ class Benchmark:
         args, kwargs = map_objects(TensorType.zeros, (args, kwargs), TensorType)
         timeline = self.kernel.timeline(*args, **kwargs)
         trace, chip = self.kernel.trace(*args, **kwargs), self.kernel.chip or default_chip()
-        kernels.called(trace.members, trace.tensors, trace.gang, chip, executed=False)
+        kernels.called(trace.members, trace.tensors, trace.gang, chip, self.kernel.policy(chip), executed=False)
         self.benchmark_result = BenchmarkResult(Latency(timeline.total))
         if not self.quiet:
             name = self.kernel.function.__name__

@@ -20,6 +20,7 @@ from trnlab.nki.arrays import HostArray, origin_of
 from trnlab.nki.kernel import Array, Kernel
 from trnlab.nki.target import default_chip
 from trnlab.nki.traces import Recording, Trace, memory_of, result_of
+from trnlab.policy import Policy
 from trnlab.program.access import Buffer
 from trnlab.program.gang import Member
 from trnlab.runtime import kernels
@@ -63,7 +64,7 @@ class RankedKernel:
         else:
             for trace, memory in zip(recording.traces, memories):
                 Machine(chip, options).call(trace.routine, memory)
-        _report(recording, chip)
+        _report(recording, chip, self.kernel.policy(chip))
         results = []
         for trace, (_, arrays), memory in zip(recording.traces, calls, memories):
             for position in trace.written:
@@ -75,9 +76,10 @@ class RankedKernel:
     def timeline(self, *args: Any, **kwargs: Any) -> Timeline:
         """When each instruction of each core of each rank would run."""
         recording, chip = self._record(self._calls(args, kwargs)), self.kernel.chip or default_chip()
+        policy = self.kernel.policy(chip)
         if recording.gang is None:
-            return time_routine(recording.traces[0].routine, chip)
-        return time_gang(recording.gang, chip)
+            return time_routine(recording.traces[0].routine, chip, policy=policy)
+        return time_gang(recording.gang, chip, policy=policy)
 
     def _record(self, calls: list[tuple[dict[str, Any], list[HostArray]]]) -> Recording:
         return self.kernel.record(calls, self.kernel.chip or default_chip())
@@ -100,14 +102,14 @@ class RankedKernel:
         return value[rank] if isinstance(value, PerRank) else value
 
 
-def _report(recording: Recording, chip: Chip) -> None:
+def _report(recording: Recording, chip: Chip, policy: Policy) -> None:
     """Tell the session, which counts the tensors of all ranks."""
     members: list[Member] = []
     tensors: list[Buffer] = []
     for trace in recording.traces:
         members += [replace(m, tensors=tuple(len(tensors) + t for t in m.tensors)) for m in trace.members]
         tensors += trace.tensors
-    kernels.called(members, tensors, recording.gang, chip)
+    kernels.called(members, tensors, recording.gang, chip, policy)
 
 
 def _own(args: Any, kwargs: Any) -> set[int]:

@@ -69,6 +69,7 @@ class Builder:
         self._rows, self._operands = array("i"), array("q")  # COLUMNS per instruction, REFERENCE per operand
         self._works: dict[Work, int] = {}
         self.leaves_order = self.leaves_places = False  # to the hardware's compiler, as kernels do
+        self.made_at: dict[int, Location | None] = {}  # the lines that made unplaced tiles, where they are known
         self._prints: list[Print] = []
         self._after: list[tuple[int, int]] = []
         self._attrs: list[Attrs] = []
@@ -343,6 +344,15 @@ class Builder:
     def attributes(self) -> Sequence[Attrs]:
         """The attributes that instructions refer to."""
         return self._attrs
+
+    @property
+    def works(self) -> Sequence[Work]:
+        """The amounts of work that instructions refer to."""
+        return list(self._works)
+
+    def work_index(self, work: Work) -> int:
+        """Number of this amount of work, as rows refer to it."""
+        return self._works.setdefault(work, len(self._works))
 
     @property
     def prints(self) -> Sequence[Print]:

@@ -18,6 +18,7 @@ from trnlab.errors import Location
 from trnlab.isa.base import Engine, Work
 from trnlab.numerics.dtypes import DType
 from trnlab.program.access import Buffer
+from trnlab.program.changes import Change, Spill
 
 # Columns of one operand record. role: index in the instruction's operand list. step/count: free dims, outermost
 # first, padded in front with (0, 1). partition_step: bytes (HBM only). offset: bytes. is_hbm: 1 for HBM buffers.
@@ -88,6 +89,8 @@ class Routine:
     prints: tuple[Print, ...] = ()  # in order
     after: tuple[tuple[int, int], ...] = ()  # (done first, then started) that share no memory
     left_open: np.ndarray[Any, np.dtype[np.int8]] = field(default_factory=lambda: np.empty(0, np.int8))
+    changes: tuple[Change, ...] = field(default=(), compare=False, repr=False)  # what passes did, for reports
+    spills: tuple[Spill, ...] = field(default=(), compare=False, repr=False)
     _memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # plans of the simulators
 
     def __len__(self) -> int:

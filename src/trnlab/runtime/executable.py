@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from trnlab.chips.spec import Chip
+from trnlab.policy import Policy, chosen
 from trnlab.program.gang import Gang
 from trnlab.program.routine import Program
 from trnlab.runtime.memory import Forecast, forecast_program
@@ -20,7 +21,8 @@ class Executable:
     """A compiled graph. `metadata` is what its cache entry says about it; see `device`.
 
     cache: "hit", "miss" or "off". seconds: what this process spent to get it, by compiling or by reading.
-    gang: the calls of the program, where they are of cores that run side by side.
+    gang: the calls of the program, where they are of cores that run side by side. policy: what the hardware's
+    compiler is taken to make of the kernels in it.
     """
 
     program: Program
@@ -30,6 +32,7 @@ class Executable:
     cache: str
     seconds: float
     gang: Gang | None = None
+    policy: Policy = field(default_factory=chosen)
 
     @property
     def key(self) -> str:
@@ -49,7 +52,9 @@ class Executable:
     @cached_property
     def timeline(self) -> Timeline:
         """When each instruction of one execution starts and ends; simulated on first use."""
-        return time_program(self.program, self.chip) if self.gang is None else time_gang(self.gang, self.chip)
+        if self.gang is not None:
+            return time_gang(self.gang, self.chip, policy=self.policy)
+        return time_program(self.program, self.chip, policy=self.policy)
 
     @cached_property
     def forecast(self) -> Forecast:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trnlab import policy
 from trnlab.chips.spec import Chip
 from trnlab.profile.critical import Pieces, pieces
 from trnlab.profile.data import Step, step_of
@@ -161,7 +162,9 @@ def _advice(parts: Sequence[Part], total: int) -> list[dict[str, Any]]:
         if p.step.timeline.cores > 1:
             continue  # of cores side by side nobody times the program again yet
         own = [(p.about["routines"][routine]["source"], line) for routine, line in p.about["calls"]]
-        for a in advice(p.executable.program, p.executable.chip, p.step, p.chain, own):
+        with policy.use(p.executable.policy):
+            found = advice(p.executable.program, p.executable.chip, p.step, p.chain, own)
+        for a in found:
             key = (a.cost, a.about, a.what, a.way)
             gains[key] = gains.get(key, 0) + a.gain * p.times
     order = sorted(gains.items(), key=lambda item: (-item[1], item[0]))

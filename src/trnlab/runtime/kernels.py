@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trnlab.chips.spec import Chip
+from trnlab.policy import Policy
 from trnlab.program.access import Buffer
 from trnlab.program.digest import matmul_flops, routine_digest, written_params
 from trnlab.program.gang import Gang, Member
@@ -27,11 +28,13 @@ def options() -> RunOptions:
 
 
 def called(
-    members: Sequence[Member], tensors: Sequence[Buffer], gang: Gang | None, chip: Chip, *, executed: bool = True
-) -> None:
+    members: Sequence[Member], tensors: Sequence[Buffer], gang: Gang | None, chip: Chip, policy: Policy, *,
+    executed: bool = True,
+) -> None:  # fmt: skip
     """Tell the session that a kernel was called. executed: for its numbers, not only for its time.
 
     members: the stream of each core. tensors: what they call their tensors' numbers. gang: several cores together.
+    policy: what the hardware's compiler is taken to make of it.
     """
     now = session.active()
     if now is None:
@@ -39,12 +42,13 @@ def called(
     if executed:
         now.counters.instructions += sum(len(m.routine) for m in members)
     if now.run is not None:
-        key = hashlib.sha256("".join(routine_digest(m.routine) for m in members).encode()).hexdigest()
-        now.run.executed(now.run.executables.get(key) or _executable(members, tensors, gang, chip, key))
+        same = [policy.name, *(routine_digest(m.routine) for m in members)]
+        key = hashlib.sha256("".join(same).encode()).hexdigest()
+        now.run.executed(now.run.executables.get(key) or _executable(members, tensors, gang, chip, policy, key))
 
 
 def _executable(
-    members: Sequence[Member], tensors: Sequence[Buffer], gang: Gang | None, chip: Chip, key: str
+    members: Sequence[Member], tensors: Sequence[Buffer], gang: Gang | None, chip: Chip, policy: Policy, key: str
 ) -> Executable:
     """The program that is one call of each core's stream."""
     name = members[0].routine.name
@@ -59,7 +63,7 @@ def _executable(
     outputs = tuple(t.id for t in held if t.kind == "output")
     routines = tuple(m.routine for m in members)
     program = Program(name, chip.name, routines, held, calls, tuple(range(len(held))), outputs)
-    return Executable(program, "", _metadata(program, key), chip, "off", 0.0, gang)
+    return Executable(program, "", _metadata(program, key), chip, "off", 0.0, gang, policy)
 
 
 def _metadata(program: Program, key: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from trnlab import chips
+from trnlab import chips, policy
 from trnlab.graph.ir import Graph, Op
 from trnlab.profile.band import band
 from trnlab.runtime.insight import insight, parts_of
@@ -204,7 +204,9 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
     found: dict[str, dict[str, Any]] = {}
     for executable, count in calls:
         total = executable.timeline.total
-        for a in timing.assumptions(executable.gang or executable.program, executable.chip):
+        with policy.use(executable.policy):
+            assumed = timing.assumptions(executable.gang or executable.program, executable.chip)
+        for a in assumed:
             entry = found.setdefault(
                 a.path,
                 {

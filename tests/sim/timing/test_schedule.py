@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from streams import random_routine
 
-from trnlab import chips, isa
+from trnlab import chips, isa, policy
 from trnlab.errors import UsageError
 from trnlab.isa.base import Engine
+from trnlab.policy import AS_WRITTEN, SCHEDULED
 from trnlab.program import Builder
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE
-from trnlab.sim.timing import AS_WRITTEN, SCHEDULED, schedule, time_routine
+from trnlab.sim.timing import time_routine
 from trnlab.sim.timing.schedule import _pop, _push, planned
 from trnlab.timeline import ENGINES
 
@@ -107,7 +108,7 @@ def test_a_bank_holds_one_tile_at_a_time(seed):
 def test_iterations_overlap_when_the_order_is_open():
     """As written, every load waits behind the store before it; the scheduler lets loads run ahead."""
     routine = iterations()
-    written, scheduled = (time_routine(routine, TRN2, policy=policy) for policy in (AS_WRITTEN, SCHEDULED))
+    written, scheduled = (time_routine(routine, TRN2, policy=p) for p in (AS_WRITTEN, SCHEDULED))
     assert scheduled.total < 0.7 * written.total
 
 
@@ -142,18 +143,18 @@ def test_compiled_programs_are_timed_as_they_are_written():
 
 def test_a_schedule_is_chosen_by_name_and_options():
     """For one call, or for the process; a name or option that does not exist is refused."""
-    assert schedule.parse("as-written") == AS_WRITTEN
-    chosen = schedule.parse("scheduled,rotate=off,window=64")
+    assert policy.parse("as-written") == AS_WRITTEN
+    chosen = policy.parse("scheduled,rotate=off,window=64")
     assert (chosen.reorder, chosen.balance, chosen.rotate, chosen.window) == (True, True, False, 64)
     for text in ("fast", "scheduled,window", "scheduled,window=x", "scheduled,speed=2", "scheduled,rotate=maybe"):
         with pytest.raises(UsageError, match="TRN106"):
-            schedule.parse(text)
+            policy.parse(text)
     routine = iterations()
     try:
-        schedule.configure(AS_WRITTEN)
+        policy.configure(AS_WRITTEN)
         assert time_routine(routine, TRN2).same_times(time_routine(routine, TRN2, policy=AS_WRITTEN))
     finally:
-        schedule.configure(SCHEDULED)
+        policy.configure(SCHEDULED)
     assert time_routine(routine, TRN2).same_times(time_routine(routine, TRN2, policy=SCHEDULED))
 
 

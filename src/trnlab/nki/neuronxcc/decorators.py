@@ -40,6 +40,7 @@ class OldKernel(Kernel):
     """A kernel of the old dialect: its tensors have operators, and results may be any HBM tensor."""
 
     tensor_type: type[Tensor] = Tile
+    dialect = "neuronxcc"
 
     def launch(self, grid: Any) -> Launch:
         """Any number of programs, in order on one core or spread over two."""

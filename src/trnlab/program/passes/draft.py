@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 
 from trnlab import isa
+from trnlab.isa.base import Memory
+from trnlab.policy import SCHEDULED, Policy
 from trnlab.program.access import Buffer, operand_records
 from trnlab.program.builder import END, Builder
+from trnlab.program.changes import Size
 from trnlab.program.routine import COL
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 READS, WRITES, COVERS = 1, 2, 4  # bits of `Draft.access`
-OPCODE, ATTR = 0, 4  # columns of `Draft.rows`
+OPCODE, WORK, ATTR = 0, 3, 4  # columns of `Draft.rows`
 ROLE, PATTERN, OWNER, START, OFFSET = range(5)  # columns of `Draft.references`
 
 
@@ -27,11 +30,12 @@ class Draft:
 
     rows: per instruction the columns of `program.builder`, the last of which is where its operands end. references:
     per operand role, pattern, buffer, first partition, offset. access: per operand READS, WRITES, and COVERS where
-    all of its buffer is written. movable: tiles whose address the kernel leaves to the compiler.
+    all of its buffer is written. movable: tiles whose address the kernel leaves to the compiler. policy: what options
+    of passes are set to.
     """
 
-    def __init__(self, b: Builder, movable: frozenset[int]) -> None:
-        self.b, self.movable = b, movable
+    def __init__(self, b: Builder, movable: frozenset[int], policy: Policy = SCHEDULED) -> None:
+        self.b, self.movable, self.policy = b, movable, policy
         self.rows, self.references = b.recorded()
         self.deleted = np.zeros(len(self.rows), np.bool_)
         self.order = np.arange(len(self.rows))  # in which the instructions are handed back
@@ -76,8 +80,17 @@ class Draft:
         """A new movable tile like `origin`; returns its id."""
         old, number = self.buffers[origin], len(self.buffers)
         self.buffers.append(replace(old, id=number, name=f"{old.name.partition(chr(39))[0]}'{mark}"))
+        self.b.made_at[number] = self.b.made_at.get(origin)
         self.movable |= {number}
         return number
+
+    def size(self) -> Size:
+        """What there is of it."""
+        kept = ~self.deleted
+        used = np.bincount(self.owner[np.repeat(kept, np.diff(self.first))], minlength=len(self.buffers)) > 0
+        on_chip = np.array([b.memory is not Memory.HBM for b in self.buffers], np.bool_)
+        moved = np.array([w.nbytes if w.kind.startswith("dma.") else 0 for w in self.b.works], np.int64)
+        return Size(int(kept.sum()), int((used & on_chip).sum()), int(moved[self.rows[kept, WORK]].sum()))
 
     def attributes(self, instruction: int) -> dict[str, Any]:
         """The attributes of an instruction."""

@@ -3,24 +3,30 @@
 
 A tile of PSUM that nobody writes any more is copied to SBUF, where all later readers find it. A tile of SBUF goes to
 HBM and comes back before its next use, which costs two transfers: ordinary instructions of the routine, through
-scratch memory named after the tile, which reports count as spills. Of the tiles that could leave, the one whose next
-use is furthest away does (Belady's rule). Moving bits changes no value.
+scratch memory named after the tile, which reports count as spills. Its copy in HBM stays good until it is written
+again. Of the tiles that could leave, the one whose next use is furthest away does (Belady's rule). Moving bits
+changes no value.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 import numpy as np
 
 from trnlab import isa
 from trnlab.isa.base import Engine, Memory
-from trnlab.program.access import Buffer, whole
-from trnlab.program.passes.draft import OWNER, WRITES, Draft
+from trnlab.program.access import AP, Buffer, whole
+from trnlab.program.builder import Builder
+from trnlab.program.changes import Spill
+from trnlab.program.passes.draft import OWNER, ROLE, WORK, WRITES, Draft, Ints
+from trnlab.program.routine import COL
 
 MOST_ROUNDS = 24
 _FILLED = 0.97  # of SBUF: tiles of different sizes leave gaps
+_QUEUES = 8  # rings that transfers take turns on
 
 
 @dataclass
@@ -40,49 +46,76 @@ class _Tile:
 
 
 @dataclass(frozen=True)
-class _Spill:
-    """A tile leaves after place `after` and is needed again at place `before`."""
+class _Leave:
+    """A tile leaves after place `after`, to be back at place `before`. saved: its copy in HBM is still good."""
 
     tile: int
     after: int
     before: int
+    saved: bool = False
 
 
-def spill(draft: Draft, memory: Memory, limit: int, unit: int) -> Draft | None:
+class _Log:
+    """What was spilled so far. copies: of tiles that came back, where in HBM their copy lies."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory, self.copies = memory, dict[int, AP]()
+        self._spills: dict[tuple[str, object], Spill] = {}
+
+    def add(self, draft: Draft, tile: int, saved: bool) -> None:
+        """A tile left; saved: it had to be written out."""
+        old, where = draft.buffers[tile], draft.b.made_at.get(tile)
+        name, size = old.name.partition("'")[0], old.partitions * old.nbytes
+        target = "sbuf" if self.memory is Memory.PSUM else "hbm"
+        known = self._spills.get((name, where)) or Spill(name, where, self.memory.name.lower(), target, 0, 0, 0)
+        self._spills[name, where] = replace(
+            known, times=known.times + 1, saved=known.saved + size * saved,
+            reloaded=known.reloaded + size * (self.memory is Memory.SBUF),
+        )  # fmt: skip
+
+    @property
+    def spills(self) -> list[Spill]:
+        """Those that cost most bytes first."""
+        return sorted(self._spills.values(), key=lambda s: -(s.saved + s.reloaded))
+
+
+def spill(draft: Draft, memory: Memory, limit: int, unit: int) -> tuple[Draft, list[Spill]]:
     """Move tiles out of `memory` until those alive at once take at most `limit` bytes, in multiples of `unit`.
 
-    Returns the draft with the instructions added, or None where nothing could leave.
+    Returns the draft with the instructions added, and what left; nothing where nothing could leave.
     """
     room = limit if memory is Memory.PSUM else int(limit * _FILLED)
-    moved = False
+    log = _Log(memory)
     for _ in range(MOST_ROUNDS):
-        chosen = _chosen(draft, memory, room, unit)
+        chosen = _chosen(draft, memory, room, unit, log)
         if not chosen:
-            return draft if moved else None
-        draft, moved = _apply(draft, chosen, memory), True
-    return draft
+            break
+        draft = _apply(draft, chosen, log)
+    return draft, log.spills
 
 
-def _chosen(draft: Draft, memory: Memory, room: int, unit: int) -> list[_Spill]:
+def _chosen(draft: Draft, memory: Memory, room: int, unit: int, log: _Log) -> list[_Leave]:
     """One sweep over the routine: whenever a tile finds no room, another leaves."""
     tiles = _tiles(draft, memory)
-    opens: dict[int, list[int]] = {}
-    for number, tile in tiles.items():
-        opens.setdefault(tile.places[0], []).append(number)
+    fixed = {p.operand[COL["buffer"]] for p in draft.b.prints}
     alive: dict[int, int] = {}
-    found: list[_Spill] = []
-    for now in sorted(opens):
-        for number in [n for n in alive if tiles[n].places[-1] < now]:
-            del alive[number]
-        for number in opens[now]:
-            size = -(-tiles[number].buffer.nbytes // unit) * unit
-            while sum(alive.values()) + size > room:
-                victim = _furthest(tiles, alive, now, memory)
-                if victim is None:
-                    return found
-                found.append(victim)
-                del alive[victim.tile]
-            alive[number] = size
+    ending: list[tuple[int, int]] = []
+    found: list[_Leave] = []
+    total = 0
+    for number, tile in sorted(tiles.items(), key=lambda item: item[1].places[0]):
+        now = tile.places[0]
+        while ending and ending[0][0] < now:
+            total -= alive.pop(heappop(ending)[1], 0)
+        size = -(-tile.buffer.nbytes // unit) * unit
+        while total + size > room:
+            victim = _furthest(tiles, alive, now, log, fixed)
+            if victim is None:
+                return found
+            found.append(victim)
+            total -= alive.pop(victim.tile)
+        alive[number] = size
+        total += size
+        heappush(ending, (tile.places[-1], number))
     return found
 
 
@@ -102,43 +135,76 @@ def _tiles(draft: Draft, memory: Memory) -> dict[int, _Tile]:
     return tiles
 
 
-def _furthest(tiles: dict[int, _Tile], alive: dict[int, int], now: int, memory: Memory) -> _Spill | None:
+def _furthest(tiles: dict[int, _Tile], alive: dict[int, int], now: int, log: _Log, fixed: set[int]) -> _Leave | None:
     """What can leave now and is needed last."""
-    best: _Spill | None = None
+    best: _Leave | None = None
     for number in alive:
-        uses = tiles[number].around(now)
-        if uses is None or (memory is Memory.PSUM and tiles[number].last_write > now):
+        tile = tiles[number]
+        uses = tile.around(now)
+        if uses is None or number in fixed or (log.memory is Memory.PSUM and tile.last_write > now):
             continue
         if best is None or uses[1] > best.before:
-            best = _Spill(number, *uses)
+            best = _Leave(number, *uses, saved=number in log.copies and tile.last_write == tile.places[0])
     return best
 
 
-def _apply(draft: Draft, spills: list[_Spill], memory: Memory) -> Draft:
+def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
     """The draft with copies out (and back), and later uses bound to where the tile is then."""
     b, order = draft.b, draft.order
     b.replace(draft.rows, draft.references, order)
     added: list[tuple[int, int]] = []  # (place behind which, instruction)
     rebound: list[tuple[int, int, int]] = []  # (tile, from place, buffer)
-    for s in spills:
-        old = b.buffers[s.tile]
-        kept = b.unplaced(
-            old.shape, old.dtype, Memory.SBUF, name=f"{old.name}'kept", first_partition=old.first_partition
-        )
-        if memory is Memory.PSUM:
+    line = b.location
+    for turn, leave in enumerate(leaves):
+        log.add(draft, leave.tile, not leave.saved)
+        old, b.location = b.buffers[leave.tile], b.made_at.get(leave.tile)
+        name = old.name.partition("'")[0]
+        kept = b.unplaced(old.shape, old.dtype, Memory.SBUF, name=f"{name}'kept", first_partition=old.first_partition)
+        b.made_at[kept.buffer.id] = b.location
+        if log.memory is Memory.PSUM:
             b.append(isa.REGISTRY["tensor_copy"], None, None, {"dst": kept, "src": whole(old)})
-            added.append((s.after, len(b) - 1))
+            added.append((leave.after, len(b) - 1))
         else:
-            spilled = b.scratch(f"{old.name} spilled", old.shape, old.dtype)
-            b.append(isa.REGISTRY["dma_copy"], Engine.SYNC, 0, {"dst": spilled, "src": whole(old)})
-            added.append((s.after, len(b) - 1))
-            b.append(isa.REGISTRY["dma_copy"], Engine.SYNC, 1, {"dst": kept, "src": spilled})
-            added.append((s.before - 1, len(b) - 1))
-        rebound.append((s.tile, s.before, kept.buffer.id))
-    made = Draft(b, draft.movable | {buffer for *_, buffer in rebound})
+            copy = log.copies[leave.tile] if leave.saved else b.scratch(f"{name} spilled", old.shape, old.dtype)
+            log.copies[kept.buffer.id] = copy
+            if not leave.saved:
+                _move(b, copy, whole(old), turn)
+                added.append((leave.after, len(b) - 1))
+            _move(b, kept, copy, turn)
+            added.append((leave.before - 1, len(b) - 1))
+        rebound.append((leave.tile, leave.before, kept.buffer.id))
+    b.location = line
+    return _rebound(draft, len(order), added, rebound)
+
+
+def _move(b: Builder, dst: AP, src: AP, turn: int) -> None:
+    """One transfer between SBUF and HBM."""
+    b.append(isa.REGISTRY["dma_copy"], Engine.SYNC, turn % _QUEUES, {"dst": dst, "src": src})
+
+
+def _rebound(draft: Draft, count: int, added: list[tuple[int, int]], rebound: list[tuple[int, int, int]]) -> Draft:
+    """What the builder holds now, with the instructions that were added in their places.
+
+    count: of the instructions before them.
+    """
+    made = Draft(draft.b, draft.movable | {buffer for *_, buffer in rebound}, draft.policy)
+    begin = np.full(len(made.buffers), count, np.int64)  # from which place on another tile stands for each
+    instead = np.zeros(len(made.buffers), np.int64)
     for tile, start, buffer in rebound:
-        later = (made.owner == tile) & (made.of >= start) & (made.of < len(order))
-        made.references[later, OWNER] = buffer
-    places = np.concatenate([np.arange(len(order), dtype=np.float64), [after + 0.5 for after, _ in added]])
+        begin[tile], instead[tile] = start, buffer
+    later = np.flatnonzero((made.of >= begin[made.owner]) & (made.of < count))
+    made.references[later, OWNER] = instead[made.owner[later]]
+    _count_as_sbuf(made, later)
+    places = np.concatenate([np.arange(count, dtype=np.float64), [after + 0.5 for after, _ in added]])
     made.order = np.argsort(places, kind="stable")
     return made
+
+
+def _count_as_sbuf(draft: Draft, operands: Ints) -> None:
+    """Let the cost of instructions be that of having these operands in SBUF."""
+    works = draft.b.works
+    for i, role in zip(draft.of[operands].tolist(), draft.references[operands, ROLE].tolist()):
+        work = works[int(draft.rows[i, WORK])]
+        if work.psum >> role & 1:
+            draft.rows[i, WORK] = draft.b.work_index(replace(work, psum=work.psum & ~(1 << role)))
+            works = draft.b.works

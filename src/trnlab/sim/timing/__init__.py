@@ -8,18 +8,13 @@ summary = summarise(timeline)
 from trnlab.sim.timing.assumptions import Assumption, assumptions
 from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
 from trnlab.sim.timing.gang import time_gang
-from trnlab.sim.timing.schedule import AS_WRITTEN, POLICIES, SCHEDULED, Policy
 from trnlab.sim.timing.summary import Summary, critical_path, summarise
 from trnlab.sim.timing.timer import estimate, time_program, time_routine
 
 __all__ = [
-    "AS_WRITTEN",
-    "POLICIES",
-    "SCHEDULED",
     "Assumption",
     "Cost",
     "DmaCost",
-    "Policy",
     "Summary",
     "assumptions",
     "critical_path",

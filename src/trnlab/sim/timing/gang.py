@@ -13,19 +13,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from trnlab.chips.spec import Chip
+from trnlab.policy import Policy, chosen
 from trnlab.program.gang import Event, Gang, Member, meeting
 from trnlab.program.routine import Call, Program, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import Plan
-from trnlab.sim.timing.schedule import chosen, planned
+from trnlab.sim.timing.schedule import planned
 from trnlab.sim.timing.timer import Columns, Core, timeline_of, to_ps
 from trnlab.timeline import CAUSES, CallInfo, Timeline
 
 _PEER = CAUSES.index("peer")
 
 
-def time_gang(gang: Gang, chip: Chip, *, profiled: bool = False) -> Timeline:
+def time_gang(
+    gang: Gang, chip: Chip, *, profiled: bool = False, policy: Policy | None = None
+) -> Timeline:  # fmt: skip
     """When each instruction of each core starts and ends, as one timeline: a call for each core, one after the other.
 
     The same gang gives the same timeline, always. The total is that of the core that ends last.
@@ -33,7 +36,7 @@ def time_gang(gang: Gang, chip: Chip, *, profiled: bool = False) -> Timeline:
     out = Columns(gang.num_instructions)
     streams, first = [], 0
     for member in gang.members:
-        streams.append(_Stream(member, first, chip, profiled, out))
+        streams.append(_Stream(member, first, chip, profiled, policy or chosen(chip.name), out))
         first += len(member.routine)
     for event in gang.events:
         for m, at in zip(event.members, event.at):
@@ -47,9 +50,9 @@ def time_gang(gang: Gang, chip: Chip, *, profiled: bool = False) -> Timeline:
 class _Stream:
     """One core on its way: its clocks, its slots, and how far it has come. first: its first row of the timeline."""
 
-    def __init__(self, member: Member, first: int, chip: Chip, profiled: bool, out: Columns) -> None:
+    def __init__(self, member: Member, first: int, chip: Chip, profiled: bool, policy: Policy, out: Columns) -> None:
         self.member, self.first, self.chip, self.out = member, first, chip, out
-        self.plan = planned(member.routine, chip, chosen())
+        self.plan = planned(member.routine, chip, policy)
         self.core = Core(chip, profiled=profiled)
         self.slots = _at_rest(member, self.plan, chip)
         self.at = 0

@@ -5,12 +5,13 @@ takes those that leave it open.
 The compiler is free to reorder instructions that do not depend on each other (nki.language.no_reorder); how it does
 so is not published. Here it is a list scheduler: every engine takes, of its instructions whose operands are there,
 the one that comes first in the kernel. Addresses in SBUF are decided before (`lang.place` rotates them), so that what
-may run ahead is bounded by memory. The order that it finds is then timed like any other.
+may run ahead is bounded by memory. The order that it finds is then timed like any other. Which of this is done is the
+policy's (`trnlab.policy`): reorder, balance, rotate, window.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from numba import njit
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
-from trnlab.errors import UsageError
 from trnlab.isa.base import Memory
 from trnlab.isa.meeting import Meeting
+from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
@@ -30,67 +31,6 @@ FAR = 1 << 61
 BANK = 2048  # bytes per partition
 SPARE = 2  # banks of PSUM that are kept for the tile whose turn it is
 FREE, FIXED, FENCE = range(3)  # how an instruction may move: at will, not past others of its engine, not at all
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a compiler does with a kernel that leaves it the choice.
-
-    reorder: engines take what is ready first. balance: instructions that leave their engine open go where they are
-    done first. rotate: tiles of PSUM take the bank that has been free for longest. window: how many instructions
-    ahead of the first that is still to come a compute engine may go; transfers may go as far as memory allows.
-
-    None of them touches compiled programs, no_reorder blocks, engines that the kernel names, or addresses that it
-    gives.
-    """
-
-    name: str
-    reorder: bool
-    balance: bool
-    rotate: bool
-    window: int = 1 << 30
-
-
-AS_WRITTEN = Policy("as written", reorder=False, balance=False, rotate=False)
-SCHEDULED = Policy("scheduled", reorder=True, balance=True, rotate=True)
-POLICIES = {policy.name: policy for policy in (AS_WRITTEN, SCHEDULED)}
-_chosen = [SCHEDULED]  # of this process
-
-
-def parse(text: str) -> Policy:
-    """The policy that a text names, with options that differ: "scheduled,rotate=off,window=64".
-
-    Raises UsageError for a name or an option that does not exist.
-    """
-    name, *options = text.split(",")
-    try:
-        policy = POLICIES[name.strip().replace("-", " ")]
-        for option in options:
-            key, _, value = option.partition("=")
-            if key.strip() == "window":
-                policy = replace(policy, window=max(int(value), 1))
-            elif key.strip() in ("reorder", "balance", "rotate"):
-                switch: Any = {key.strip(): {"on": True, "off": False}[value.strip()]}
-                policy = replace(policy, **switch)
-            else:
-                raise KeyError(option)
-    except (KeyError, ValueError):
-        raise UsageError(
-            f"no such schedule of kernels: {text!r}", code="TRN106", got=text,
-            limit=f"{' or '.join(POLICIES)}, then reorder, balance or rotate = on or off, window = a number",
-            remedy="write it as in --schedule scheduled,window=64",
-        ) from None  # fmt: skip
-    return policy if not options else replace(policy, name=text)
-
-
-def configure(policy: Policy) -> None:
-    """Let kernels of this process be timed so, where nothing else is asked for."""
-    _chosen[0] = policy
-
-
-def chosen() -> Policy:
-    """What `configure` said last."""
-    return _chosen[0]
 
 
 def planned(routine: Routine, chip: Chip, policy: Policy) -> Plan:

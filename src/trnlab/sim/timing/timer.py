@@ -12,12 +12,13 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.errors import Location
 from trnlab.isa.base import Engine
+from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Call, Program, Routine, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import Plan
 from trnlab.sim.timing.replay import Replay
-from trnlab.sim.timing.schedule import Policy, chosen, planned
+from trnlab.sim.timing.schedule import planned
 from trnlab.timeline import CallInfo, Timeline
 from trnlab.units import PS_PER_NS
 
@@ -39,9 +40,9 @@ def time_program(
     begins, in picoseconds from the start of the program; without it the array always runs at full rate. arbitration:
     whether DMA engines and shared ports serve whoever is ready first, or in the order of the program, or everybody at
     once (`order.READY_FIRST` and so on). policy: what the hardware's compiler makes of kernels that leave it the
-    choice, if not what `schedule.configure` said. edit: changes the plan of each routine first, see `whatif`.
+    choice, if not what `policy.chosen` says. edit: changes the plan of each routine first, see `whatif`.
     """
-    plans = [planned(routine, chip, policy or chosen()) for routine in program.routines]
+    plans = [planned(routine, chip, policy or chosen(chip.name)) for routine in program.routines]
     if edit is not None:
         plans = [edit(routine, p) for routine, p in zip(program.routines, plans)]
     out = Columns(program.num_instructions)
@@ -61,7 +62,7 @@ def estimate(program: Program, chip: Chip, *, policy: Policy | None = None) -> i
     """Picoseconds that `program` takes at least: its longest chain of dependencies, if engines, DMA engines and ports
     served everybody at once; or the work of its busiest engine. Never above the total of `time_program`.
     """
-    plans = [planned(routine, chip, policy or chosen()) for routine in program.routines]
+    plans = [planned(routine, chip, policy or chosen(chip.name)) for routine in program.routines]
     work = np.zeros(order.ENGINES, np.int64)
     for call in program.calls:
         p = plans[call.routine]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a kernel recorded to a routine whose tiles have addresses: the passes, placement, and what makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from trnlab.isa.base import Memory
+from trnlab.lang.place import Demand, DoesNotFitError, place
+from trnlab.policy import Policy
+from trnlab.program import passes
+from trnlab.program.builder import Builder
+from trnlab.program.changes import Change, Spill
+from trnlab.program.routine import Routine
+
+_ROUNDS = 8  # of spilling and placing
+
+
+@dataclass(eq=False)
+class FullError(Exception):
+    """A memory of `limit` bytes per partition, and what found no room in it. off: options that could have helped."""
+
+    memory: Memory
+    error: DoesNotFitError
+    limit: int
+    off: tuple[str, ...] = ()
+
+
+def finished(b: Builder, given: Mapping[int, int], policy: Policy) -> Routine:
+    """The routine that the compiler makes of a recording. given: addresses that the kernel chose, by buffer id.
+
+    Raises FullError where the tiles do not fit, whatever the policy allows.
+    """
+    fitting = _Fitting(b, given, policy)
+    fitting.run()
+    return replace(b.build(), changes=tuple(fitting.changes), spills=tuple(fitting.spills))
+
+
+class _Fitting:
+    """What is done to a recording until its tiles fit. changes, spills: what it was."""
+
+    def __init__(self, b: Builder, given: Mapping[int, int], policy: Policy) -> None:
+        self.b, self.given, self.policy = b, given, policy
+        self.changes: list[Change] = []
+        self.spills: list[Spill] = []
+
+    def run(self) -> None:
+        """Passes, placement; where it fails, what saves room. Raises FullError."""
+        recorded = self.b.state()
+        self.changes = passes.run(self.b, self._movable, self.policy)
+        full = self._place()
+        if full is not None:
+            self.b.restore(recorded)
+            self.changes = passes.run(self.b, self._movable, self.policy, save_room=True)
+            full = self._place()
+        if full is not None and self.policy.demand:
+            full = self._order(full)
+        if full is not None and self.policy.spill and not self.given:
+            full = self._spill(full)
+        if full is not None:
+            off = tuple(name for name in ("demand", "spill") if not getattr(self.policy, name))
+            raise replace(full, off=() if self.given else off)
+
+    def _order(self, full: FullError) -> FullError | None:
+        change = passes.order_for_room(self.b, self._movable, self.policy)
+        if change is None:
+            return full
+        self.changes.append(change)
+        return self._place()
+
+    def _spill(self, full: FullError) -> FullError | None:
+        for _ in range(_ROUNDS):
+            unit = 64 if full.memory is Memory.SBUF else self.b.chip.psum.bank_bytes_per_partition
+            left = passes.spill_tiles(self.b, self._movable, self.policy, full.memory, full.limit, unit)
+            if not left:
+                return full
+            self.spills += left
+            again = self._place()
+            if again is None:
+                return None
+            full = again
+        return full
+
+    @property
+    def _movable(self) -> frozenset[int]:
+        """The tiles whose address is the compiler's choice."""
+        return frozenset(x.id for x in self.b.buffers if x.memory is not Memory.HBM and x.id not in self.given)
+
+    def _place(self) -> FullError | None:
+        """Give all tiles addresses; else what found no room."""
+        uses, _ = self.b.uses()
+        psum = self.b.chip.psum
+        limits = {
+            Memory.SBUF: (self.b.sbuf_limit, 64),
+            Memory.PSUM: (psum.num_banks * psum.bank_bytes_per_partition, psum.bank_bytes_per_partition),
+        }
+        for memory, (limit, align) in limits.items():
+            used = [x for x in self.b.buffers if x.memory is memory and x.id in uses]
+            try:
+                demands = [Demand(x.id, x.name, x.nbytes, *uses[x.id], self.given.get(x.id)) for x in used]
+                self.b.settle(place(demands, limit, align))
+            except DoesNotFitError as error:
+                return FullError(memory, error, limit)
+        return None
