@@ -27,13 +27,37 @@ Recorded = tuple[tuple[int, int, int, int], tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """A tensor in HBM as rows of `pitch` bytes, cut for dependencies at rows `rows` and at bytes `columns` of each.
+
+    Both begin with 0 and end behind the last. by_column: its slots are numbered down the columns, not along the rows.
+    """
+
+    pitch: int
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    by_column: bool
+
+    def __len__(self) -> int:
+        return (len(self.rows) - 1) * (len(self.columns) - 1)
+
+    def extents(self) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+        """First byte of each slot, and the one behind its last; others may have bytes in between."""
+        rows, columns = np.array(self.rows, np.int64) * self.pitch, np.array(self.columns, np.int64)
+        low = rows[:-1, None] + columns[None, :-1]
+        high = rows[1:, None] - self.pitch + columns[None, 1:]
+        return (low.T.ravel(), high.T.ravel()) if self.by_column else (low.ravel(), high.ravel())
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """Memory that instructions of one routine read and write.
 
     nbytes: bytes per partition on chip, all bytes in HBM. address: byte offset within the partition (on chip), or
     within the routine's scratch (HBM scratch); parameters get theirs when the routine is called.
     Dependencies between instructions are tracked per slot, see `routine.Routine`; `slot_bytes` is the piece of this
-    buffer that makes one slot; 0: a tile that is cut where its accesses begin and end.
+    buffer that makes one slot (0: a tile that is cut where its accesses begin and end), `grid` another way to cut
+    memory in HBM.
     """
 
     id: int
@@ -47,6 +71,12 @@ class Buffer:
     address: int = 0
     slot_bytes: int = 1
     kind: str = "tile"  # "param", "scratch" or "tile"
+    grid: Grid | None = None
+
+    @property
+    def hbm_slots(self) -> int:
+        """Into how many slots memory in HBM is cut."""
+        return len(self.grid) if self.grid is not None else -(-self.nbytes // self.slot_bytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

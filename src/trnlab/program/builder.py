@@ -30,6 +30,7 @@ from trnlab.errors import CapacityError, Location
 from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, REFERENCE, Buffer, operand_records, whole
+from trnlab.program.grids import with_grids
 from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
 from trnlab.program.slots import AS_ACCESSED, assign_slots
 
@@ -324,7 +325,9 @@ class Builder:
     def build(self) -> Routine:
         """The finished routine."""
         columns = self._columns(0)
-        slots = assign_slots(self._buffers, columns["operands"], self.chip.psum)
+        if len(columns["left_open"]):
+            columns["buffers"] = tuple(with_grids(self._buffers, columns["operands"], _writes(columns)))
+        slots = assign_slots(columns["buffers"], columns["operands"], self.chip.psum)
         return Routine(
             **columns,
             num_slots=slots.total + len(self._after),  # which the last slots stand for
@@ -437,6 +440,15 @@ class Builder:
             "num_psum": self.chip.psum.num_banks,
             "left_open": left_open if (left_open > OPEN_ENGINE).any() else left_open[:0],
         }
+
+
+def _writes(columns: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which operands are written."""
+    opcode = np.repeat(columns["opcode"], np.diff(columns["first_operand"])).astype(np.int64)
+    role = columns["operands"][:, 0]
+    kinds, number = np.unique(opcode << 8 | role, return_inverse=True)
+    written = [isa.BY_OPCODE[int(kind) >> 8].operands[int(kind) & 255].role == "dst" for kind in kinds]
+    return np.array(written, np.bool_)[number]
 
 
 @cache

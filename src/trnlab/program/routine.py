@@ -58,7 +58,8 @@ class Routine:
     Slots are the units of dependency, numbered per routine: 0..num_psum-1 are the PSUM banks; then come the SBUF
     slots, the elementary byte intervals that the tile boundaries cut SBUF into (so tiles that reuse bytes share
     slots), one from each of `sbuf_cuts` on; tiles of kernels are cut where their accesses begin and end, too; then
-    every HBM buffer's slots, from `hbm_slot[buffer id]` on (-1 for on-chip buffers), one per `slot_bytes` bytes.
+    every HBM buffer's slots, from `hbm_slot[buffer id]` on (-1 for on-chip buffers), one per `slot_bytes` bytes,
+    or as its `grid` says.
 
     left_open: what the hardware's compiler decides of each instruction: which of several engines takes it
     (OPEN_ENGINE), when (OPEN_ORDER, past others that do not depend on it), and in which bank of PSUM its tiles lie

@@ -11,6 +11,7 @@ import numpy as np
 from trnlab.chips.spec import Psum
 from trnlab.isa.base import Memory
 from trnlab.program.access import Buffer
+from trnlab.program.grids import boxes_of, slots_of
 from trnlab.program.routine import COL
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -36,8 +37,9 @@ def assign_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum) -> Slots
     hbm_slot = []
     for buffer in buffers:
         hbm_slot.append(top if buffer.memory is Memory.HBM else -1)
-        top += -(-buffer.nbytes // buffer.slot_bytes) if buffer.memory is Memory.HBM else 0
+        top += buffer.hbm_slots if buffer.memory is Memory.HBM else 0
     if len(operands):
+        in_grid = _in_grids(buffers, operands, hbm_slot)
         memory = np.array([b.memory for b in buffers])
         address = np.array([b.address for b in buffers], np.int64)
         slot_bytes = np.array([max(b.slot_bytes, 1) for b in buffers], np.int64)
@@ -53,7 +55,20 @@ def assign_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum) -> Slots
                 interval = np.searchsorted(cuts, absolute, side="right") - 1 + psum.num_banks
                 slot = np.where(in_sbuf, interval, slot)
             operands[:, column] = slot
+        for chosen, first, last in in_grid:
+            operands[chosen, _FIRST], operands[chosen, _LAST] = first, last
     return Slots(top, tuple(hbm_slot), cuts)
+
+
+def _in_grids(buffers: Sequence[Buffer], operands: Ints, hbm_slot: Sequence[int]) -> list[tuple[Ints, Ints, Ints]]:
+    """Operands in memory that is cut into a grid, with their first and last slot."""
+    found, owner = [], operands[:, COL["buffer"]]
+    for buffer in buffers:
+        if buffer.grid is not None:
+            chosen = np.flatnonzero(owner == buffer.id)
+            first, last = slots_of(buffer.grid, boxes_of(operands[chosen], buffer.grid.pitch))
+            found.append((chosen, first + hbm_slot[buffer.id], last + hbm_slot[buffer.id]))
+    return found
 
 
 def _sbuf_cuts(buffers: Sequence[Buffer], operands: Ints) -> Ints:

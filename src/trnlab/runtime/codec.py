@@ -22,13 +22,15 @@ import numpy as np
 from trnlab.errors import Location
 from trnlab.isa.base import Engine, Memory, Work
 from trnlab.numerics.dtypes import ALL, DType, dtype
-from trnlab.program.access import Buffer
+from trnlab.program.access import Buffer, Grid
 from trnlab.program.routine import Call, Program, Routine, Tensor
 
 Array = np.ndarray[Any, Any]
 Json = Any  # what the json module reads and writes
 
-CLASSES: dict[str, type[Any]] = {c.__name__: c for c in (Program, Routine, Tensor, Call, Buffer, Work, Location)}
+CLASSES: dict[str, type[Any]] = {
+    c.__name__: c for c in (Program, Routine, Tensor, Call, Buffer, Grid, Work, Location)
+}
 _ENUMS: dict[str, type[Any]] = {c.__name__: c for c in (Memory, Engine)}
 _HOST_DTYPES = [np.dtype(name) for name in ("int64", "uint64", "float64", "bool")]  # beyond the chip's own
 _ARRAY_DTYPES = {d.name: d for d in (*(d.numpy for d in ALL), *_HOST_DTYPES)}

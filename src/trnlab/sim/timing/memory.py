@@ -44,11 +44,12 @@ def _region(nbytes: int, granule: int) -> Region:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Slots [first, first + count) of a routine as bytes of a region: slot i is [cuts[i], cuts[i + 1])."""
+    """Slots from `first` on of a routine as bytes of a region: slot first + i has bytes in [low[i], high[i])."""
 
     region: Region
     first: int
-    cuts: Ints
+    low: Ints
+    high: Ints
 
 
 class Memories:
@@ -95,13 +96,17 @@ class Memories:
         p = self.plans[call.routine]
         for index in p.scratch:
             yield self._piece(routine, index, self._scratch, routine.buffers[index].address)
-        yield _Piece(self._sbuf, routine.num_psum, p.sbuf_cuts + call.sbuf_base)
+        cuts = p.sbuf_cuts + call.sbuf_base
+        yield _Piece(self._sbuf, routine.num_psum, cuts[:-1], cuts[1:])
 
     @staticmethod
     def _piece(routine: Routine, index: int, region: Region, address: int) -> _Piece:
         buffer = routine.buffers[index]
+        if buffer.grid is not None:
+            low, high = buffer.grid.extents()
+            return _Piece(region, routine.hbm_slot[index], address + low, address + np.minimum(high, buffer.nbytes))
         cuts = address + np.append(np.arange(0, buffer.nbytes, buffer.slot_bytes), buffer.nbytes)
-        return _Piece(region, routine.hbm_slot[index], cuts)
+        return _Piece(region, routine.hbm_slot[index], cuts[:-1], cuts[1:])
 
     def enter(self, call: Call, routine: Routine) -> Ints:
         """The slots of a call, as earlier calls have left them. What they did counts as done by DMA, for which
@@ -111,8 +116,8 @@ class Memories:
         slots[: routine.num_psum] = self._psum
         for piece in self._pieces(call, routine):
             r = piece.region
-            _gather(piece.first, piece.cuts, r.granule, r.write, r.write_index, slots, WROTE)
-            _gather(piece.first, piece.cuts, r.granule, r.read, r.read_index, slots, READ_AT)
+            _gather(piece.first, piece.low, piece.high, r.granule, r.write, r.write_index, slots, WROTE)
+            _gather(piece.first, piece.low, piece.high, r.granule, r.read, r.read_index, slots, READ_AT)
         return slots
 
     def leave(self, call: Call, routine: Routine, slots: Ints) -> None:
@@ -120,8 +125,8 @@ class Memories:
         self._psum[:] = slots[: routine.num_psum]
         for piece in self._pieces(call, routine):
             r = piece.region
-            _scatter(piece.first, piece.cuts, r.granule, slots, WROTE, r.write, r.write_index)
-            _scatter(piece.first, piece.cuts, r.granule, slots, READ_AT, r.read, r.read_index)
+            _scatter(piece.first, piece.low, piece.high, r.granule, slots, WROTE, r.write, r.write_index)
+            _scatter(piece.first, piece.low, piece.high, r.granule, slots, READ_AT, r.read, r.read_index)
 
 
 def _inherit(region: Region, old: Region) -> None:
@@ -133,22 +138,24 @@ def _inherit(region: Region, old: Region) -> None:
 
 
 @njit(cache=True)
-def _gather(first: int, cuts: Ints, granule: int, shared: Ints, shared_index: Ints, slots: Ints, column: int) -> None:
+def _gather(
+    first: int, low: Ints, high: Ints, granule: int, shared: Ints, shared_index: Ints, slots: Ints, column: int
+) -> None:
     """The latest of the granules that each slot touches."""
-    for i in range(len(cuts) - 1):
+    for i in range(len(low)):
         s = first + i
-        for g in range(cuts[i] // granule, (cuts[i + 1] - 1) // granule + 1):
+        for g in range(low[i] // granule, (high[i] - 1) // granule + 1):
             if shared[g] > slots[s, column]:
                 slots[s, column], slots[s, column + 1] = shared[g], shared_index[g] * 8 + DMA
 
 
 @njit(cache=True)
 def _scatter(
-    first: int, cuts: Ints, granule: int, slots: Ints, column: int, shared: Ints, shared_index: Ints
+    first: int, low: Ints, high: Ints, granule: int, slots: Ints, column: int, shared: Ints, shared_index: Ints
 ) -> None:
     """The latest of the slots that touch each granule."""
-    for i in range(len(cuts) - 1):
+    for i in range(len(low)):
         s = first + i
-        for g in range(cuts[i] // granule, (cuts[i + 1] - 1) // granule + 1):
+        for g in range(low[i] // granule, (high[i] - 1) // granule + 1):
             if slots[s, column] > shared[g]:
                 shared[g], shared_index[g] = slots[s, column], slots[s, column + 1] >> 3

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tensors in HBM are cut for dependencies, so that stores to different elements do not wait for each other.
+
+A tensor is a matrix of rows of `pitch` bytes, and cut where the boxes of rows and columns that a kernel writes begin
+and end. One row as long as the tensor cuts it into runs of bytes, which is right for vectors and blocks of whole
+rows; rows as far apart as the partitions of a store are right for tiles and strips of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trnlab.isa.base import Memory
+from trnlab.numerics.dtypes import BY_CODE
+from trnlab.program.access import Buffer, Grid
+from trnlab.program.routine import COL
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+_PITCHES = 3  # distances of partitions that are tried, the most frequent ones
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Of each operand: first and last row, first and last byte within the row, in a matrix of some pitch."""
+
+    top: Ints
+    bottom: Ints
+    left: Ints
+    right: Ints
+
+
+def with_grids(buffers: Sequence[Buffer], operands: Ints, written: np.ndarray[Any, Any]) -> list[Buffer]:
+    """The buffers, those in HBM that are written cut where what is written begins and ends.
+
+    operands: as in `routine.OPERAND_COLUMNS`, with the columns first and last in bytes. written: which of them.
+    """
+    found = list(buffers)
+    owner = operands[:, COL["buffer"]]
+    stores = operands[written & (operands[:, COL["is_hbm"]] != 0)]
+    for number in np.unique(owner[written]).tolist():
+        if buffers[number].memory is Memory.HBM:
+            mine = np.unique(stores[stores[:, COL["buffer"]] == number][:, 2:], axis=0)
+            grid = _best(buffers[number], np.insert(mine, [0, 0], 0, axis=1))
+            found[number] = replace(buffers[number], grid=grid)
+    return found
+
+
+def _best(buffer: Buffer, stores: Ints) -> Grid | None:
+    """The cut under which stores share the fewest bytes with others; None where equal pieces are as good."""
+    first, last = stores[:, COL["first"]], stores[:, COL["last"]]
+    best, least = None, int((last // buffer.slot_bytes - first // buffer.slot_bytes + 1).sum()) * buffer.slot_bytes
+    steps, count = np.unique(stores[:, COL["partition_step"]], return_counts=True)
+    pitches = [p for p in steps[np.argsort(-count)].tolist() if 0 < p < buffer.nbytes][:_PITCHES]
+    for pitch in (buffer.nbytes, *pitches):
+        boxes = boxes_of(stores, pitch)
+        rows, columns = (
+            _cuts(boxes.top, boxes.bottom, -(-buffer.nbytes // pitch)),
+            _cuts(boxes.left, boxes.right, pitch),
+        )
+        if (len(rows) - 1) * (len(columns) - 1) > 4 * len(stores) + 4096:
+            continue
+        for by_column in (False, True):
+            grid = Grid(pitch, tuple(rows.tolist()), tuple(columns.tolist()), by_column)
+            covered = _covered(grid, boxes)
+            if covered < least:
+                best, least = grid, covered
+    return best
+
+
+def _cuts(first: Ints, last: Ints, end: int) -> Ints:
+    return np.unique(np.concatenate([[0, end], first, last + 1]))
+
+
+def _covered(grid: Grid, boxes: Boxes) -> int:
+    """Bytes of all slots of all stores."""
+    sizes = np.outer(np.diff(grid.rows), np.diff(grid.columns))
+    ends = np.concatenate([[0], np.cumsum((sizes.T if grid.by_column else sizes).ravel())])
+    first, last = slots_of(grid, boxes)
+    return int((ends[last + 1] - ends[first]).sum())
+
+
+def boxes_of(operands: Ints, pitch: int) -> Boxes:
+    """The box of each operand; all columns where what it touches in a row is no run of bytes."""
+    first, last = operands[:, COL["first"]], operands[:, COL["last"]]
+    item = _itemsizes()[operands[:, COL["dtype"]]]
+    steps = operands[:, COL["step0"] : COL["count3"] + 1 : 2] * item[:, None]
+    steps = np.column_stack([operands[:, COL["partition_step"]], steps])
+    spans = steps * (
+        np.column_stack([operands[:, COL["partitions"]], operands[:, COL["count0"] : COL["count3"] + 1 : 2]]) - 1
+    )
+    width = item + np.where(steps % pitch == 0, 0, spans).sum(axis=1)
+    left = first % pitch
+    plain = (spans >= 0).all(axis=1) & (first + spans.sum(axis=1) + item - 1 == last) & (left + width <= pitch)
+    return Boxes(
+        first // pitch, last // pitch, np.where(plain, left, 0), np.where(plain, left + width - 1, pitch - 1)
+    )
+
+
+def slots_of(grid: Grid, boxes: Boxes) -> tuple[Ints, Ints]:
+    """First and last slot of each box, counted from the buffer's first."""
+    top, bottom = (np.searchsorted(grid.rows, r, side="right") - 1 for r in (boxes.top, boxes.bottom))
+    left, right = (np.searchsorted(grid.columns, c, side="right") - 1 for c in (boxes.left, boxes.right))
+    rows, columns = len(grid.rows) - 1, len(grid.columns) - 1
+    if grid.by_column:
+        return left * rows + top, right * rows + bottom
+    return top * columns + left, bottom * columns + right
+
+
+def _itemsizes() -> Ints:
+    return np.array([BY_CODE[code].itemsize for code in range(len(BY_CODE))], np.int64)
