@@ -7,11 +7,13 @@ import json
 import re
 from statistics import median
 
+import numpy as np
 import pytest
 
 from trnlab import chips
 from trnlab.cli.main import main
-from trnlab.sim.timing import time_routine
+from trnlab.sim.timing import order, time_routine
+from trnlab.units import cycles_to_ps
 from trnlab.validation import Split, load, report, to_json, validate
 from trnlab.validation.anchors import parse
 from trnlab.validation.kernels import KERNELS, attention, matmul
@@ -116,7 +118,23 @@ def test_half_rate_windows_only_make_the_array_slower(phase):
     took = [t.done[-1] - t.start[0] for t in (full, paced)]
     assert took[0] < took[1] < 2 * took[0]
     assert paced.end[-1] - paced.start[-1] == full.end[-1] - full.start[-1]
-    assert paced.end[0] - paced.start[0] == 2 * (full.end[0] - full.start[0])
+    issue = cycles_to_ps(TRN2.tensor.issue.value, TRN2.tensor.clock.value)  # vanishes at half rate
+    assert paced.end[0] - paced.start[0] == pytest.approx(2 * (full.end[0] - full.start[0] - issue), abs=2)
+    latency = cycles_to_ps(TRN2.tensor.half_rate_latency.value, TRN2.tensor.clock.value)
+    assert paced.done[0] - paced.end[0] == pytest.approx(latency, abs=2)
+
+
+@pytest.mark.parametrize(("share", "rate"), [(0.36, 2), (0.39, 1)])
+def test_a_window_is_judged_by_its_work(share, rate):
+    """Windows of matmuls with idle time between them: what was done, not how long it took, decides about the next."""
+    window = TRN2.tensor.rate_window.value * 1000
+    parameters = np.zeros(order.PARAMETERS, np.int64)
+    parameters[order.WINDOW], parameters[order.FULL_ABOVE] = round(window), round(window * 0.375)
+    for half in (0, 1):
+        state = np.array([round(window), 0, half], np.int64)
+        work = round(window * share)
+        assert order._paced(0, work, 2 * work, parameters, state) == work * (1 + half)
+        assert order._paced(round(window), 1000, 2000, parameters, state) == 1000 * rate
 
 
 def test_quantities_that_do_not_exist_are_refused():

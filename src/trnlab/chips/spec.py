@@ -160,8 +160,10 @@ class TensorEngine(EngineSpec):
 
     weight_columns_per_cycle: Figure  # LoadStationary speed
     rate_window: Figure  # ns; after each the array decides whether to run the next at full or at half rate
-    warm_above: Figure  # share of a half-rate window at work that makes the next one full
-    cool_below: Figure  # share of a full-rate window at work below which the next one is half
+    full_rate_above: (
+        Figure  # work in a window, as a share of what fits in one at full rate, that makes the next one full
+    )
+    half_rate_latency: Figure  # as `latency`, while the array runs at half rate
     passes: PerDtype  # passes over the array per matmul
     transpose_passes: PerDtype
     peak_flops: PerDtype  # FLOP/s, dense, best published mode

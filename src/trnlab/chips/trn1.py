@@ -46,8 +46,8 @@ TENSOR = TensorEngine(
     latency=measured(440, "cycle", f"{PERF} fig18 and fig20: 219 and 188 ns for matmuls of 128 columns"),
     weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
     rate_window=assumed(8192 / 2.8, "ns", "as many cycles as on NeuronCore-v3"),
-    warm_above=assumed(0.875, "ratio", "as on NeuronCore-v3"),
-    cool_below=assumed(0.21, "ratio", "as on NeuronCore-v3"),
+    full_rate_above=assumed(0.375, "ratio", "as on NeuronCore-v3"),
+    half_rate_latency=assumed(540, "cycle", "a quarter more, as on NeuronCore-v3"),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH1}:103 fp32 at a quarter of the rate"),
         documented(1, "pass", f"{ARCH1}:266-268"),

@@ -44,10 +44,12 @@ TENSOR = TensorEngine(
     latency=measured(392, "cycle", f"{PROFILES}: matmuls end 163 ns after their last column"),
     weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
     rate_window=measured(8192 / 2.4, "ns", f"{PROFILES}: half-rate windows are multiples of 8192 cycles"),
-    warm_above=measured(
-        0.875, "ratio", f"{PROFILES}: half-rate windows 0.75 at work were followed by half, all at work by full"
+    full_rate_above=measured(
+        0.375,
+        "ratio",
+        f"{PROFILES}: after windows that did up to 0.371 of a full one came half rate, from 0.421 on full",
     ),
-    cool_below=measured(0.21, "ratio", f"{PROFILES}: idle full windows were followed by half, 0.42 at work by full"),
+    half_rate_latency=measured(492, "cycle", f"{PROFILES}: at half rate, 203 to 207 ns after their last column"),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH2}:71 fp32 at a quarter of the rate"),
         documented(1, "pass", f"{ARCH1}:266-268"),

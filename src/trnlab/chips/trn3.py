@@ -31,8 +31,8 @@ TENSOR = replace(
     issue=assumed(7, "cycle", f"{_V3}, whose clock it has"),
     latency=assumed(392, "cycle", f"{_V3}, whose clock it has"),
     rate_window=assumed(8192 / 2.4, "ns", f"{_V3}, whose clock it has"),
-    warm_above=assumed(0.875, "ratio", _V3),
-    cool_below=assumed(0.21, "ratio", _V3),
+    full_rate_above=assumed(0.375, "ratio", _V3),
+    half_rate_latency=assumed(492, "cycle", _V3),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH3}:68 fp32 at a quarter of the rate"),
         documented(1, "pass", f"{ARCH1}:266-268, not restated for this generation"),

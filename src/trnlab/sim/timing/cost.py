@@ -31,12 +31,14 @@ class Cost(NamedTuple):
 
     busy: until the engine takes the next instruction. latency: from then until the result is usable. exposed: added
     to busy when the PE array was idle (loading weights is otherwise hidden). table: ScalarE table set, 0 for none.
+    slow: busy while the PE array runs at half rate.
     """
 
     busy: int
     latency: int
     exposed: int = 0
     table: int = 0
+    slow: int = 0
 
 
 class DmaCost(NamedTuple):
@@ -119,10 +121,12 @@ def _tensor(work: Work, chip: Chip) -> Cost:
     streamed = max(work.n, pe.min_interval.value) * passes
     load = work.m / pe.weight_columns_per_cycle.value * passes
     busy = cycles_to_ps(max(streamed, load) + pe.issue.value * instructions, pe.clock.value)
+    slow = max(cycles_to_ps(2 * max(streamed, load), pe.clock.value), busy)  # the gaps between instructions vanish
     usable = cycles_to_ps(streamed + pe.latency.value, pe.clock.value)
     if work.kind == "pe.transpose" and chip.has("background_transpose"):
         busy //= 2  # beside another matmul or transpose: trainium3_arch.rst:148-150 says almost twice as fast
-    return Cost(busy, max(usable - busy, 0), exposed=cycles_to_ps(load, pe.clock.value))
+        slow //= 2
+    return Cost(busy, max(usable - busy, 0), exposed=cycles_to_ps(load, pe.clock.value), slow=slow)
 
 
 def _vector(work: Work, chip: Chip) -> Cost:

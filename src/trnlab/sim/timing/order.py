@@ -9,8 +9,8 @@ An instruction starts when its engine has issued the one before and all its oper
     ports       engines that share a port of a memory take turns, see `plan`
     part        instructions on different parts of the PE array run side by side
     weights     the PE array takes those of the next instruction while it works on this one, when they are there
-    half rate   the PE array looks back on each window of its clock: after a full-rate one with little work the next
-                runs at half rate, after a half-rate one full of work at full rate (only where windows are asked for)
+    half rate   the PE array looks back on each window of its clock: after one with little work the next runs at half
+                rate, after one with more at full rate (only where windows are asked for)
     DMA         the issuing engine is busy with the trigger only; the transfer follows on the DMA engines ("lanes"),
                 in order within its queue; a transfer that is ready early may run before one that was issued earlier
                 on another queue, so lanes remember their idle gaps (unless they serve in the order of the program)
@@ -40,18 +40,19 @@ MORE_SHIFT, READ_SHIFT = 32, 60
 MORE_MASK, SLOT_MASK = (1 << 28) - 1, (1 << 32) - 1
 READ, WRITE = 1, 2
 
-# Columns of a cost row, see `plan`. The last five are those of DMA.
-ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, PARTS, ISSUE_GAP, RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER = range(
-    13
+# Columns of a cost row, see `plan`. RING to STAGGER are those of DMA. SLOW: BUSY while
+# the PE array runs at half rate.
+ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, PARTS, ISSUE_GAP, RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER, SLOW = (
+    range(14)
 )
-ROW = 13
+ROW = 14
 SBUF_PORT, PSUM_PORT, PSUM_BANK = 1, 2, 4  # bits of PORTS; PSUM_BANK: only with whoever uses the same bank
 BANKS = 8
 PORTS_COUNT = 2 + BANKS
 PARTS_OF_ARRAY = 16  # 4 x 4 parts of 32 rows and 32 columns
 
 # Parameters of a run, in picoseconds unless they say otherwise.
-SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, WARM_ABOVE, COOL_BELOW, ARBITRATION = range(8)
+SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, FULL_ABOVE, HALF_LATENCY, ARBITRATION = range(8)
 PARAMETERS = 8
 READY_FIRST, PROGRAM_ORDER, NO_CONTENTION = range(3)  # of ARBITRATION
 TABLES, WEIGHTS = range(2)  # of `Clocks.unit`
@@ -180,7 +181,7 @@ def run(
             finish = last + parameters[COMPLETION]
         else:
             busy, occupied = rows[r, BUSY], rows[r, ISSUE_GAP]
-            extra = np.int64(0)
+            extra = drain = np.int64(0)
             if engine == TENSOR:
                 if contended:
                     free, user = _parts_free(rows[r, PARTS], part)
@@ -190,7 +191,9 @@ def run(
                 if contended:
                     unit[WEIGHTS] = t + extra
                 if parameters[WINDOW]:
-                    extra += _paced(t, busy + extra, parameters, window) - busy - extra
+                    work, slow = busy + extra, rows[r, SLOW] + 2 * extra
+                    extra += _paced(t, work, slow, parameters, window) - work
+                    drain = parameters[HALF_LATENCY] if window[HALF_RATE] else 0
                 _hold_parts(rows[r, PARTS], t + busy + extra, index, part)
             elif rows[r, TABLE] != 0 and rows[r, TABLE] != unit[TABLES]:
                 unit[TABLES] = rows[r, TABLE]
@@ -203,7 +206,7 @@ def run(
                     t, by, why = free, user << 3, PORT
                 _hold_ports(ports, engine, t, busy, index, port, port_count)
             begin[i], held[i] = t, -1
-            finish = t + busy + rows[r, LATENCY]
+            finish = t + busy + rows[r, LATENCY] + drain
         end[i] = t + occupied
         if contended:
             engine_state[engine, FREE], engine_state[engine, LAST] = t + occupied, index
@@ -263,22 +266,22 @@ def _ports(bits: int, first: int, last: int, uses: Ints) -> int:
 
 
 @njit(cache=True)
-def _paced(t: int, work: int, parameters: Ints, window: Ints) -> int:
-    """How long the PE array takes from `t` on for what takes `work` at full rate."""
-    now = t
+def _paced(t: int, work: int, slow: int, parameters: Ints, window: Ints) -> int:
+    """How long the PE array takes from `t` on for what takes `work` at full rate and `slow` at half rate."""
+    now, remaining = t, work
     while True:
         while window[WINDOW_END] <= now:
-            limit = parameters[WARM_ABOVE] if window[HALF_RATE] else parameters[COOL_BELOW]
-            window[HALF_RATE] = 1 if window[WORKED] < limit else 0
+            window[HALF_RATE] = 1 if window[WORKED] < parameters[FULL_ABOVE] else 0
             window[WORKED] = 0
             window[WINDOW_END] += parameters[WINDOW]
         left = window[WINDOW_END] - now
-        needed = 2 * work if window[HALF_RATE] else work
+        needed = remaining * slow // work if window[HALF_RATE] else remaining
         if needed <= left:
-            window[WORKED] += needed
+            window[WORKED] += remaining
             return now + needed - t
-        window[WORKED] += left
-        work -= left // 2 if window[HALF_RATE] else left
+        done = left * work // slow if window[HALF_RATE] else left
+        window[WORKED] += done
+        remaining -= done
         now += left
 
 

@@ -213,14 +213,15 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
         ports = _ports(key.engine, work, chip)
         mask, side_by_side = _parts(work.part)
         gap = cost.busy // side_by_side
-        return [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, ports, mask, gap, -1, 0, 0, 0, 0]
+        issue = [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, ports, mask, gap]
+        return [*issue, -1, 0, 0, 0, 0, cost.slow]
     dma = dma_cost(
         work, chip, key.engine, from_hbm=bool(key.in_hbm & _SRC_IN_HBM), to_hbm=bool(key.in_hbm & _DST_IN_HBM)
     )
     ring = key.engine * _QUEUES + key.queue
     first = min(key.lane, order.LANES - dma.lanes)
     issue = [key.engine, dma.trigger, dma.start, 0, 0, 0, 0, dma.trigger]
-    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger]
+    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger, 0]
 
 
 def _parts(part: tuple[int, ...]) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from trnlab.sim.timing.plan import Plan
 from trnlab.sim.timing.replay import Replay
 from trnlab.sim.timing.schedule import planned
 from trnlab.timeline import CallInfo, Timeline
-from trnlab.units import PS_PER_NS
+from trnlab.units import PS_PER_NS, cycles_to_ps
 
 
 def time_program(
@@ -186,8 +186,9 @@ def _parameters(chip: Chip, window_phase: int | None, arbitration: int) -> order
     if window_phase is not None:
         window = pe.rate_window.value
         parameters[order.WINDOW] = to_ps(window)
-        parameters[order.WARM_ABOVE] = to_ps(window * pe.warm_above.value)
-        parameters[order.COOL_BELOW] = to_ps(window * pe.cool_below.value)
+        parameters[order.FULL_ABOVE] = to_ps(window * pe.full_rate_above.value)
+        longer = pe.half_rate_latency.value - pe.latency.value + pe.issue.value
+        parameters[order.HALF_LATENCY] = cycles_to_ps(longer, pe.clock.value)
     return parameters
 
 
