@@ -193,7 +193,7 @@ def run(
                 if parameters[WINDOW]:
                     work, slow = busy + extra, rows[r, SLOW] + 2 * extra
                     extra += _paced(t, work, slow, parameters, window) - work
-                    drain = parameters[HALF_LATENCY] if window[HALF_RATE] else 0
+                    drain = np.int64(parameters[HALF_LATENCY] * window[HALF_RATE])
                 _hold_parts(rows[r, PARTS], t + busy + extra, index, part)
             elif rows[r, TABLE] != 0 and rows[r, TABLE] != unit[TABLES]:
                 unit[TABLES] = rows[r, TABLE]
