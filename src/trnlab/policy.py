@@ -110,6 +110,11 @@ class Policy:
 
     versions: bool = _option(RECORDING, "a tile that is overwritten as a whole is a new tile from there on", True)
     accumulate: bool = _option(RECORDING, "products that are only added to a sum in PSUM are accumulated there", True)
+    loads: bool = _option(
+        RECORDING, "what is loaded from HBM again stays in SBUF, of tensors for which there is room", True,
+        evidence="bf16 kernels that load in their inner loop take little more than the time of the PE array, the "
+        "vendor's fp32 matmul, whose operands are larger than SBUF, the time of all of its loads",
+    )  # fmt: skip
     reuse: bool = _option(RECORDING, "what was computed from the same operands before is not computed again", True)
 
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)

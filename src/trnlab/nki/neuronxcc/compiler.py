@@ -146,7 +146,19 @@ def _switch(name: str, what: str) -> Any:
     return switch
 
 
-skip_middle_end_transformations = _switch("skip_middle_end_transformations", "No rewriting of the kernel.")
+def skip_middle_end_transformations(func: Any = None) -> Any:
+    """A decorator: the compiler does less with the kernel, see `MIDDLE_END` of `program.passes`."""
+    if func is None:
+        return skip_middle_end_transformations
+    getattr(func, "function", func).__dict__["skip_middle_end"] = True
+    return func
+
+
+def skips_middle_end(function: Any) -> bool:
+    """Whether a function was decorated with `skip_middle_end_transformations`."""
+    return bool(getattr(function, "skip_middle_end", False))
+
+
 multi_buffer = _switch("multi_buffer", "More than one buffer per tile.")
 
 

@@ -25,7 +25,10 @@ from trnlab.nki.arguments import map_objects
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.launch import Launch, programs
 from trnlab.nki.neuronxcc.assignment import settled
+from trnlab.nki.neuronxcc.compiler import skips_middle_end
 from trnlab.nki.neuronxcc.tile import Tile
+from trnlab.policy import Policy
+from trnlab.program.passes import MIDDLE_END
 from trnlab.runtime.session import GENERATIONS
 
 _OPTIONS = frozenset({
@@ -41,6 +44,12 @@ class OldKernel(Kernel):
 
     tensor_type: type[Tensor] = Tile
     dialect = "neuronxcc"
+
+    def policy(self, chip: Chip) -> Policy:
+        """Without what works across iterations, where the kernel asks for that."""
+        made = super().policy(chip)
+        skipped = [name for name in MIDDLE_END if getattr(made, name)] if skips_middle_end(self.function) else []
+        return made.with_options(**dict.fromkeys(skipped, False))
 
     def launch(self, grid: Any) -> Launch:
         """Any number of programs, in order on one core or spread over two."""

@@ -21,6 +21,7 @@ from trnlab.program.changes import Change, Spill
 from trnlab.program.passes.accumulate import accumulate_in_psum
 from trnlab.program.passes.demand import order_by_demand
 from trnlab.program.passes.draft import Draft
+from trnlab.program.passes.loads import keep_loaded
 from trnlab.program.passes.reuse import reuse_results
 from trnlab.program.passes.spill import spill
 from trnlab.program.passes.versions import rename_overwritten
@@ -28,17 +29,22 @@ from trnlab.program.passes.versions import rename_overwritten
 
 @dataclass(frozen=True)
 class Pass:
-    """change: what it does to a draft. takes_room: tiles live longer, so it is left out where they do not fit."""
+    """change: what it does to a draft. takes_room: tiles live longer, so it is left out where they do not fit.
+    middle_end: `nki.compiler.skip_middle_end_transformations` leaves it out.
+    """
 
     change: Callable[[Draft], None]
     takes_room: bool = False
+    middle_end: bool = False
 
 
 PASSES: dict[str, Pass] = {
     "versions": Pass(rename_overwritten),
     "accumulate": Pass(accumulate_in_psum),
-    "reuse": Pass(reuse_results, takes_room=True),
+    "loads": Pass(keep_loaded, takes_room=True, middle_end=True),
+    "reuse": Pass(reuse_results, takes_room=True, middle_end=True),
 }
+MIDDLE_END = tuple(name for name, each in PASSES.items() if each.middle_end)
 
 
 def run(b: Builder, movable: frozenset[int], policy: Policy, *, save_room: bool = False) -> list[Change]:

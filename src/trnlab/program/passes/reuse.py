@@ -5,7 +5,7 @@ A kernel negates the row maximum in its inner loop, or transposes a tile in ever
 unrolled in a recording, so that moving such work out of a loop is the same as finding it done already. An instruction
 counts as done when one with the same attributes has read the same elements, none of which was written since, and its
 whole result is still there. Only results in SBUF are kept for longer: what lies in PSUM is found again as its copy.
-Results of transfers are not: a second load of the same rows is a decision about memory that the kernel has made.
+Results of transfers are left to `loads`.
 """
 
 from __future__ import annotations
