@@ -213,6 +213,10 @@ EXAMPLES = [
     Example("quantize_mx", {"src": np.tile(f32([448, 1, 0, -2]), (8, 1))},
             np.full((8, 1), 0xB8_00_30_76, np.uint32), {"dst_format": "float8_e4m3fn_x4"}, "float8_e4m3fn_x4",
             more={"dst_scale": u8([128])}),
+    # without headroom the scale is 1, 448 just fits, and 511 is cut off
+    Example("quantize_mx", {"src": np.tile(f32([448, 511, 0, -2]), (8, 1))},
+            np.full((8, 1), 0xC0_00_7E_7E, np.uint32), {"dst_format": "float8_e4m3fn_x4", "headroom": 0},
+            "float8_e4m3fn_x4", more={"dst_scale": u8([127])}),
     Example("quantize_mx", {"src": np.zeros((8, 4), np.float32)}, np.zeros((8, 1), np.uint32),
             {"dst_format": "float8_e5m2_x4"}, "float8_e5m2_x4", more={"dst_scale": u8([0])}),
     # dma_transpose

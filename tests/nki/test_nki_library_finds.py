@@ -13,7 +13,7 @@ import pytest
 import trnlab.nki as nki
 import trnlab.nki.isa as nisa
 import trnlab.nki.language as nl
-from trnlab.errors import ConstraintError
+from trnlab.errors import ConstraintError, UsageError
 from trnlab.nki import neuron_dtypes
 
 Array = np.ndarray[Any, Any]
@@ -89,6 +89,8 @@ def test_packed_formats_cross_the_border_of_the_chip(name: str) -> None:
 
     packed = neuron_dtypes.static_cast(_normal(32, 64), getattr(neuron_dtypes, name))
     assert packed.shape == (32, 16)
+    assert str(packed.dtype) == str(packed[::2, 1:].copy().dtype) == name
+    assert str(np.dtype([("a", "u1")])) == "[('a', 'u1')]"  # other records are as NumPy writes them
     assert packed.dtype == np.zeros(1, getattr(nl, name)).dtype
     result = kernel(packed)
     assert result.dtype == packed.dtype
@@ -167,3 +169,67 @@ def test_what_cores_exchange_may_have_gaps_that_nobody_uses() -> None:
 
     x = _normal(32, 64)
     np.testing.assert_array_equal(kernel[2](x), x + x)
+
+
+def test_undefined_values_that_are_written_over_do_not_matter() -> None:
+    """A kernel stores whole blocks whose last columns hold nothing, and then the next block over them."""
+
+    def kernel(x: Any, last: bool) -> Any:
+        out = nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+        for first in (0, 96):
+            tile = nl.ndarray((128, 160), nl.float32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=tile[:, 0:96], src=x[:, first : first + 96])
+            width = 160 if first == 0 or last else 96
+            nisa.dma_copy(dst=out[:, first : first + width], src=tile[:, 0:width])
+        return out
+
+    x = _normal(128, 256)
+    with nki.checks(unwritten_output="off"):
+        np.testing.assert_array_equal(nki.jit(kernel)(x, False)[:, :192], x[:, :192])
+        with pytest.raises(ConstraintError, match="TRN430.*\n(.*\n)*.*8192 of 20480 elements"):
+            nki.jit(kernel)(x, True)
+
+
+def test_scratch_that_another_core_may_read_is_no_result() -> None:
+    """On two cores HBM is shared: what is undefined in a part of it that nobody returns is no finding."""
+
+    @nki.jit
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+        scratch = nl.ndarray((2, 128, 64), nl.float32, buffer=nl.shared_hbm)
+        core = nl.program_id(0)
+        tile = nl.ndarray((128, 64), nl.float32, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile[0:32], src=x[0:32])
+        nisa.dma_copy(dst=scratch[core], src=tile)
+        if core == 0:
+            nisa.dma_copy(dst=out, src=scratch[0, 0:32])
+        return out
+
+    x = _normal(32, 64)
+    np.testing.assert_array_equal(kernel[2](x), x)
+
+
+def test_scales_of_mx_are_those_of_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From NKI 0.5.0 on a block's scale is twice that of the standard's sample algorithm, which it was before."""
+
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
+
+    @nki.jit
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray((32, 16), nl.uint8, buffer=nl.shared_hbm)
+        packed = nl.ndarray((32, 16), nl.float8_e4m3fn_x4, buffer=nl.sbuf)
+        scale = nl.ndarray((32, 16), nl.uint8, buffer=nl.sbuf)
+        nisa.memset(scale, value=0)
+        nisa.quantize_mx(dst=packed, src=_loaded(x), dst_scale=scale)
+        nisa.dma_copy(dst=out, src=scale)
+        return out
+
+    x = np.full((32, 64), 1.5, ml_dtypes.bfloat16)
+    assert kernel(x)[0, 0] == 127 - 7
+    monkeypatch.setenv("TRNLAB_NKI_RELEASE", "0.4")
+    assert kernel(x)[0, 0] == 127 - 8
+    monkeypatch.setenv("TRNLAB_NKI_RELEASE", "0.5.1")
+    assert kernel(x)[0, 0] == 127 - 7
+    monkeypatch.setenv("TRNLAB_NKI_RELEASE", "old")
+    with pytest.raises(UsageError, match="TRN490"):
+        kernel(x)

@@ -3,6 +3,7 @@
 
     python tools/conformance PATH [--only TEXT] [--timeout SECONDS]
     python tools/conformance --library PATH [-k TEXT] [--folder core/qkv] [--timeout SECONDS] [--memory GIB]
+                              [--most N] [--results FILE]
 
 PATH is a checkout of aws-neuron/nki-samples, or the folder nki/ of aws-neuron/aws-neuron-sdk. Three kinds of files
 are run, each in a process of its own with the imports of kernels resolved to trnlab:
@@ -61,10 +62,14 @@ def main() -> int:
     parser.add_argument("--folder", default="core", help="of nki-library's tests, e.g. core/qkv")
     parser.add_argument("--most", type=int, default=0, help="cases of each test of nki-library, the smallest first")
     parser.add_argument("--memory", type=float, default=12, help="of a case of nki-library, in GiB")
+    parser.add_argument(
+        "--nki", default="0.3", help="release of NKI that nki-library was written for; 0.3 is that of April 2026"
+    )
+    parser.add_argument("--results", type=Path, help="JSON lines: nki-library's cases in it are not run again")
     options = parser.parse_args()
     if options.library:
         path, limits = options.path.resolve(), (options.timeout, options.memory)
-        return library.main(path, options.folder, options.only, options.most, *limits)
+        return library.main(path, options.folder, options.only, options.most, *limits, options.nki, options.results)
     lines = []
     for line in run(options.path.resolve(), options.only, options.timeout):
         lines.append(line)

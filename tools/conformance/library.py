@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,21 @@ PLATFORMS = ("trn2", "trn3")
 SEED = "0"
 
 
-def main(root: Path, folder: str, only: str, most: int, timeout: float, memory: float) -> int:
-    """Print a line per case and the table per test file; the exit status says whether anything failed."""
-    options = {"only": only, "most": most, "timeout": timeout, "memory": memory * 2**30}
-    lines = []
-    for line in cases(root, folder, options):
+def main(
+    root: Path, folder: str, only: str, most: int, timeout: float, memory: float, nki: str,
+    results: Path | None = None,
+) -> int:  # fmt: skip
+    """Print a line per case and the table per test file; the exit status says whether anything failed.
+
+    nki: the release of NKI that the checkout was written for. results: a file of JSON lines. Cases that it holds are not run again, and are in the table; new ones are added.
+    """
+    options = {"only": only, "most": most, "timeout": timeout, "memory": memory * 2**30, "nki": nki}
+    lines = known(results, folder, only)
+    for line in cases(root, folder, options, [line["id"] for line in lines]):
         lines.append(line)
+        if results:
+            with results.open("a", encoding="utf-8") as stream:
+                print(json.dumps(line | {"text": line.get("text", "")[-8000:]}), file=stream)
         print(f"{line['status']:8} {line['seconds']:6.1f} s  {line['name']}", flush=True)
         if line["reason"]:
             print(f"{'':19}{line['reason']}", flush=True)
@@ -38,9 +47,20 @@ def main(root: Path, folder: str, only: str, most: int, timeout: float, memory: 
     return 1 if any(line["status"] == "failed" for line in lines) else 0
 
 
-def cases(root: Path, folder: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What became of each case, platform after platform."""
-    done: list[str] = []
+def known(results: Path | None, folder: str, only: str) -> list[dict[str, Any]]:
+    """Lines of an earlier run for these cases; the last one of each counts."""
+    if results is None or not results.exists():
+        return []
+    lines = [json.loads(text) for text in results.read_text(encoding="utf-8").splitlines()]
+    mine = [line for line in lines if f"nkilib/{folder}" in line["id"] and only in line["id"]]
+    return list({line["id"]: line for line in mine}.values())
+
+
+def cases(
+    root: Path, folder: str, options: dict[str, Any], already: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """What became of each case, platform after platform; already: cases that need no run."""
+    done = list(already)
     for platform in PLATFORMS:
         last = platform == PLATFORMS[-1]
         for line in run(root, folder, platform, options | {"done": done}):
@@ -51,7 +71,7 @@ def cases(root: Path, folder: str, options: dict[str, Any]) -> Iterator[dict[str
             done.append(line["name"])
             status, reason = judge(line)
             name = f"{line['name'].removeprefix('test/integration/nkilib/')} {platform}"
-            yield line | {"name": name, "status": status, "reason": reason}
+            yield line | {"id": line["name"], "name": name, "status": status, "reason": reason}
 
 
 def run(root: Path, folder: str, platform: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -63,7 +83,7 @@ def run(root: Path, folder: str, platform: str, options: dict[str, Any]) -> Iter
         environment = os.environ | {
             "TRNLAB_CONFORMANCE": settings, "NEURON_PYTHONHASHSEED": SEED, "PYTHONHASHSEED": SEED,
             "NKILIB_SIMULATION_RUN_ALL": "1", "PYTHONDONTWRITEBYTECODE": "1",
-            "NEURON_PLATFORM_TARGET_OVERRIDE": platform,
+            "NEURON_PLATFORM_TARGET_OVERRIDE": platform, "TRNLAB_NKI_RELEASE": options["nki"],
             "PYTHONPATH": os.pathsep.join([str(HERE), str(root / "src"), os.environ.get("PYTHONPATH", "")]),
         }  # fmt: skip
         tests = root / "test" / "integration" / "nkilib" / folder

@@ -31,8 +31,9 @@ QUANTIZED = frozenset({"float8_e5m2_x4", "float8_e4m3fn_x4"})
 class QuantizeMx(Instruction):
     """dst = src in packed words of four, each group of 8 partitions by 4 elements divided by its scale in dst_scale.
 
-    The scale of a group is 2**(floor(log2(its largest magnitude)) - (Emax - 1)), where Emax is 8 for float8_e4m3fn
-    and 15 for float8_e5m2; 2**-127 for zeros. It lies in the quadrant of its group, four partitions of it in use,
+    The scale of a group is 2**(floor(log2(its largest magnitude)) - (Emax - headroom)), where Emax is 8 for
+    float8_e4m3fn and 15 for float8_e5m2; 2**-127 for zeros. headroom is 1 from NKI 0.5.0 on; it was 0 before, as in
+    the sample algorithm of the OCP standard, and what did not fit became the largest value. A scale lies in the quadrant of its group, four partitions of it in use,
     from where dst_scale starts on; the rest of dst_scale stays as it is. dst_format repeats the format of dst.
     """
 
@@ -47,14 +48,18 @@ class QuantizeMx(Instruction):
         OperandSpec("dst_scale", "dst", SBUF_ONLY, rw=True, shape=("", "D"), dtypes=SCALES, starts=STARTS),
         OperandSpec("src", "src", SBUF_ONLY, dtypes=HALF_FLOATS),
     )
-    attrs: ClassVar[Mapping[str, Any]] = {"dst_format": None}
+    attrs: ClassVar[Mapping[str, Any]] = {"dst_format": None, "headroom": 1}
     multiples: ClassVar[Mapping[str, int]] = {"P": 32, "F": LANES}
     limits = (
         "D is F / 4",
         "dst_scale reaches from its start in the first quadrant to the fourth row after that in the last",
         "dst_format is the format of dst",
+        "headroom is 0 or 1",
     )
-    source = "nki.isa.quantize_mx; nki/deep-dives/mxfp-matmul.rst:99-129, 228; trainium3_arch.rst:172 (rate)"
+    source = (
+        "nki.isa.quantize_mx; nki/deep-dives/mxfp-matmul.rst:99-129, 228; trainium3_arch.rst:172 (rate); "
+        "release-notes/components/nki.rst:166 (headroom)"
+    )
     example = """
         x, packed = nl.ones((128, 512), nl.bfloat16), nl.ndarray((128, 128), nl.float8_e4m3fn_x4)
         scale = nl.ndarray((128, 128), nl.uint8)
@@ -74,12 +79,17 @@ class QuantizeMx(Instruction):
             )  # fmt: skip
         check_format(self, ops, attrs, "dst", chip)
         check_scales(self, ops, "dst", "dst_scale", chip)
+        if attrs["headroom"] not in (0, 1):
+            self.refuse(
+                "headroom is a power of two above the largest value, or none", limit="0 or 1", got=attrs["headroom"],
+                chip=chip, remedy="leave it out, or pass 0 for the rule of NKI before 0.5.0", code="TRN409",
+            )  # fmt: skip
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """Scales of the groups, then the words."""
         packed, lanes = dtype(attrs["dst_format"]), arrays["dst"].shape[0]
         values = arrays["src"].reshape(lanes, -1, LANES)
-        codes = block_scales(values, packed)
+        codes = block_scales(values, packed, attrs["headroom"])
         scales = arrays["dst_scale"].reshape(arrays["dst_scale"].shape[0], -1).copy()
         scales[scale_rows(lanes)] = scale_values(codes) if scales.dtype.kind == "f" else codes
         return {

@@ -7,10 +7,12 @@ Source: nki/api/nki.api.shared.rst and nki.language of aws-neuron/aws-neuron-sdk
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy._core import _dtype as numpy_names  # type: ignore[attr-defined]
 
 from trnlab.errors import ConstraintError
 from trnlab.numerics import dtypes
@@ -99,6 +101,25 @@ def host_dtype(name: str) -> np.dtype[Any]:
 
 for _name in _PACKED:  # so that numpy.zeros(n, dtype=nl.float8_e4m3fn_x4) works, as ml_dtypes does for its formats
     np.sctypeDict.setdefault(_name, host_dtype(_name))  # type: ignore[arg-type]
+
+
+def _named(describe: Callable[..., str]) -> Callable[..., str]:
+    """NumPy's text for a record's dtype, but for packed formats their name.
+
+    Kernels' hosts look formats up by `str(array.dtype)`, and the vendor's packed formats, which are NumPy dtypes made
+    in C, are called by their name there.
+    """
+
+    @functools.wraps(describe)
+    def text(dtype: np.dtype[Any], *rest: Any, **options: Any) -> str:
+        name = dtype.type.__name__
+        ours = name in _PACKED and dtype.type.__module__ == __name__
+        return name if ours else describe(dtype, *rest, **options)
+
+    return text
+
+
+numpy_names._struct_str = _named(numpy_names._struct_str)  # the only way in: str(dtype) asks nobody else
 
 
 def format_of(kind: Any) -> Format:

@@ -35,16 +35,17 @@ def findings(
     if not alone:
         given |= {p for p, tensor in enumerate(recorder.hbm) if tensor.storage.common}
     filled = frozenset(number for position, number in enumerate(routine.params) if position in given)
+    returned = [t for t in returned if t.storage.recorder is recorder and not t.is_indirect()]
+    observed = frozenset(routine.params[:arguments])
+    if not alone:
+        observed |= {t.storage.whole.buffer.id for t in returned}
     results = tuple(
         Returned(t.storage.whole.buffer.id, t.shape, t.strides, t.offset, t.format.itemsize)
         for t in returned
-        if alone
-        and t.storage.recorder is recorder
-        and t.storage.whole.buffer.id not in filled
-        and not t.is_indirect()
+        if alone and t.storage.whole.buffer.id not in filled
     )
     scene = Scene(
-        filled=filled, results=results, explicit=explicit(recorder), told=tuple(recorder.told),
+        filled=filled, observed=observed, results=results, explicit=explicit(recorder), told=tuple(recorder.told),
         free=tuple(recorder.free), spans=recorder.spans, lines=recorder.lines_of_tiles,
         masks=recorder.tensor_type is not Tensor,  # tiles of the old dialect
     )  # fmt: skip

@@ -36,7 +36,7 @@ from trnlab.nki.enums import (
 from trnlab.nki.handles import NkiInstruction, issue, number
 from trnlab.nki.operators import alu_name, function_name, optional_alu_name
 from trnlab.nki.random import dropout, rand2, rand_get_state, rand_set_state, rng, set_rng_seed
-from trnlab.nki.target import default_chip
+from trnlab.nki.target import default_chip, release
 
 __all__ = [
     "NkiInstruction",
@@ -431,8 +431,8 @@ def tensor_scalar_reduce(
 
 
 def quantize_mx(dst: Tensor, src: Tensor, dst_scale: Tensor, name: str | None = None) -> NkiInstruction:
-    """Quantise to an MX format with one scale per 32 values."""
-    return issue("quantize_mx", name, dst=dst, src=src, dst_scale=dst_scale)
+    """Quantise to an MX format with one scale per 32 values, by the rule of `target.release`."""
+    return issue("quantize_mx", name, dst=dst, src=src, dst_scale=dst_scale, headroom=int(release() >= (0, 5)))
 
 
 def range_select(

@@ -32,7 +32,7 @@ from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
 from trnlab.nki.interleave import InterleavedRecording
 from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
 from trnlab.nki.live import Copies, Shadow, content_of
-from trnlab.nki.target import default_chip, static_dma
+from trnlab.nki.target import default_chip, release, static_dma
 from trnlab.nki.traces import CallSignature, Recording, Result, Trace, TraceCache, memory_of, result_of, tensors_of
 from trnlab.policy import Policy, chosen
 from trnlab.program.gang import Member, gang_of
@@ -173,7 +173,7 @@ class Kernel:
     def _trace(self, structure: dict[str, Any], arrays: list[HostArray]) -> Trace:
         chip = self.chip or default_chip()
         read, depends = self.traces.key(structure)
-        key = (Is(chip), self.grid, static_dma(self.flags), self.policy(chip).recording, read)
+        key = (Is(chip), self.grid, static_dma(self.flags), release(), self.policy(chip).recording, read)
         known = self.traces.get(key)
         if known is None or (known.content is not None and known.content != content_of(arrays)):
             known = self.record([(structure, arrays)], chip).traces[0]

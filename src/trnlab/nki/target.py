@@ -6,7 +6,10 @@ from __future__ import annotations
 import os
 
 from trnlab.chips.spec import Chip
+from trnlab.errors import UsageError
 from trnlab.runtime import session
+
+LATEST = "0.6"
 
 
 def default_chip() -> Chip:
@@ -15,6 +18,22 @@ def default_chip() -> Chip:
     Raises UsageError for a name that is none. See `session.kernel_chip`.
     """
     return session.kernel_chip()
+
+
+def release() -> tuple[int, int]:
+    """The release of NKI whose instructions are simulated: TRNLAB_NKI_RELEASE (as "0.4"), else the latest known.
+
+    Releases differ in how quantize_mx chooses its scales. Raises UsageError for what is not a release.
+    """
+    text = os.environ.get("TRNLAB_NKI_RELEASE", LATEST)
+    major, _, minor = text.partition(".")
+    try:
+        return int(major), int(minor.partition(".")[0])
+    except ValueError:
+        raise UsageError(
+            f"TRNLAB_NKI_RELEASE={text!r} is not a release of NKI", code="TRN490", limit="two numbers, as in 0.4",
+            got=text, remedy=f"set it to a release, or leave it out for {LATEST}",
+        ) from None  # fmt: skip
 
 
 def static_dma(flags: str) -> bool:

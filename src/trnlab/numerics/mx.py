@@ -4,8 +4,9 @@
 A group is 8 partitions by 4 values of one word. Its scale is one byte, the biased exponent of a power of two
 (float8_e8m0fnu: value 2**(code - 127), code 255 is NaN).
 
-Sources: OCP Microscaling Formats (MX) 1.0; nki.isa.quantize_mx (the scale is one power of two larger than in the
-standard's sample algorithm); nki/deep-dives/mxfp-matmul.rst:99-129, 228 (layout), in aws-neuron/aws-neuron-sdk.
+Sources: OCP Microscaling Formats (MX) 1.0; nki.isa.quantize_mx (from NKI 0.5.0 on the scale is one power of two larger
+than in the standard's sample algorithm, which earlier releases follow: release-notes/components/nki.rst:166);
+nki/deep-dives/mxfp-matmul.rst:99-129, 228 (layout), in aws-neuron/aws-neuron-sdk.
 """
 
 from __future__ import annotations
@@ -73,16 +74,17 @@ def scale_rows(partitions: int) -> Array:
     return np.asarray(group // per_quadrant * _QUADRANT + group % per_quadrant)
 
 
-def block_scales(values: Array, dtype: DType) -> Array:
+def block_scales(values: Array, dtype: DType, headroom: int = 1) -> Array:
     """Scale codes (uint8) [P / 8, N] of float32 values [P, N, 4] to be packed as `dtype`.
 
-    2**(floor(log2(largest magnitude)) - (Emax - 1)), with Emax the largest exponent of the lane's format; 2**-127 for
-    a group of zeros, and at least that. NaN (assumed) for a group that holds an infinity or a NaN.
+    2**(floor(log2(largest magnitude)) - (Emax - headroom)), with Emax the largest exponent of the lane's format;
+    2**-127 for a group of zeros, and at least that. NaN (assumed) for a group that holds an infinity or a NaN. A
+    headroom of 1 leaves room to round the largest value up; with 0, the standard's sample, `quantize` cuts it off.
     """
     partitions, count, _ = values.shape
     groups = np.abs(values).reshape(partitions // GROUP_PARTITIONS, GROUP_PARTITIONS, count, LANES)
     largest = groups.max(axis=(1, 3))
-    top = _LARGEST_EXPONENT[dtype.lane] - 1
+    top = _LARGEST_EXPONENT[dtype.lane] - headroom
     exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1] - 1 - top
     exponent = np.where(largest == 0, SMALLEST_EXPONENT, np.maximum(exponent, SMALLEST_EXPONENT))
     codes = np.where(np.isfinite(largest), exponent + SCALE_BIAS, SCALE_NAN)
@@ -90,12 +92,16 @@ def block_scales(values: Array, dtype: DType) -> Array:
 
 
 def quantize(values: Array, codes: Array, dtype: DType) -> Array:
-    """Packed words [P, N] of float32 values [P, N, 4] divided by the scales [P / 8, N] of their groups."""
+    """Packed words [P, N] of float32 values [P, N, 4] divided by the scales [P / 8, N] of their groups.
+
+    What is then larger than the lane's format can hold becomes its largest value.
+    """
+    most = np.float32(ml_dtypes.finfo(getattr(ml_dtypes, dtype.lane)).max)
     exponents = np.repeat(codes.astype(np.int32) - SCALE_BIAS, GROUP_PARTITIONS, axis=0)[:, :, None]
     with np.errstate(all="ignore"):
         scaled = np.ldexp(values, -exponents)
     bad = np.repeat(codes == SCALE_NAN, GROUP_PARTITIONS, axis=0)[:, :, None]
-    return pack(np.where(bad, np.float32(np.nan), scaled), dtype)
+    return pack(np.where(bad, np.float32(np.nan), np.clip(scaled, -most, most)), dtype)
 
 
 def dequantize(words: Array, codes: Array, dtype: DType) -> Array:

@@ -22,10 +22,10 @@ def part(rng: np.random.Generator, tile: AP) -> AP:
     return tile[rows if rng.random() < 0.5 else slice(0, 64), low:high]
 
 
-def step(rng: np.random.Generator, b: Builder, tiles: list[AP], column: AP, turned: AP) -> None:
+def step(rng: np.random.Generator, b: Builder, tiles: list[AP], column: AP, turned: AP, scratch: AP) -> None:
     """One random instruction; whatever it reads that is NaN makes NaN of what depends on it."""
     one, two, three = (tiles[i] for i in rng.integers(len(tiles), size=3))
-    kind = rng.integers(6)
+    kind = rng.integers(7)
     if kind == 0:
         b.memset(dst=part(rng, one), value=1.0)
     elif kind == 1:
@@ -42,6 +42,9 @@ def step(rng: np.random.Generator, b: Builder, tiles: list[AP], column: AP, turn
         b.nc_transpose(dst=flipped, data=one)
         b.tensor_copy(dst=turned, src=flipped)
         b.tensor_copy(dst=two[0:32], src=turned[:, 0:SIZE])
+    elif kind == 5:  # whole rows through HBM; what is undefined of them stays so, and no more
+        b.dma_copy(dst=scratch, src=one)
+        b.dma_copy(dst=two, src=scratch)
     else:
         source = part(rng, one)
         b.dma_copy(dst=two[source.start_partition : source.start_partition + source.partitions, : source.free],
@@ -54,15 +57,16 @@ def test_findings_are_where_the_machine_has_nan(seed: int) -> None:
     b = Builder("undefined", CHIP)
     tiles = [b.tile((64, SIZE), F32, name=f"t{i}") for i in range(4)]
     column, turned = b.tile((32, 1), F32), b.tile((SIZE, 64), F32)
-    out = b.param("out", (64, SIZE), F32)
+    out, scratch = b.param("out", (64, SIZE), F32), b.param("scratch", (64, SIZE), F32)
     for tile in tiles:  # mostly defined, with a gap here and there
         b.memset(dst=tile if rng.random() < 0.6 else part(rng, tile), value=1.0)
     for _ in range(8):
-        step(rng, b, tiles, column, turned)
-    stored = part(rng, tiles[0])
-    b.dma_copy(dst=out[: stored.partitions, : stored.free], src=stored)
+        step(rng, b, tiles, column, turned, scratch)
+    for tile in tiles[:3]:  # later ones go over earlier ones
+        stored = part(rng, tile)
+        b.dma_copy(dst=out[: stored.partitions, : stored.free], src=stored)
     routine = b.build()
     result = np.zeros((64, SIZE), np.float32)
-    Machine(CHIP).call(routine, [result])
+    Machine(CHIP).call(routine, [result, np.zeros((64, SIZE), np.float32)])
     findings = check_routine(routine, CHIP, Scene(filled=frozenset({out.buffer.id})))
     assert bool(findings) == bool(np.isnan(result).any())

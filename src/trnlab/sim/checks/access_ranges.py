@@ -74,17 +74,20 @@ class Regions:
         return rows
 
 
-def access_ranges(routine: Routine, explicit: frozenset[int], *, fine: bool = False) -> tuple[Array, Regions]:
-    """One pattern per operand record, and the regions they lie in. fine: no cell on chip exceeds an element."""
+COARSE, ON_CHIP, EVERYWHERE = range(3)  # where no cell exceeds an element
+
+
+def access_ranges(routine: Routine, explicit: frozenset[int], fine: int = COARSE) -> tuple[Array, Regions]:
+    """One pattern per operand record, and the regions they lie in. fine: where no cell exceeds an element."""
     of_buffer, byte, partition, sizes = _place(routine.buffers, explicit)
     operands = routine.operands
     out = np.zeros((len(operands), WALK), np.int64)
     units = np.zeros((len(sizes), 2), np.int64)
-    if fine:
-        on_chip = operands[operands[:, _HBM] == 0]
-        region = of_buffer[on_chip[:, _BUFFER]]
-        units[region, 1] = 1
-        np.gcd.at(units[:, 0], region, ITEM_BYTES[on_chip[:, _DTYPE]])
+    if fine != COARSE:
+        some = operands if fine == EVERYWHERE else operands[operands[:, _HBM] == 0]
+        region = of_buffer[some[:, _BUFFER]]
+        units[of_buffer[operands[operands[:, _HBM] == 0, _BUFFER]], 1] = 1
+        np.gcd.at(units[:, 0], region, ITEM_BYTES[some[:, _DTYPE]])
     _runs(operands, ITEM_BYTES, of_buffer, byte, partition, out, units)
     units = np.where(units == 0, np.maximum(sizes, 1), units)  # what nobody uses is one cell
     row = -(-sizes[:, 0] // units[:, 0])

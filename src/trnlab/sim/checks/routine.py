@@ -15,7 +15,17 @@ from trnlab.program.routine import COL, Routine
 from trnlab.program.spans import Spans
 from trnlab.sim.checks import findings as f
 from trnlab.sim.checks import shadow_memory as w
-from trnlab.sim.checks.access_ranges import BASE, DIMS, ITEM_BYTES, RUN, Regions, access_ranges
+from trnlab.sim.checks.access_ranges import (
+    BASE,
+    COARSE,
+    DIMS,
+    EVERYWHERE,
+    ITEM_BYTES,
+    ON_CHIP,
+    RUN,
+    Regions,
+    access_ranges,
+)
 from trnlab.sim.checks.usage import usage
 
 Array = np.ndarray[Any, Any]
@@ -37,13 +47,15 @@ class Returned:
 class Scene:
     """What a routine does not say about itself.
 
-    filled: buffers with contents at the start. explicit: tiles whose address the kernel chose. told: instructions of
+    filled: buffers with contents at the start. observed: buffers that are seen at the end, all of them; those filled,
+    if it is None. results: what else is seen at the end. explicit: tiles whose address the kernel chose. told: instructions of
     which the kernel itself said that they accumulate. free: instructions that may carry values from one iteration to
     the next. spans: iterations that are declared independent. lines: asked for the line that made each tile. masks:
     the kernel's dialect has masks, which leave parts of tiles undefined on purpose.
     """
 
     filled: frozenset[int] = frozenset()
+    observed: frozenset[int] | None = None
     results: tuple[Returned, ...] = ()
     explicit: frozenset[int] = frozenset()
     told: tuple[int, ...] = ()
@@ -63,42 +75,66 @@ class _Pass:
         self.routine, self.ranges, self.regions, self.flags, self.what = routine, patterns, regions, flags, what
         self.span_of, self.spans = scene.spans.of_instructions(len(routine)), scene.spans.columns()
         self.grid = any(loop.kind == "grid" for loop in scene.spans.loops)
-        self.table = regions.table({*scene.filled, *(result.buffer for result in scene.results)})
+        self.observed = sorted(scene.filled if scene.observed is None else scene.observed)
+        self.results = scene.results
+        self.table = regions.table({*self.observed, *(result.buffer for result in scene.results)})
         self.filled = [number for number in scene.filled if number < len(routine.buffers)]
 
     def run(self, instructions: int) -> tuple[Array, Array]:
-        """Over the first instructions; returns findings and the last writer of each cell."""
+        """Over the first instructions; returns findings and the last writer of each cell.
+
+        What is undefined at the end where the caller looks is among them.
+        """
         r, g = self.routine, self.regions
         writer = np.zeros(g.cells, np.int32)
         for number in self.filled:
             first = g.first[g.of_buffer[number]]
             writer[first : first + g.size(int(g.of_buffer[number]))] = w.INITIAL
-        found = np.zeros((w.MOST, w.FINDING), np.int64)
+        found, taint = np.zeros((w.MOST, w.FINDING), np.int64), np.zeros(g.cells, np.int32)
         count = w.scan(
             r.first_operand[: instructions + 1], self.ranges, self.flags,
             np.ascontiguousarray(r.operands[:, COL["buffer"]]), np.ascontiguousarray(r.operands[:, COL["is_hbm"]]),
             self.what, self.span_of[:instructions], self.spans, g.first[g.of_buffer], g.shared, writer,
             np.zeros(g.cells if g.own else 0, np.int32), np.zeros(g.own, np.uint8), np.zeros(g.psum, np.int64),
             np.zeros(g.cells if self.grid else 0, np.int32), g.psum, found, r.operands, ITEM_BYTES, self.table,
-            np.zeros(g.cells, np.int32),
+            taint,
         )  # fmt: skip
-        return found[:count], writer
+        return np.concatenate([found[:count], self._seen(writer, taint)]), writer
+
+    def _seen(self, writer: Array, taint: Array) -> Array:
+        """Rows of findings for what is undefined at the end where the caller looks."""
+        g = self.regions
+        cells = [_cells_of(result, g) for result in self.results]
+        for number in self.observed:
+            region = int(g.of_buffer[number]) if number < len(g.of_buffer) else 0
+            if number < len(g.of_buffer):
+                cells.append(np.arange(g.first[region], g.first[region] + g.size(region)))
+        at = np.concatenate([c[taint[c] > 0] for c in cells]) if cells else np.zeros(0, np.int64)
+        origins, amounts = np.unique(np.stack([taint[at], writer[at]], axis=1), axis=0, return_counts=True)
+        rows = np.full((len(origins), w.FINDING), -1, np.int64)
+        rows[:, 0], rows[:, 2] = w.MISSING, amounts
+        rows[:, 1], rows[:, 3] = origins[:, 0] - 1, origins[:, 1] - w.WRITTEN
+        return rows
 
 
 def check_routine(routine: Routine, chip: Chip, scene: Scene) -> tuple[f.Finding, ...]:
     """What is wrong, in the order of the instructions; one finding per kind, line and buffer."""
-    patterns, regions = access_ranges(routine, scene.explicit)
+    patterns, regions = access_ranges(routine, scene.explicit, COARSE)
     if max(regions.cells, regions.own) > _LARGEST:
         return ()
     watched = _Pass(routine, scene, patterns, regions)
     rows, writer = watched.run(len(routine))
-    if (rows[:, 0] == w.MISSING).any():  # cells held together what has to be told apart now
-        smaller = access_ranges(routine, scene.explicit, fine=True)
-        if smaller[1].cells <= _LARGEST // 2:
-            patterns, regions = smaller
-            watched = _Pass(routine, scene, patterns, regions)
-            rows, writer = watched.run(len(routine))
+    for fine in (ON_CHIP, EVERYWHERE):  # cells may hold together what has to be told apart now
+        if not (rows[:, 0] == w.MISSING).any():
+            break
+        smaller = access_ranges(routine, scene.explicit, fine)
+        if smaller[1].cells > _LARGEST // 2:
+            break
+        patterns, regions = smaller
+        watched = _Pass(routine, scene, patterns, regions)
+        rows, writer = watched.run(len(routine))
     rows = rows[~_benign(rows, routine, scene.spans)]
+    rows = rows[np.argsort(rows[:, 1], kind="stable")]
     out: dict[Any, f.Finding] = {}
     about = f.About(routine, chip, scene.spans, scene.lines)
     for row in rows.tolist():
@@ -168,11 +204,15 @@ def _unwritten(result: Returned, regions: Regions, writer: Array) -> int:
     """Elements of a result that nothing wrote."""
     region = int(regions.of_buffer[result.buffer])
     first = int(regions.first[region])
-    known = writer[first : first + regions.size(region)] != w.NEVER
-    if known.all():
+    if (writer[first : first + regions.size(region)] != w.NEVER).all():
         return 0
-    size = int(regions.cell_bytes[region])
+    return int(np.count_nonzero(writer[_cells_of(result, regions)] == w.NEVER))
+
+
+def _cells_of(result: Returned, regions: Regions) -> Array:
+    """The cell of each element of a result."""
+    region = int(regions.of_buffer[result.buffer])
     at = np.full((), result.offset, np.int64)
     for count, stride in zip(result.shape, result.strides):
         at = at[..., None] + np.arange(count) * stride
-    return int(np.count_nonzero(~known[at * result.itemsize // size]))
+    return np.asarray(regions.first[region] + at.ravel() * result.itemsize // int(regions.cell_bytes[region]))

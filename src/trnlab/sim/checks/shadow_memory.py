@@ -107,7 +107,8 @@ def scan(
     owner: the buffer that wrote a cell last, where regions are shared (else empty). mine: cells that a buffer wrote.
     group: per PSUM cell 4 * (1 + the matmul that started its sum) + 2 (an unread sum was lost here) + 1 (unread).
     reader: per cell 1 + the program of a grid that read it, or _MANY (empty where there is no grid).
-    taint: per cell 1 + the operand that read something undefined on the way to its contents, see `taint`.
+    taint: per cell 1 + the operand that read something undefined on the way to its contents, see `taint`. What of it
+    is left at the end where the caller looks is for the caller of this function to find.
     """
     told = slow = 0
     marks, rows, columns = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -209,9 +210,9 @@ def scan(
                                                 overtaken += 1
                                             if not flag & SOME:
                                                 writer[cell] = i + WRITTEN
+                                                taint[cell] = 0
                                             elif before == NEVER:
                                                 writer[cell] = INITIAL
-                                            taint[cell] = 0
                                             if among:
                                                 owner[cell] = buffer
                                                 mine[own + cell] = 1
@@ -232,7 +233,9 @@ def scan(
                 if step == 1 and undefined and (not flag & SOME or table[buffer, OBSERVED]):
                     size, tall = elements(records[k]) * records[k, _PARTS], records[k, _PARTS]
                     how = ALL
-                    if kind & MULTIPLIES:
+                    if flag & SOME:
+                        pass
+                    elif kind & MULTIPLIES:
                         how = PRODUCT if records[k, _ROLE] == 0 else ALL
                     elif kind & TURNS and size == marks.shape[0]:
                         how = TURNED
@@ -241,9 +244,7 @@ def scan(
                     elif kind & (ROWWISE | OCTETS) and tall == rows.shape[0]:
                         how = BY_ROW
                     item = itemsize[records[k, _DTYPE]]
-                    origin, amount = propagate(records[k], item, table, taint, how, whole, marks, rows, columns)
-                    if amount:
-                        told = _tell(found, told, MISSING, origin - 1, amount, i, -1)
+                    propagate(records[k], item, table, taint, how, whole, marks, rows, columns)
                 if clobbered:
                     told = _tell(found, told, CLOBBERED, k, clobbered, clobberer, -1)
                 if carried:

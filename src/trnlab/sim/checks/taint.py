@@ -3,8 +3,8 @@
 
 A kernel may read memory that nothing wrote where it does not matter: old kernels compute on whole tiles of which a
 mask left out a part, and store the rest. So a cell remembers the operand that first read something undefined on the
-way to its contents ("taint", 0 for none), and only what reaches a result is an error. Slow, and used only where it
-happens.
+way to its contents ("taint", 0 for none), and an error is only what is left of it in a result at the end: what is
+written over later does not matter either. Slow, and used only where it happens.
 """
 
 from __future__ import annotations
@@ -124,14 +124,11 @@ def propagate(
     marks: Array,
     rows: Array,
     columns: Array,
-) -> tuple[int, int]:
-    """Taint what an operand writes, with `whole` or as `how` says, see ALL and the others.
-
-    Returns a taint and the number of elements, if the operand lies where the caller sees it.
-    """
+) -> None:
+    """Taint what an operand writes, with `whole` or as `how` says, see ALL and the others."""
     row = table[record[_BUFFER]]
     span = max(item // row[CELL_BYTES], 1)
-    free, seen, origin = elements(record), 0, 0
+    free = elements(record)
     for p in range(record[_PARTS]):
         for e in range(free):
             mark = whole
@@ -145,10 +142,6 @@ def propagate(
                 mark = max(rows[p], columns[e])
             if not mark:
                 continue
-            if row[OBSERVED]:
-                seen, origin = seen + 1, mark
-                continue
             at = cell_of(record, item, table, p, e)
             for cell in range(at, at + span):
                 taint[cell] = mark
-    return origin, seen
