@@ -19,6 +19,7 @@ is not here, or a feature that trnlab says it does not simulate). What must fail
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -27,7 +28,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -65,14 +66,17 @@ def main() -> int:
     parser.add_argument(
         "--nki", default="0.3", help="release of NKI that nki-library was written for; 0.3 is that of April 2026"
     )
-    parser.add_argument("--results", type=Path, help="JSON lines: nki-library's cases in it are not run again")
+    parser.add_argument("--results", type=Path, help="JSON lines: what is in it is not run again, but shown")
     options = parser.parse_args()
     if options.library:
         path, limits = options.path.resolve(), (options.timeout, options.memory)
         return library.main(path, options.folder, options.only, options.most, *limits, options.nki, options.results)
-    lines = []
-    for line in run(options.path.resolve(), options.only, options.timeout):
+    lines, root = known(options.results, options.only), options.path.resolve()
+    for line in run(root, options.only, options.timeout, frozenset(line.name for line in lines)):
         lines.append(line)
+        if options.results:
+            with options.results.open("a", encoding="utf-8") as stream:
+                print(json.dumps(asdict(line)), file=stream)
         print(f"{line.status:8} {line.seconds:6.1f} s  {line.name}", flush=True)
         if line.reason:
             print(f"{'':19}{line.reason}", flush=True)
@@ -81,8 +85,17 @@ def main() -> int:
     return 1 if counts["failed"] else 0
 
 
-def run(root: Path, only: str, timeout: float) -> Iterator[Line]:
-    """The lines of the table, one after the other."""
+def known(results: Path | None, only: str) -> list[Line]:
+    """Lines of earlier runs; the last one of each name counts."""
+    if results is None or not results.exists():
+        return []
+    lines = [Line(**json.loads(text)) for text in results.read_text(encoding="utf-8").splitlines()]
+    return list({line.name: line for line in lines if only in line.name}.values())
+
+
+def run(root: Path, only: str, timeout: float, done: frozenset[str] = frozenset()) -> Iterator[Line]:
+    """The lines of the table, one after the other, but for those that are done."""
+    files = {name.split("::")[0] for name in done if "::test_" in name}
     for file in sorted(root.rglob("*.py")):
         name = str(file.relative_to(root))
         if any(part in NOT_RUN for part in file.relative_to(root).parts[:-1]):
@@ -91,12 +104,12 @@ def run(root: Path, only: str, timeout: float) -> Iterator[Line]:
         if "nki" not in text:
             continue
         if file.name.startswith("test_") and re.search(r"^\s*def test_\w+\(self|^class Test", text, re.M):
-            if only in name:
+            if only in name and name not in files:
                 yield from run_tests(root, file, name, timeout)
-        elif is_script(text) and only in name:
+        elif is_script(text) and only in name and name not in done:
             yield run_script(root, file, name, timeout)
         for case in cases.for_file(name):
-            if only in f"{name}::{case}":
+            if only in f"{name}::{case}" and f"{name}::{case}" not in done:
                 yield run_case(root, file, f"{name}::{case}", case, timeout)
 
 
