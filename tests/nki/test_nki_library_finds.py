@@ -186,7 +186,7 @@ def test_undefined_values_that_are_written_over_do_not_matter() -> None:
     x = _normal(128, 256)
     with nki.checks(unwritten_output="off"):
         np.testing.assert_array_equal(nki.jit(kernel)(x, False)[:, :192], x[:, :192])
-        with pytest.raises(ConstraintError, match="TRN430.*\n(.*\n)*.*8192 of 20480 elements"):
+        with pytest.raises(ConstraintError, match=r"TRN430.*\n(.*\n)*.*8192 of 20480 elements"):
             nki.jit(kernel)(x, True)
 
 

@@ -250,6 +250,33 @@ def test_what_does_not_fit_whatever_the_order_is_spilled_to_hbm():
     assert {b.name for b in routine.buffers if b.kind == "scratch"} <= {f"{b.name} spilled" for b in routine.buffers}
 
 
+def test_gaps_between_tiles_that_stay_are_made_wider_by_spilling(without):
+    without("demand")
+
+    @nki.jit
+    def kernel(x):
+        """Of six tiles each second one stays while a larger one comes: by bytes it fits, but in no gap."""
+        wide = nl.ndarray((2, 20480), dtype=x.dtype, buffer=nl.shared_hbm)
+        out = nl.ndarray((3, 2, 8192), dtype=x.dtype, buffer=nl.shared_hbm)
+        highest = nl.ndarray((2, 1), dtype=x.dtype, buffer=nl.shared_hbm)
+        tiles = [nl.load(x[i, :, 0:8192]) for i in range(6)]
+        most = nl.max(tiles[0], axis=1)
+        for tile in tiles[1:]:
+            most = nl.maximum(most, nl.max(tile, axis=1))
+        nl.store(highest, most)
+        nl.store(wide, nl.load(x[6]))
+        for i in range(3):
+            nl.store(out[i], tiles[2 * i])
+        return wide, out, highest
+
+    x = RNG.standard_normal((7, 2, 20480)).astype(np.float32)
+    wide, out, highest = kernel(x)
+    np.testing.assert_array_equal(wide, x[6])
+    np.testing.assert_array_equal(out, x[0:6:2, :, :8192])
+    np.testing.assert_array_equal(highest[:, 0], x[:6, :, :8192].max((0, 2)))
+    assert kernel.trace(x).routine.spills
+
+
 def test_sums_that_psum_cannot_hold_are_kept_in_sbuf():
     """Twelve products that are all needed by the last instruction of each of two rounds."""
 

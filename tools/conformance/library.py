@@ -29,7 +29,8 @@ def main(
 ) -> int:  # fmt: skip
     """Print a line per case and the table per test file; the exit status says whether anything failed.
 
-    nki: the release of NKI that the checkout was written for. results: a file of JSON lines. Cases that it holds are not run again, and are in the table; new ones are added.
+    nki: the release of NKI that the checkout was written for. results: a file of JSON lines. Cases that it holds are
+    not run again, and are in the table; new ones are added.
     """
     options = {"only": only, "most": most, "timeout": timeout, "memory": memory * 2**30, "nki": nki}
     lines = known(results, folder, only)

@@ -191,7 +191,9 @@ TRN2 = Chip(
     cores=documented(8, "core", f"{ARCH2}:15"),
     sbuf=Sbuf(
         bytes_per_partition=documented(224 * KIB, "byte", f"{ARCH2}:39"),
-        reserved_bytes_per_partition=assumed(16 * KIB, "byte", "as on Trainium1"),
+        reserved_bytes_per_partition=documented(
+            16 * KIB, "byte", "aws-neuron/nki-library d2ad3a5 core/mlp/mlp_cte/mlp_cte_constants.py:46 scratch of DMA"
+        ),
         wide_stride_rate=assumed(0.5, "ratio", f"as on NeuronCore-v2 ({ARCH1}:757-762)"),
     ),
     psum=Psum(

@@ -33,8 +33,9 @@ class QuantizeMx(Instruction):
 
     The scale of a group is 2**(floor(log2(its largest magnitude)) - (Emax - headroom)), where Emax is 8 for
     float8_e4m3fn and 15 for float8_e5m2; 2**-127 for zeros. headroom is 1 from NKI 0.5.0 on; it was 0 before, as in
-    the sample algorithm of the OCP standard, and what did not fit became the largest value. A scale lies in the quadrant of its group, four partitions of it in use,
-    from where dst_scale starts on; the rest of dst_scale stays as it is. dst_format repeats the format of dst.
+    the sample algorithm of the OCP standard, and what did not fit became the largest value. A scale lies in the
+    quadrant of its group, four partitions of it in use, from where dst_scale starts on; the rest of dst_scale stays
+    as it is. dst_format repeats the format of dst.
     """
 
     name = "quantize_mx"

@@ -70,11 +70,16 @@ class _Fitting:
         return self._place()
 
     def _spill(self, full: FullError) -> FullError | None:
+        """Spill and place again; where what is alive fits and the gaps between do not, spill as if for less room."""
+        gaps = 0
         for _ in range(_ROUNDS):
             unit = 64 if full.memory is Memory.SBUF else self.b.chip.psum.bank_bytes_per_partition
-            left = passes.spill_tiles(self.b, self._movable, self.policy, full.memory, full.limit, unit)
-            if not left:
+            left = passes.spill_tiles(self.b, self._movable, self.policy, full.memory, full.limit - gaps, unit)
+            if not left and gaps:
                 return full
+            if not left:
+                gaps = full.error.demand.size
+                continue
             self.spills += left
             again = self._place()
             if again is None:

@@ -4,8 +4,8 @@
 A group is 8 partitions by 4 values of one word. Its scale is one byte, the biased exponent of a power of two
 (float8_e8m0fnu: value 2**(code - 127), code 255 is NaN).
 
-Sources: OCP Microscaling Formats (MX) 1.0; nki.isa.quantize_mx (from NKI 0.5.0 on the scale is one power of two larger
-than in the standard's sample algorithm, which earlier releases follow: release-notes/components/nki.rst:166);
+Sources: OCP Microscaling Formats (MX) 1.0; nki.isa.quantize_mx (from NKI 0.5.0 on the scale is one power of two
+larger than in the standard's sample algorithm, which earlier releases follow: release-notes/components/nki.rst:166);
 nki/deep-dives/mxfp-matmul.rst:99-129, 228 (layout), in aws-neuron/aws-neuron-sdk.
 """
 
@@ -96,7 +96,7 @@ def quantize(values: Array, codes: Array, dtype: DType) -> Array:
 
     What is then larger than the lane's format can hold becomes its largest value.
     """
-    most = np.float32(ml_dtypes.finfo(getattr(ml_dtypes, dtype.lane)).max)
+    most = np.float32(ml_dtypes.finfo(getattr(ml_dtypes, dtype.lane)).max)  # type: ignore[no-untyped-call]
     exponents = np.repeat(codes.astype(np.int32) - SCALE_BIAS, GROUP_PARTITIONS, axis=0)[:, :, None]
     with np.errstate(all="ignore"):
         scaled = np.ldexp(values, -exponents)

@@ -48,10 +48,10 @@ class Scene:
     """What a routine does not say about itself.
 
     filled: buffers with contents at the start. observed: buffers that are seen at the end, all of them; those filled,
-    if it is None. results: what else is seen at the end. explicit: tiles whose address the kernel chose. told: instructions of
-    which the kernel itself said that they accumulate. free: instructions that may carry values from one iteration to
-    the next. spans: iterations that are declared independent. lines: asked for the line that made each tile. masks:
-    the kernel's dialect has masks, which leave parts of tiles undefined on purpose.
+    if it is None. results: what else is seen at the end. explicit: tiles whose address the kernel chose. told:
+    instructions of which the kernel itself said that they accumulate. free: instructions that may carry values from
+    one iteration to the next. spans: iterations that are declared independent. lines: asked for the line that made
+    each tile. masks: the kernel's dialect has masks, which leave parts of tiles undefined on purpose.
     """
 
     filled: frozenset[int] = frozenset()
