@@ -5,6 +5,7 @@ come out right for a repository made here."""
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -15,10 +16,14 @@ from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.validation import sources
 from trnlab.validation.anchors import Split
+from trnlab.validation.sources import run
 from trnlab.validation.sources.catalogue import Launch, SourceKernel
 from trnlab.validation.sources.checkout import source_of
+from trnlab.validation.sources.kept import Kept
+from trnlab.validation.sources.observed import Quantity
 from trnlab.validation.sources.report import pairs, summaries
-from trnlab.validation.sources.run import Timed, time_one
+from trnlab.validation.sources.results import Row, Timed
+from trnlab.validation.sources.run import time_one
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="clones are read with git")
 KERNEL = """@nki.jit
@@ -105,11 +110,72 @@ def test_what_is_refused_is_a_result(clones):
 @needs_git
 def test_a_missing_clone_says_what_to_clone(clones, capsys):
     folder, _ = clones
-    with pytest.raises(UsageError, match=r"git clone https://github\.com/someone/kernels") as raised:
+    with pytest.raises(UsageError, match=r"git -C \S+ fetch .* https://github\.com/someone/kernels 0000") as raised:
         source_of(kernel("0" * 40), folder)
     assert raised.value.code == "TRN129"
     assert main(["validate", "--sources", str(folder), "--only", "K0289"]) == 2
-    assert "git clone https://github.com/allenkchau/trainium-kernel-fusion" in capsys.readouterr().err
+    assert "https://github.com/allenkchau/trainium-kernel-fusion" in capsys.readouterr().err
+
+
+@needs_git
+def test_the_fetch_list_makes_a_folder_that_lacks_nothing(clones, tmp_path):
+    """The commands are run as printed, with the clone above in place of GitHub."""
+    folder, commit = clones
+    wanted = [kernel(commit)]
+    target = tmp_path / "fetched files"
+    assert sources.missing(wanted, target) == wanted
+    for command in sources.fetch_list(wanted, target):
+        here = command.replace("https://github.com/", f"file://{folder}/")
+        subprocess.run(shlex.split(here), check=True, capture_output=True)
+    assert sources.missing(wanted, target) == []
+    assert source_of(wanted[0], target) == source_of(wanted[0], folder)
+    assert sources.missing([kernel("0" * 40)], target), "a clone without the commit is not enough"
+
+
+def test_the_command_prints_the_fetch_list(capsys, tmp_path):
+    assert main(["validate", "--fetch-list", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"https://github.com/{k.repository}" in printed and k.commit in printed for k in sources.load())
+
+
+@needs_git
+def test_recordings_and_results_are_kept_by_content(clones, tmp_path, monkeypatch):
+    folder, commit = clones
+    kept = Kept(tmp_path / "kept")
+    (first,) = sources.time_all([kernel(commit)], folder, kept=kept)
+    monkeypatch.setattr(run, "_recorded", None)  # nothing is recorded any more
+    (again,) = sources.time_all([kernel(commit)], folder, kept=kept)
+    assert (again.timed.predicted, again.model) == (first.timed.predicted, first.model)
+    (profiled,) = sources.time_all([kernel(commit, statistic="profile")], folder, kept=kept)
+    assert profiled.timed.predicted > first.timed.predicted, "another time of the same recording"
+    with pytest.raises(TypeError):
+        sources.time_all([kernel(commit, options={"x": 1})], folder, kept=kept)
+
+
+@needs_git
+def test_progress_is_told_before_each_kernel(clones):
+    folder, commit = clones
+    told = []
+    sources.time_all([kernel(commit)], folder, lambda k, number, of: told.append((k.id, number, of)))
+    assert told == [("K1", 1, 1)]
+
+
+def test_what_is_recorded_is_read_back(tmp_path):
+    path = tmp_path / "results.json"
+    one, two = sources.load()[:2]
+    quantity = Quantity("active dma", 2e6, 3e6, "ps")
+    rows = [
+        Row(Timed(one, 5e6, "", 7, 1.5, (quantity,)), "2026-01-01", "abc", "scheduled"),
+        Row(Timed(two, None, "TRN501: no room"), "2026-01-02", "abd", "scheduled"),
+    ]
+    sources.record(rows, path)
+    assert sources.recorded(path=path) == rows
+    later = Row(Timed(one, 6e6), "2026-01-03", "abe", "as written")
+    sources.record([later], path)
+    assert sources.recorded(path=path) == [later, rows[1]], "rows of other kernels stay"
+    text = sources.report(rows)
+    assert "2026-01-01" in text
+    assert "may say otherwise" in text
 
 
 def test_profiles_of_512_keys_are_calibration_and_longer_ones_checks():
@@ -126,17 +192,22 @@ def timed(*rows):
     ]
 
 
+def made(results):
+    """Rows of results, as of some day."""
+    return [Row(t, "2026-01-01", "abc", "scheduled") for t in results]
+
+
 def test_the_summary_counts_what_matters():
     results = timed((100, 110), (200, 150), (102, 90), (400, None))
     (found,) = summaries(results)
     assert (found.kernels, found.refused, found.worst) == (4, 1, 0.25)
     assert found.median == pytest.approx(12 / 102)
-    assert json.loads(sources.to_json(results))["summary"][0]["refused"] == 1
+    assert json.loads(sources.to_json(made(results)))["summary"][0]["refused"] == 1
 
 
 def test_pairs_in_the_wrong_order_are_listed():
     assert pairs(timed((100, 110), (200, 150), (102, 90), (400, None))) == (2, []), "100 and 102 are not ordered"
     results = timed((100, 110), (200, 105), (300, 300))
     assert pairs(results) == (3, [(results[1], results[0])])
-    assert "2 of 3 pairs" in sources.report(results)
-    assert json.loads(sources.to_json(results))["pairs"] == {"count": 3, "wrong": [["1", "0"]]}
+    assert "2 of 3 pairs" in sources.report(made(results))
+    assert json.loads(sources.to_json(made(results)))["pairs"] == {"count": 3, "wrong": [["1", "0"]]}

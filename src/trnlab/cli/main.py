@@ -151,7 +151,13 @@ def _verify(command: argparse.ArgumentParser) -> None:
 def _validate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
     command.add_argument("--only", metavar="TEXT", help="only measurements whose name or kernel contains this")
-    command.add_argument("--sources", metavar="DIR", type=Path, help="kernels from their own sources, cloned in DIR")
+    command.add_argument("--sources", metavar="DIR", type=Path, help="time kernels now, from their sources in DIR")
+    command.add_argument(
+        "--fetch-list", metavar="DIR", type=Path, help="print the git commands that put these sources into DIR"
+    )
+    command.add_argument("--record", action="store_true", help="keep what --sources gives as the package's results")
+    command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")
+    _cache_folder(command).add_argument("--no-cache", action="store_true", help="record and time everything anew")
 
 
 def _cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:

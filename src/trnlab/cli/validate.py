@@ -4,62 +4,88 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Callable
 
 from trnlab.errors import UsageError
+from trnlab.runtime.session import cache_folder
+from trnlab.sim.timing import schedule
 from trnlab.validation import load, report, sources, to_json, validate
 
-T = TypeVar("T")
+FOLDER = "validation"  # in the cache
 
 
 def main(args: argparse.Namespace) -> int:
     """Compare predictions with all measurements, or with some of them."""
     wanted = args.only or ""
+    if args.schedule:
+        schedule.configure(schedule.parse(args.schedule))
+    if args.fetch_list is not None:
+        print("\n".join(sources.fetch_list(_kernels(wanted), args.fetch_list)))
+        return 0
     if args.sources is not None:
-        return _from_sources(args.sources, wanted, args.json)
-    known = load()
-    chosen = _chosen([m for m in known if wanted in m.name or wanted in m.kernel], wanted, [m.name for m in known])
-    results = validate(chosen)
-    print(to_json(results) if args.json else report(results))
+        return _from_sources(args, wanted)
+    kernels = [k for k in sources.load() if _named(k, wanted)]
+    measurements = [m for m in load() if wanted in m.name or wanted in m.kernel]
+    if not kernels and not measurements:
+        raise _unknown(wanted)
+    rows, results = sources.recorded(kernels), validate(measurements)
+    if args.json:
+        print(
+            json.dumps({**json.loads(to_json(results)), "from_sources": json.loads(sources.to_json(rows))}, indent=2)
+        )
+        return 0
+    parts = [sources.report(rows)] if rows else []
+    parts += [report(results)] if results else []
+    print("\n\n".join(parts))
     return 0
 
 
-def _from_sources(folder: Path, wanted: str, as_json: bool) -> int:
+def _from_sources(args: argparse.Namespace, wanted: str) -> int:
     """Kernels from clones of public repositories; 1 when some are refused."""
-    known = sources.load()
-    chosen = _chosen([k for k in known if wanted in k.name or wanted == k.id], wanted, [k.name for k in known])
+    chosen, folder = _kernels(wanted), args.sources
     absent = sources.missing(chosen, folder)
     if absent:
         raise UsageError(
-            f"{str(folder)!r} lacks clones of {len(absent)} repositories", code="TRN129", got=", ".join(absent),
-            remedy="; ".join(f"git clone https://github.com/{name} {folder / name}" for name in absent),
+            f"{str(folder)!r} lacks the sources of {len(absent)} of {len(chosen)} kernels", code="TRN129",
+            got=", ".join(dict.fromkeys(k.repository for k in absent)),
+            remedy="; ".join(sources.fetch_list(absent, folder)),
         )  # fmt: skip
-    results = sources.time_all(chosen, folder, _progress(len(chosen)))
-    print(sources.to_json(results) if as_json else sources.report(results))
-    return int(any(r.predicted is None for r in results))
+    kept = sources.Kept(None if args.no_cache else (args.cache or cache_folder(os.environ)) / FOLDER)
+    rows = sources.time_all(chosen, folder, _progress(), kept)
+    if args.record:
+        sources.record(rows)
+    print(sources.to_json(rows) if args.json else sources.report(rows))
+    return int(any(row.timed.predicted is None for row in rows))
 
 
-def _progress(total: int) -> Callable[[sources.Timed], None]:
-    """Says on a terminal how far it is."""
-    done = 0
+def _progress() -> Callable[[sources.SourceKernel, int, int], None]:
+    """Says which kernel is under way: on one line of a terminal, else a line each."""
+    begin, end = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
 
-    def say(timed: sources.Timed) -> None:
-        nonlocal done
-        done += 1
-        if sys.stderr.isatty():
-            end = "\n" if done == total else ""
-            print(f"\r\x1b[K{done} of {total}: {timed.kernel.name}", end=end, file=sys.stderr, flush=True)
+    def say(kernel: sources.SourceKernel, number: int, of: int) -> None:
+        last = "\n" if number == of else end
+        print(f"{begin}{number} of {of}: {kernel.id} {kernel.name}", end=last, file=sys.stderr, flush=True)
 
     return say
 
 
-def _chosen(found: Sequence[T], wanted: str, names: Sequence[str]) -> Sequence[T]:
+def _kernels(wanted: str) -> list[sources.SourceKernel]:
+    found = [k for k in sources.load() if _named(k, wanted)]
     if not found:
-        raise UsageError(
-            f"no measurement is called {wanted!r}", code="TRN126", limit="; ".join(names),
-            remedy="give a part of one of these names",
-        )  # fmt: skip
+        raise _unknown(wanted)
     return found
+
+
+def _named(kernel: sources.SourceKernel, wanted: str) -> bool:
+    return wanted in kernel.name or wanted == kernel.id
+
+
+def _unknown(wanted: str) -> UsageError:
+    names = [k.name for k in sources.load()] + [m.name for m in load()]
+    return UsageError(
+        f"no measurement is called {wanted!r}", code="TRN126", limit="; ".join(names),
+        remedy="give a part of one of these names",
+    )  # fmt: skip

@@ -4,12 +4,27 @@
     trnlab validate --sources DIR
 
 The sources belong to others and are not a part of trnlab. `catalogue` lists them with what was measured, `checkout`
-reads them out of clones that lie in DIR, `run` times them.
+reads them out of clones that lie in DIR, `run` times them, `results` holds what came out last.
 """
 
 from trnlab.validation.sources.catalogue import SourceKernel, load
-from trnlab.validation.sources.checkout import missing
+from trnlab.validation.sources.checkout import fetch_list, missing
+from trnlab.validation.sources.kept import Kept
 from trnlab.validation.sources.report import report, to_json
-from trnlab.validation.sources.run import Timed, time_all
+from trnlab.validation.sources.results import Row, Timed, record, recorded
+from trnlab.validation.sources.run import time_all
 
-__all__ = ["SourceKernel", "Timed", "load", "missing", "report", "time_all", "to_json"]
+__all__ = [
+    "Kept",
+    "Row",
+    "SourceKernel",
+    "Timed",
+    "fetch_list",
+    "load",
+    "missing",
+    "record",
+    "recorded",
+    "report",
+    "time_all",
+    "to_json",
+]

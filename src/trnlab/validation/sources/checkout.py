@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,10 +16,30 @@ from trnlab.errors import UsageError
 from trnlab.validation.sources.catalogue import SourceKernel
 
 
-def missing(kernels: Iterable[SourceKernel], folder: Path) -> list[str]:
-    """The repositories that `folder` lacks, as owner/name."""
-    wanted = dict.fromkeys(k.repository for k in kernels)
-    return [name for name in wanted if _clone(folder, name) is None]
+def missing(kernels: Iterable[SourceKernel], folder: Path) -> list[SourceKernel]:
+    """The kernels whose commit is in no clone of `folder`."""
+    held: dict[tuple[str, str], bool] = {}
+    for k in kernels:
+        if (k.repository, k.commit) not in held:
+            clone = _clone(folder, k.repository)
+            held[k.repository, k.commit] = clone is not None and _show(clone, f"{k.commit}:") is not None
+    return [k for k in kernels if not held[k.repository, k.commit]]
+
+
+def fetch_list(kernels: Iterable[SourceKernel], folder: Path) -> list[str]:
+    """The commands that put the sources of `kernels` into `folder`: the pinned commits and nothing else."""
+    commits: dict[str, dict[str, None]] = {}
+    for kernel in kernels:
+        commits.setdefault(kernel.repository, {})[kernel.commit] = None
+    return [line for name, wanted in commits.items() for line in _fetch(name, wanted, folder / name)]
+
+
+def _fetch(name: str, commits: Iterable[str], clone: Path) -> list[str]:
+    place = shlex.quote(str(clone))
+    return [
+        f"git init -q {place}",
+        f"git -C {place} fetch -q --depth 1 https://github.com/{name} {' '.join(commits)}",
+    ]
 
 
 def source_of(kernel: SourceKernel, folder: Path) -> str:
@@ -38,7 +59,7 @@ def _file(kernel: SourceKernel, path: str, folder: Path) -> str:
         raise UsageError(
             f"no clone of {kernel.repository} in {str(folder)!r} holds {path}", code="TRN129",
             limit=f"commit {kernel.commit}",
-            remedy=f"git clone https://github.com/{kernel.repository} {folder / kernel.repository}",
+            remedy="; ".join(fetch_list([kernel], folder)),
         )  # fmt: skip
     return shown
 

@@ -13,7 +13,8 @@ from statistics import median
 from trnlab.units import format_bytes, format_time
 from trnlab.validation.anchors import Split
 from trnlab.validation.sources.observed import Quantity
-from trnlab.validation.sources.run import Timed
+from trnlab.validation.sources.results import Row, Timed
+from trnlab.validation.sources.versions import MODEL, version
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,22 @@ class Summary:
 DISTINCT = 0.05  # variants that differ by less are not ordered
 
 
-def report(results: Sequence[Timed]) -> str:
-    """A line a kernel, with what was compared of those with profiles; then by group and split median, 90th percentile
-    and worst error and refusals; then the order of variants."""
-    return "\n".join([*map(line, results), "", *_summary_lines(results)])
+def report(rows: Sequence[Row]) -> str:
+    """When and by what it was made, and a line a kernel, with what was compared of those with profiles; then by group
+    and split median, 90th percentile and worst error and refusals; then the order of variants."""
+    results = [row.timed for row in rows]
+    return "\n".join([*origin(rows), "", *map(line, results), "", *_summary_lines(results)])
+
+
+def origin(rows: Sequence[Row]) -> list[str]:
+    """When the rows were made, by which version of the model and under which policy, and whether that is this one."""
+    made = dict.fromkeys((row.made, row.model, row.policy) for row in rows)
+    present = version(MODEL)
+    return [
+        f"kernels from their own sources, timed on {date} under the policy {policy!r} by the model {model}"
+        + (" (this one)" if model == present else f" (this one is {present}, and may say otherwise)")
+        for date, model, policy in made
+    ]
 
 
 def line(timed: Timed) -> str:
@@ -57,8 +70,9 @@ def _show(value: float, unit: str) -> str:
     return format_time(value) if unit == "ps" else format_bytes(value) if unit == "B" else f"{value:.0f}"
 
 
-def to_json(results: Sequence[Timed]) -> str:
+def to_json(rows: Sequence[Row]) -> str:
     """The same as JSON: times in seconds."""
+    results = [row.timed for row in rows]
     kernels = [
         {
             "id": r.kernel.id,
@@ -73,8 +87,11 @@ def to_json(results: Sequence[Timed]) -> str:
             "refusal": r.refusal,
             "instructions": r.instructions,
             "quantities": [_plain(q) for q in r.quantities],
+            "made": row.made,
+            "model": row.model,
+            "policy": row.policy,
         }
-        for r in results
+        for r, row in zip(results, rows)
     ]
     count, wrong = pairs(results)
     ordered = {"count": count, "wrong": [[slow.kernel.id, fast.kernel.id] for slow, fast in wrong]}

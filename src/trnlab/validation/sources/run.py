@@ -10,7 +10,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,59 +25,68 @@ from trnlab.nki import install_imports
 from trnlab.nki.kernel import Kernel
 from trnlab.program.routine import Routine
 from trnlab.runtime import session
-from trnlab.sim.timing import time_routine
+from trnlab.sim.timing import schedule, time_routine
 from trnlab.timeline import Timeline
-from trnlab.validation.sources import observed
+from trnlab.validation.sources import observed, results
 from trnlab.validation.sources.catalogue import Launch, SourceKernel
 from trnlab.validation.sources.checkout import profile_of, source_of
+from trnlab.validation.sources.kept import Kept
 from trnlab.validation.sources.observed import Quantity, compare
+from trnlab.validation.sources.results import Row, Timed
+from trnlab.validation.sources.versions import MODEL, version
 
 # What snippets take for granted.
 PROLOGUE = (
     "import neuronxcc.nki as nki; import neuronxcc.nki.language as nl; import neuronxcc.nki.isa as nisa; "
     "import neuronxcc.nki.typing as nt; import numpy as np; import math\n"
 )
+Recording = Callable[[], list[Routine]]
 _ARRAY = re.compile(r"(\w+)\[([\d, ]*)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """A kernel with what came out: picoseconds, or why it was refused. seconds: what recording and timing took.
-
-    quantities: measured and predicted, by name, of kernels that have a profile; see `observed`.
-    """
-
-    kernel: SourceKernel
-    predicted: float | None
-    refusal: str = ""
-    instructions: int = 0
-    seconds: float = 0.0
-    quantities: tuple[Quantity, ...] = ()
-
-    @property
-    def error(self) -> float | None:
-        """Relative to what was measured; positive when the prediction is too long; None for a refusal."""
-        return None if self.predicted is None else self.predicted / self.kernel.measured - 1
-
-
 def time_all(
-    kernels: Iterable[SourceKernel], folder: Path, progress: Callable[[Timed], None] = lambda timed: None
-) -> list[Timed]:
-    """Time each kernel from its source in `folder`, telling `progress` of each."""
-    results = []
-    for kernel in kernels:
-        results.append(time_one(kernel, folder))
-        progress(results[-1])
-    return results
+    kernels: Iterable[SourceKernel],
+    folder: Path,
+    progress: Callable[[SourceKernel, int, int], None] = lambda kernel, number, of: None,
+    kept: Kept | None = None,
+) -> list[Row]:
+    """Time each kernel from its source in `folder`; those that took long come last.
+
+    progress: told of each kernel before its turn, with its number and how many there are.
+    """
+    wanted = list(kernels)
+    seconds = {row.timed.kernel.id: row.timed.seconds for row in results.recorded(wanted)}
+    rows: dict[str, Row] = {}
+    for number, kernel in enumerate(sorted(wanted, key=lambda k: seconds.get(k.id, 0.0))):
+        progress(kernel, number + 1, len(wanted))
+        rows[kernel.id] = row_of(kernel, folder, kept or Kept(None))
+    return [rows[kernel.id] for kernel in wanted]
+
+
+def row_of(kernel: SourceKernel, folder: Path, kept: Kept) -> Row:
+    """The result for one kernel, kept or made now. Raises UsageError (TRN129) where its source is not there."""
+    source, dump, policy = source_of(kernel, folder), profile_of(kernel, folder), schedule.chosen()
+    launches = [[launch.function, *launch.arguments] for launch in kernel.launches]
+    content = [source, launches, dict(kernel.options), kernel.flags, kernel.chip, repr(policy)]
+
+    def make() -> Row:
+        timed = _time(kernel, source, dump, lambda make: kept.routines(content, make))
+        return Row(timed, datetime.now(UTC).date().isoformat(), version(MODEL), policy.name)
+
+    return kept.result(kernel, [*content, kernel.statistic, dump], make)
 
 
 def time_one(kernel: SourceKernel, folder: Path) -> Timed:
     """Time one kernel. Raises UsageError (TRN129) where its source is not there."""
-    install_imports()
-    source, dump, began = source_of(kernel, folder), profile_of(kernel, folder), time.perf_counter()
+    return row_of(kernel, folder, Kept(None)).timed
+
+
+def _time(kernel: SourceKernel, source: str, dump: Any, kept: Callable[[Recording], list[Routine]]) -> Timed:
+    """kept: gives the routines, calling its argument where it has to record them."""
+    began = time.perf_counter()
     try:
-        with _module(source, kernel.id) as module, session.activate(_session(kernel)):
-            routines = [_recorded(getattr(module, launch.function), launch, kernel) for launch in kernel.launches]
+        with session.activate(_session(kernel)):
+            routines = kept(lambda: _recorded(kernel, source))
             timelines = [_timed(routine, kernel, dump) for routine in routines]
             quantities = () if dump is None else _compared(dump, routines[0], timelines[0])
     except TrnlabError as error:
@@ -92,7 +102,13 @@ def _session(kernel: SourceKernel) -> session.Session:
     return session.Session(replace(target, chip=chip))
 
 
-def _recorded(function: Any, launch: Launch, kernel: SourceKernel) -> Routine:
+def _recorded(kernel: SourceKernel, source: str) -> list[Routine]:
+    install_imports()
+    with _module(source, kernel.id) as module:
+        return [_record(getattr(module, launch.function), launch, kernel) for launch in kernel.launches]
+
+
+def _record(function: Any, launch: Launch, kernel: SourceKernel) -> Routine:
     assert isinstance(function, Kernel), f"{kernel.id}: {launch.function} is no kernel"
     function.flags = " ".join(kernel.flags)
     return function.trace(*map(_argument, launch.arguments), **kernel.options).routine
