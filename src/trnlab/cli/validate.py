@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Callable
 
+from trnlab import policy
 from trnlab.errors import UsageError
 from trnlab.runtime.session import cache_folder
-from trnlab.sim.timing import schedule
 from trnlab.validation import load, report, sources, to_json, validate
 
 FOLDER = "validation"  # in the cache
@@ -21,7 +21,7 @@ def main(args: argparse.Namespace) -> int:
     """Compare predictions with all measurements, or with some of them."""
     wanted = args.only or ""
     if args.schedule:
-        schedule.configure(schedule.parse(args.schedule))
+        policy.configure(args.schedule)
     if args.fetch_list is not None:
         print("\n".join(sources.fetch_list(_kernels(wanted), args.fetch_list)))
         return 0

@@ -23,14 +23,14 @@ from trnlab.errors import Location
 from trnlab.isa.base import Engine, Memory, Work
 from trnlab.numerics.dtypes import ALL, DType, dtype
 from trnlab.program.access import Buffer, Grid
-from trnlab.program.routine import Call, Program, Routine, Tensor
+from trnlab.program.changes import Change, Size, Spill
+from trnlab.program.routine import Call, Print, Program, Routine, Tensor
 
 Array = np.ndarray[Any, Any]
 Json = Any  # what the json module reads and writes
 
-CLASSES: dict[str, type[Any]] = {
-    c.__name__: c for c in (Program, Routine, Tensor, Call, Buffer, Grid, Work, Location)
-}
+_STORED = (Program, Routine, Tensor, Call, Buffer, Grid, Work, Location, Print, Change, Size, Spill)
+CLASSES: dict[str, type[Any]] = {c.__name__: c for c in _STORED}
 _ENUMS: dict[str, type[Any]] = {c.__name__: c for c in (Memory, Engine)}
 _HOST_DTYPES = [np.dtype(name) for name in ("int64", "uint64", "float64", "bool")]  # beyond the chip's own
 _ARRAY_DTYPES = {d.name: d for d in (*(d.numpy for d in ALL), *_HOST_DTYPES)}

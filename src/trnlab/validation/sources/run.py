@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from trnlab import chips
+from trnlab import chips, policy
 from trnlab.errors import TrnlabError
 from trnlab.lang.formats import format_of
 from trnlab.nki import install_imports
 from trnlab.nki.kernel import Kernel
 from trnlab.program.routine import Routine
 from trnlab.runtime import session
-from trnlab.sim.timing import schedule, time_routine
+from trnlab.sim.timing import time_routine
 from trnlab.timeline import Timeline
 from trnlab.validation.sources import observed, results
 from trnlab.validation.sources.catalogue import Launch, SourceKernel
@@ -40,6 +40,7 @@ PROLOGUE = (
     "import neuronxcc.nki as nki; import neuronxcc.nki.language as nl; import neuronxcc.nki.isa as nisa; "
     "import neuronxcc.nki.typing as nt; import numpy as np; import math\n"
 )
+DIALECTS = ("neuronxcc", "nki")
 Recording = Callable[[], list[Routine]]
 _ARRAY = re.compile(r"(\w+)\[([\d, ]*)\]")
 
@@ -65,15 +66,17 @@ def time_all(
 
 def row_of(kernel: SourceKernel, folder: Path, kept: Kept) -> Row:
     """The result for one kernel, kept or made now. Raises UsageError (TRN129) where its source is not there."""
-    source, dump, policy = source_of(kernel, folder), profile_of(kernel, folder), schedule.chosen()
+    source, dump = source_of(kernel, folder), profile_of(kernel, folder)
+    policies = [policy.chosen(kernel.chip, dialect) for dialect in DIALECTS]
     launches = [[launch.function, *launch.arguments] for launch in kernel.launches]
-    content = [source, launches, dict(kernel.options), kernel.flags, kernel.chip, repr(policy)]
+    content = [source, launches, dict(kernel.options), kernel.flags, kernel.chip]
+    recording = [*content, [p.recording for p in policies]]
 
     def make() -> Row:
-        timed = _time(kernel, source, dump, lambda make: kept.routines(content, make))
-        return Row(timed, datetime.now(UTC).date().isoformat(), version(MODEL), policy.name)
+        timed = _time(kernel, source, dump, lambda make: kept.routines(recording, make))
+        return Row(timed, datetime.now(UTC).date().isoformat(), version(MODEL), str(policies[0]))
 
-    return kept.result(kernel, [*content, kernel.statistic, dump], make)
+    return kept.result(kernel, [*content, [repr(p) for p in policies], kernel.statistic, dump], make)
 
 
 def time_one(kernel: SourceKernel, folder: Path) -> Timed:
