@@ -38,12 +38,32 @@ def test_every_measurement_names_a_chip_a_kernel_and_a_source():
         assert all(a.value > 0 for a in m.anchors)
 
 
-def test_both_splits_are_there_and_long_sequences_are_checks():
-    splits = {a.split for m in MEASUREMENTS for a in m.anchors}
-    assert splits == {Split.CALIBRATION, Split.CHECK}
+ORDERED = ("total", "active", "span")  # quantities that depend on the order of a kernel's instructions
+
+
+def test_instructions_of_long_sequences_are_checks():
+    assert {a.split for m in MEASUREMENTS for a in m.anchors} == set(Split)
     for m in PROFILES:
         wanted = Split.CHECK if m.sizes["seq"] > 512 else Split.CALIBRATION
-        assert {a.split for a in m.anchors} == {wanted}, m.name
+        assert {a.split for a in m.anchors if not a.quantity.startswith(ORDERED)} == {wanted}, m.name
+
+
+def test_what_depends_on_an_order_that_was_chosen_is_a_split_of_its_own():
+    """Matmuls, Mamba and profiled attention kernels; not single instructions, and no sequence without a profile."""
+    for m in MEASUREMENTS:
+        chosen = m.kernel.startswith(("matmul_", "mamba")) or m.sizes.get("seq", 2048) < 2048
+        for a in m.anchors:
+            assert (a.split is Split.FITTED) == (chosen and a.quantity.startswith(ORDERED)), (m.name, a.quantity)
+
+
+def test_a_fitted_schedule_counts_in_no_headline(profiles):
+    lines = to_json(profiles), report(profiles)
+    by_title = {entry["what"]: entry["anchors"] for entry in json.loads(lines[0])["summary"]}
+    fitted = sum(r.anchor.split is Split.FITTED for r in profiles)
+    assert fitted == 30
+    assert sum(n for title, n in by_title.items() if title.startswith("fitted schedule")) == fitted
+    assert by_title["all calibration"] + by_title["all check"] == len(profiles) - fitted
+    assert sum(n for title, n in by_title.items() if title.startswith("profiles")) == len(profiles) - fitted
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +88,8 @@ def test_busy_times_of_the_profiles(profiles, engine, limit):
 
 def test_the_report_has_a_line_per_anchor_and_medians(profiles):
     text = report(profiles)
-    assert text.count("calibration") + text.count("check") >= len(profiles)
-    assert "profiles: total time" in text
+    assert sum(text.count(s.value) for s in Split) >= len(profiles)
+    assert "fitted schedule: profiles, total time" in text
     data = json.loads(to_json(profiles))
     assert len(data["anchors"]) == len(profiles)
     first = data["anchors"][0]
@@ -170,11 +190,11 @@ def cited(source):
 
 def test_no_figure_of_a_chip_cites_what_only_checks():
     """Figures come from documents and calibration anchors; runs, pictures and tables of checks are not theirs."""
-    used = {Split.CALIBRATION: set(), Split.CHECK: set()}
+    used = {split: set() for split in Split}
     for m in MEASUREMENTS:
         for anchor in m.anchors:
             used[anchor.split] |= cited(m.source)
-    only_checks = used[Split.CHECK] - used[Split.CALIBRATION]
+    only_checks = (used[Split.CHECK] | used[Split.FITTED]) - used[Split.CALIBRATION]
     assert {"fused_fp32_s1024", "baseline_bf16_s1024", "v2-pe", "v3-pe"} <= only_checks
     for name in chips.NAMES:
         for path, figure in chips.figures(chips.get(name)):

@@ -4,8 +4,11 @@
 `data/*.toml` holds one `[[measurement]]` per kernel that somebody ran: chip, kernel (a function of `kernels`), its
 sizes, the source, and what was measured. Each measured quantity is an anchor and says what it may be used for:
 
-    calibration   figures of the chip were read from it or adjusted to it
-    check         no figure has seen it
+    calibration       figures of the chip were read from it or adjusted to it
+    check             no figure has seen it
+    fitted schedule   no figure has seen it, but the order of the kernel's instructions, recorded by hand, was chosen
+                      with it in view: it says what the costs of instructions add up to, and nothing about a kernel
+                      that somebody brings; it counts in no headline
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ class Split(enum.StrEnum):
 
     CALIBRATION = "calibration"
     CHECK = "check"
+    FITTED = "fitted schedule"
 
 
 @dataclass(frozen=True, slots=True)

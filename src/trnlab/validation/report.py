@@ -14,11 +14,11 @@ from trnlab.validation.compare import Result
 
 def report(results: Sequence[Result]) -> str:
     """Every anchor with its error, then the median and the worst by group and by what the anchors were used for."""
-    lines = []
+    lines = ["kernels recorded by hand", ""]
     for name in dict.fromkeys(r.measurement.name for r in results):
         mine = [r for r in results if r.measurement.name == name]
         lines += [f"{name} ({mine[0].measurement.chip})", *map(_line, mine), ""]
-    lines.append(f"{'':<44}{'anchors':>8}{'median':>9}{'worst':>9}  the worst one")
+    lines.append(f"{'':<48}{'anchors':>8}{'median':>9}{'worst':>9}  the worst one")
     return "\n".join(lines + [_summary_line(title, chosen) for title, chosen in _sections(results)])
 
 
@@ -58,9 +58,15 @@ def _line(r: Result) -> str:
 
 
 def _sections(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
-    """Titles and members of the lines of the summary; empty ones are left out."""
-    sections = [(f"{kind}: {what}", chosen) for kind, what, chosen in _by_group(results)]
-    sections += [(f"all {s.value}", [r for r in results if r.anchor.split is s]) for s in Split]
+    """Titles and members of the lines of the summary; empty ones are left out. Where the schedule was fitted, the
+    lines come last, and count in no other."""
+    free = [r for r in results if r.anchor.split is not Split.FITTED]
+    fitted = [r for r in results if r.anchor.split is Split.FITTED]
+    sections = [(f"{kind}: {what}", chosen) for kind, what, chosen in _by_group(free)]
+    sections += [
+        (f"all {s.value}", [r for r in free if r.anchor.split is s]) for s in (Split.CALIBRATION, Split.CHECK)
+    ]
+    sections += [(f"fitted schedule: {kind}, {what}", chosen) for kind, what, chosen in _by_group(fitted)]
     return [(title, chosen) for title, chosen in sections if chosen]
 
 
@@ -80,7 +86,7 @@ def _summary_line(title: str, chosen: Sequence[Result]) -> str:
     worst = max(chosen, key=lambda r: abs(r.error))
     sizes = _sizes(chosen)
     place = f"{worst.measurement.name}, {worst.anchor.quantity}"
-    return f"{title:<44}{len(chosen):>8}{median(sizes):>9.1%}{max(sizes):>9.1%}  {place}"
+    return f"{title:<48}{len(chosen):>8}{median(sizes):>9.1%}{max(sizes):>9.1%}  {place}"
 
 
 def _sizes(chosen: Sequence[Result]) -> list[float]:

@@ -30,6 +30,7 @@ class Summary:
     worst: float | None = None
 
 
+SPLITS = (Split.CALIBRATION, Split.CHECK)
 DISTINCT = 0.05  # variants that differ by less are not ordered
 
 
@@ -108,7 +109,7 @@ def _plain(q: Quantity) -> dict[str, object]:
 
 def summaries(results: Sequence[Timed]) -> list[Summary]:
     """By group and split, for those that there are."""
-    keys = dict.fromkeys((r.kernel.group, s) for r in results for s in Split)
+    keys = dict.fromkeys((r.kernel.group, s) for r in results for s in SPLITS)
     found = [
         summary(group, split, [r for r in results if (r.kernel.group, r.kernel.split) == (group, split)])
         for group, split in keys
@@ -163,10 +164,10 @@ def _quantity_lines(results: Sequence[Timed]) -> list[str]:
     rows = typical_errors(results)
     if not rows:
         return []
-    head = "".join(f"{s.value:>16}{'worst':>9}" for s in Split)
+    head = "".join(f"{s.value:>16}{'worst':>9}" for s in SPLITS)
     lines = ["", f"{'median errors in the profiles':<36}{head}"]
     for name, by_split in rows.items():
-        found = [by_split.get(s, []) for s in Split]
+        found = [by_split.get(s, []) for s in SPLITS]
         shares = [f"{median(v):>16.1%}{max(v):>9.1%}" if v else f"{'-':>16}{'-':>9}" for v in found]
         lines.append(f"{name:<36}{''.join(shares)}")
     return lines

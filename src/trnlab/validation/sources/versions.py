@@ -10,14 +10,18 @@ from pathlib import Path
 import trnlab
 
 RECORDING = ("numerics", "chips", "isa", "program", "lang", "nki")  # what makes a routine of a kernel
-MODEL = (*RECORDING, "sim/timing", "validation/sources")  # and what a predicted time depends on
+# And what a predicted time depends on.
+MODEL = (*RECORDING, "sim/timing", "validation/sources/run.py", "validation/sources/observed.py")
 
 
 @functools.cache
 def version(parts: tuple[str, ...]) -> str:
-    """Hexadecimal digest over the source files of some packages and of the modules above them all; 12 digits."""
+    """Hexadecimal digest over the source files of some packages, of single modules, and of the modules above all
+    packages; 12 digits."""
     root = Path(trnlab.__file__).parent
-    paths = sorted(root.glob("*.py")) + [p for part in parts for p in sorted((root / part).rglob("*.py"))]
+    paths = sorted(root.glob("*.py"))
+    for part in parts:
+        paths += [root / part] if part.endswith(".py") else sorted((root / part).rglob("*.py"))
     digest = hashlib.sha256()
     for path in paths:
         source = path.read_bytes()
