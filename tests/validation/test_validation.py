@@ -176,6 +176,8 @@ def test_the_command_prints_a_table_and_json(capsys):
     assert json.loads(capsys.readouterr().out)["anchors"][0]["unit"] == "s"
     assert main(["validate", "--only", "no such thing"]) == 2
     assert "TRN126" in capsys.readouterr().err
+    assert main(["validate", "--only", "mamba v9"]) == 2
+    assert "mamba v1, " in capsys.readouterr().err.lower(), "near names are told"
 
 
 def cited(source):

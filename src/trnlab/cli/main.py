@@ -155,7 +155,9 @@ def _validate(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fetch-list", metavar="DIR", type=Path, help="print the git commands that put these sources into DIR"
     )
-    command.add_argument("--record", action="store_true", help="keep what --sources gives as the package's results")
+    command.add_argument(
+        "--record", action="store_true", help="keep what comes out as the results that the package shows"
+    )
     command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="record and time everything anew")
 

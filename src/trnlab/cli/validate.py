@@ -8,13 +8,15 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from trnlab import policy
 from trnlab.errors import UsageError
 from trnlab.runtime.session import cache_folder
-from trnlab.validation import load, report, sources, to_json, validate
+from trnlab.validation import load, recorded, report, sources, to_json, validate
 
 FOLDER = "validation"  # in the cache
+MOST_NAMES = 6
 
 
 def main(args: argparse.Namespace) -> int:
@@ -25,13 +27,20 @@ def main(args: argparse.Namespace) -> int:
     if args.fetch_list is not None:
         print("\n".join(sources.fetch_list(_kernels(wanted), args.fetch_list)))
         return 0
+    if args.record and wanted and args.sources is None:
+        raise UsageError(
+            "only all kernels that are recorded by hand are kept together", code="TRN170", got=f"--only {wanted}",
+            remedy="leave out --only, or give --sources",
+        )  # fmt: skip
     if args.sources is not None:
         return _from_sources(args, wanted)
     kernels = [k for k in sources.load() if _named(k, wanted)]
-    measurements = [m for m in load() if wanted in m.name or wanted in m.kernel]
+    measurements = [m for m in load() if wanted.lower() in m.name.lower() or wanted in m.kernel]
     if not kernels and not measurements:
         raise _unknown(wanted)
     rows, results = sources.recorded(kernels), validate(measurements)
+    if args.record:
+        recorded.record(results)
     if args.json:
         print(
             json.dumps({**json.loads(to_json(results)), "from_sources": json.loads(sources.to_json(rows))}, indent=2)
@@ -80,12 +89,13 @@ def _kernels(wanted: str) -> list[sources.SourceKernel]:
 
 
 def _named(kernel: sources.SourceKernel, wanted: str) -> bool:
-    return wanted in kernel.name or wanted == kernel.id
+    return wanted.lower() in kernel.name.lower() or wanted == kernel.id
 
 
 def _unknown(wanted: str) -> UsageError:
-    names = [k.name for k in sources.load()] + [m.name for m in load()]
+    names = {name.lower(): name for name in [*(k.name for k in sources.load()), *(m.name for m in load())]}
+    near = [names[name] for name in get_close_matches(wanted.lower(), names, n=MOST_NAMES, cutoff=0.3)]
     return UsageError(
-        f"no measurement is called {wanted!r}", code="TRN126", limit="; ".join(names),
-        remedy="give a part of one of these names",
+        f"no measurement is called {wanted!r}", code="TRN126", limit="; ".join(near) if near else None,
+        remedy="give a part of one of these names; without --only all are listed",
     )  # fmt: skip

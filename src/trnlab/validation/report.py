@@ -19,7 +19,7 @@ def report(results: Sequence[Result]) -> str:
         mine = [r for r in results if r.measurement.name == name]
         lines += [f"{name} ({mine[0].measurement.chip})", *map(_line, mine), ""]
     lines.append(f"{'':<48}{'anchors':>8}{'median':>9}{'worst':>9}  the worst one")
-    return "\n".join(lines + [_summary_line(title, chosen) for title, chosen in _sections(results)])
+    return "\n".join(lines + [_summary_line(title, chosen) for title, chosen in sections(results)])
 
 
 def to_json(results: Sequence[Result]) -> str:
@@ -44,7 +44,7 @@ def to_json(results: Sequence[Result]) -> str:
     ]
     summary = [
         {"what": title, "anchors": len(chosen), "median": median(_sizes(chosen)), "worst": max(_sizes(chosen))}
-        for title, chosen in _sections(results)
+        for title, chosen in sections(results)
     ]
     return json.dumps({"anchors": anchors, "summary": summary}, indent=2)
 
@@ -57,7 +57,7 @@ def _line(r: Result) -> str:
     )
 
 
-def _sections(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
+def sections(results: Sequence[Result]) -> list[tuple[str, list[Result]]]:
     """Titles and members of the lines of the summary; empty ones are left out. Where the schedule was fitted, the
     lines come last, and count in no other."""
     free = [r for r in results if r.anchor.split is not Split.FITTED]

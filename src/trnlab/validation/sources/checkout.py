@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import subprocess
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ def _fetch(name: str, commits: Iterable[str], clone: Path) -> list[str]:
 
 def source_of(kernel: SourceKernel, folder: Path) -> str:
     """The kernel's Python source as it was measured. Raises UsageError (TRN129) where the clone does not hold it."""
-    return _edited(_unquoted(_between(_file(kernel, kernel.path, folder), kernel.lines)), kernel)
+    text = textwrap.dedent(_between(_file(kernel, kernel.path, folder), kernel.lines))
+    return _edited(_unquoted(text), kernel)
 
 
 def profile_of(kernel: SourceKernel, folder: Path) -> Any:

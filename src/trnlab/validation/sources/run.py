@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 import tempfile
@@ -139,7 +140,9 @@ def _argument(text: Any) -> Any:
 
 @contextmanager
 def _module(source: str, name: str) -> Iterator[ModuleType]:
-    """The source as a module in a file, since recording reads the lines of kernels."""
+    """The source as a module in a file, since recording reads the lines of kernels. What it sets in the environment
+    is forgotten with it."""
+    environment = dict(os.environ)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.py"
         path.write_text(PROLOGUE + source, encoding="utf-8")
@@ -153,3 +156,5 @@ def _module(source: str, name: str) -> Iterator[ModuleType]:
             yield module
         finally:
             del sys.modules[spec.name]
+            os.environ.clear()
+            os.environ.update(environment)
