@@ -124,3 +124,48 @@ def test_a_file_in_another_encoding_is_one_line(tmp_path: Path, capsys: pytest.C
     assert "TRN128" in capsys.readouterr().err
     file.write_bytes("# -*- coding: latin-1 -*-\nname = 'é'\n".encode("latin-1"))
     assert main(["lint", str(file)]) == 0
+
+
+def test_warnings_that_say_the_same_are_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Deprecated names of a file are one line with their numbers; other warnings name the first place."""
+    line = "        nisa.dma_copy(dst=tile, src=tile, dge_mode=0, engine=nisa.vector_engine)\n"
+    text = CLEAN.replace("in range(", "in nl.affine_range(").replace(
+        "        nl.store(", line + line + "        nl.store("
+    )
+    assert lint(tmp_path, text) == 0
+    first, _, second, _, last = capsys.readouterr().out.splitlines()
+    assert "TRN903: deprecated: nki.isa.vector_engine (2 times), nki.language.affine_range; use nisa.engine" in first
+    assert "kernels.py:20:52: warning TRN913: a number for dge_mode= (2 times)" in second
+    assert last.endswith("0 errors, 2 warnings")
+
+
+def test_what_another_chip_has_is_an_error_only_where_a_chip_was_chosen(tmp_path: Path) -> None:
+    """Files for several generations are legal; a format that is only compared with is none that is used."""
+    text = CLEAN.replace("nl.store(out[", "nisa.exponential(dst=tile, src=tile)\n        nl.store(out[")
+    assert lint(tmp_path, text) == 0
+    assert lint(tmp_path, text, "--target", "trn2") == 1
+    assert lint(tmp_path, text.replace("@nki.jit", "@nki.jit(platform_target='trn3')"), "--target", "trn2") == 0
+    assert lint(tmp_path, text.replace("@nki.jit", "@nki.jit(platform_target='trn2')")) == 1
+    compared = CLEAN.replace("assert tile", "assert x.dtype != nl.float4_e2m1fn_x4\n        assert tile")
+    assert lint(tmp_path, compared, "--target", "trn2", "--strict") == 0
+
+
+def test_arguments_of_earlier_releases_are_warnings(tmp_path: Path) -> None:
+    """What runs here with a warning is no error: targets in the decorator, modes by number, annotations of old."""
+    text = CLEAN.replace("def kernel(x, ", "def kernel(x: nt.mutable_tensor, ").replace(
+        "import nki\n", "import nki\nimport neuronxcc.nki.typing as nt\n"
+    )
+    assert lint(tmp_path, text, "--strict") == 0
+    assert lint(tmp_path, CLEAN.replace("@nki.jit", "@nki.jit(platform_target='trn2', mode='trace')")) == 0
+
+
+def test_a_file_that_is_not_python_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    broken = tmp_path / "broken.py"
+    broken.write_text("x = 1\ndef kernel(:\n")
+    (tmp_path / "kernels.py").write_text(CLEAN)
+    assert main(["lint", str(broken), str(tmp_path / "kernels.py")]) == 1
+    out = capsys.readouterr().out
+    assert f"{broken}:2:1: error TRN128: not Python" in out
+    assert "1 kernel for" in out

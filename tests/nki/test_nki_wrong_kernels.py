@@ -33,7 +33,7 @@ def message(name: str) -> str:
     path = FOLDER / f"{name}.py"
     chip = catalog.get(getattr(module, "CHIP", "trn2"))
     if getattr(module, "LINT", False):
-        found, _ = lint_file(path, chip)
+        found, _ = lint_file(path, chip, chosen=True)
         text = "\n".join(str(finding) for finding in found)
     else:
         text = run(module, chip)

@@ -7,18 +7,23 @@ import argparse
 import json
 from dataclasses import asdict
 
+from trnlab.chips.spec import Chip
+from trnlab.errors import UsageError
 from trnlab.nki.lint import ERROR, Finding, lint_file
 from trnlab.nki.target import default_chip
 from trnlab.runtime.session import for_kernels
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the findings of the files; returns 1 when one is an error, or with --strict when there is any."""
+    """Print the findings of the files; returns 1 when one is an error, or with --strict when there is any.
+
+    Of several files, one that is not Python is an error of its own.
+    """
     chip = for_kernels({"TRNLAB_TARGET": args.target}).chip if args.target else default_chip()
     found: list[Finding] = []
     kernels = 0
     for path in args.files:
-        some, count = lint_file(path, chip)
+        some, count = _of_file(path, chip, bool(args.target), len(args.files) > 1)
         found, kernels = [*found, *some], kernels + count
     errors = sum(f.severity == ERROR for f in found)
     if args.json:
@@ -31,6 +36,18 @@ def main(args: argparse.Namespace) -> int:
         if not kernels:
             print("no function is decorated with nki.jit, nor passed to nki.jit or nki.simulate")
     return int(bool(errors or (args.strict and found)))
+
+
+def _of_file(path: str, chip: Chip, chosen: bool, among_others: bool) -> tuple[list[Finding], int]:
+    try:
+        return lint_file(path, chip, chosen)
+    except UsageError as error:
+        if error.code != "TRN128" or not among_others:
+            raise
+        cause = error.__cause__
+        line = cause.lineno or 1 if isinstance(cause, SyntaxError) else 1
+        what = f"not Python: {cause.msg if isinstance(cause, SyntaxError) else cause}"
+        return [Finding(str(path), line, 1, error.code, ERROR, what, "correct the file", "Python")], 0
 
 
 def _count(number: int, what: str) -> str:

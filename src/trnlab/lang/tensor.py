@@ -215,6 +215,7 @@ class Tensor:
         if len(keys) > ndim:
             refuse("too many indices", limit=f"{ndim} dimensions {list(self.shape)}", got=len(keys),
                    remedy="index at most one per dimension", code="TRN410")  # fmt: skip
+        keys = tuple(slice(k.start, k.stop, k.step) if isinstance(k, range) else k for k in keys)
         return [*keys, *[_ALL] * (ndim - len(keys))]
 
     def _bounds(self, key: Any, axis: int, count: int) -> tuple[int, int, int, bool]:

@@ -21,6 +21,7 @@ from trnlab.program.routine import Routine
 from trnlab.sim.checks import Finding, Returned, Scene, check_routine
 
 _OURS = str(Path(checks.__file__).parent) + os.sep
+_NAMES_AND_ARGUMENTS = ("TRN910", "TRN911", "TRN912")  # warnings in the old dialect, until Python finds the same
 
 
 def findings(
@@ -72,7 +73,8 @@ def explained(function: Callable[..., Any], chip: Chip) -> Iterator[None]:
         places = [place for place in map(_place, _frames(error)) if place]
         for finding in lint_function(function, chip) if places else ():
             file, first, last = places[-1]
-            if finding.severity == ERROR and finding.file == file and first <= finding.line <= last:
+            tells = finding.severity == ERROR or finding.code in _NAMES_AND_ARGUMENTS
+            if tells and finding.file == file and first <= finding.line <= last:
                 raise finding.error() from error
         raise
 

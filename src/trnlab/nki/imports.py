@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.abc
+import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -17,19 +18,47 @@ MODULES = {
     "nki.isa.constants": "trnlab.nki.enums",
     "nki.dtype": "trnlab.nki.dtype",
     "nki.language": "trnlab.nki.language",
+    "nki.language.constants": "trnlab.nki.neuronxcc.constants",
     "nki.typing": "trnlab.nki.typing",
     "neuron_dtypes": "trnlab.nki.neuron_dtypes",
     "neuronxcc": "trnlab.nki.neuronxcc.root",
     "neuronxcc.nki": "trnlab.nki.neuronxcc",
+    "neuronxcc.nki._private": "trnlab.nki.neuronxcc.private_api",
+    "neuronxcc.nki._private.private_api": "trnlab.nki.neuronxcc.private_api",
     "neuronxcc.nki.isa": "trnlab.nki.neuronxcc.isa",
     "neuronxcc.nki.isa.constants": "trnlab.nki.enums",
     "neuronxcc.nki.isa.neuron_isa": "trnlab.nki.neuronxcc.isa",
     "neuronxcc.nki.language": "trnlab.nki.neuronxcc.language",
     "neuronxcc.nki.language.constants": "trnlab.nki.neuronxcc.constants",
+    "neuronxcc.nki.language.iterators": "trnlab.nki.neuronxcc.iterators",
     "neuronxcc.nki.compiler": "trnlab.nki.neuronxcc.compiler",
+    "neuronxcc.nki.nccl": "trnlab.nki.neuronxcc.nccl",
+    "neuronxcc.nki.nccl.collectives": "trnlab.nki.neuronxcc.nccl",
     "neuronxcc.nki.typing": "trnlab.nki.neuronxcc.typing",
 }
 
+# Packages of kernels that the vendor's compiler brings along, and the published package with the same files.
+COPIES = {
+    "neuronxcc.nki.kernels": "nki_samples.reference",
+    "neuronxcc.nki.docs.examples": "nki_samples.tutorials",
+}
+_SAMPLES = "published in aws-neuron/nki-samples: put the folder src/ of a clone on PYTHONPATH"
+_INTERNAL = "which nobody has published; for kernels of the same purpose see aws-neuron/nki-library"
+# Modules that are not here: where what they hold is to be found.
+ELSEWHERE = {
+    "neuronxcc.nki.kernels": _SAMPLES,
+    "neuronxcc.nki.docs": _SAMPLES,
+    "neuronxcc.nki._pre_prod_kernels": f"kernels inside of the vendor's compiler, {_INTERNAL}",
+    "neuronxcc.nki._pre_prod_nkl": f"kernels inside of the vendor's compiler, {_INTERNAL}",
+    "neuronxcc.nki._private_kernels": f"kernels inside of the vendor's compiler, {_INTERNAL}",
+    "neuronxcc.nki._private": "internal to the vendor's compiler; trnlab has _private.private_api of it",
+    "neuronxcc.nki.compiler.backends": "internal to the vendor's compiler; launch grids are nl.nc(2) and spmd_dim",
+    "neuronxcc.driver": "the vendor's compiler itself; trnlab compiles PyTorch with torch.compile and compile_step",
+    "neuronxcc.starfish": "the vendor's compiler itself, whose internals have no counterpart here",
+    "nki.compiler": "the vendor's compiler itself; here @nki.jit records a kernel, and nki.simulate runs it",
+    "nki.runtime": "the vendor's runtime; here a kernel is called on arrays",
+    "nki.framework": "the vendor's bridge to frameworks; here a kernel takes arrays of any of them",
+}
 
 ROOTS = tuple(dict.fromkeys(name.split(".")[0] for name in MODULES))
 
@@ -72,15 +101,18 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         root = name.split(".")[0]
         if root not in self.roots:
             return None
+        copied = _copied(name)
+        if copied:
+            return ModuleSpec(name, self, origin=copied, is_package=True)
         if name not in MODULES:
-            known = ", ".join(known for known in MODULES if known.split(".")[0] == root)
-            raise ModuleNotFoundError(f"No module named {name!r}; trnlab has {known}", name=name)
-        package = any(known.startswith(f"{name}.") for known in MODULES)
+            raise ModuleNotFoundError(_not_here(name), name=name)
+        package = any(known.startswith(f"{name}.") for known in (*MODULES, *COPIES))
         return ModuleSpec(name, self, origin=MODULES[name], is_package=package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module under its own name; the import system is about to give it a second spec."""
-        module = importlib.import_module(MODULES[spec.name])
+        assert spec.origin is not None
+        module = importlib.import_module(spec.origin)
         spec.loader_state = module.__spec__
         return module
 
@@ -88,3 +120,30 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """It has been executed; it keeps its own spec."""
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
+
+
+def _copied(name: str) -> str:
+    """The published module with the contents of one that comes with the vendor's compiler, or ""."""
+    for theirs, published in COPIES.items():
+        if name == theirs or name.startswith(f"{theirs}."):
+            found = published + name.removeprefix(theirs)
+            return found if _exists(found) else ""
+        if theirs.startswith(f"{name}.") and name not in MODULES and _exists(published):
+            return published.rpartition(".")[0]
+    return ""
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _not_here(name: str) -> str:
+    """What to say of a module that trnlab does not have."""
+    where = next((text for prefix, text in ELSEWHERE.items() if name == prefix or name.startswith(f"{prefix}.")), "")
+    if where:
+        return f"No module named {name!r} in trnlab: {where}"
+    known = ", ".join(known for known in MODULES if known.split(".")[0] == name.split(".")[0])
+    return f"No module named {name!r}; trnlab has {known}"

@@ -8,7 +8,9 @@ Source: nki/api/nki/language/__init__.py of aws-neuron/aws-neuron-sdk (NKI 0.6.0
 
 from __future__ import annotations
 
+import builtins
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -189,13 +191,19 @@ def broadcast_to(x: NkiTensor, shape: Any, dtype: Any = None) -> NkiTensor:
     return compose.broadcast_to(x, tuple(shape), dtype)
 
 
+def par_dim(size: int) -> int:
+    """The size itself: the partition is the first dimension. Of earlier releases; causes a warning."""
+    warnings.warn("nl.par_dim is gone from nki.language; the partition is the first dimension", stacklevel=2)
+    return int(size)
+
+
 # -- loops ------------------------------------------------------------------------------------------------------
-def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
+def affine_range(start: int, stop: int | None = None, step: int = 1) -> builtins.range:
     """range()."""
-    return range(int(start)) if stop is None else range(int(start), int(stop), int(step))
+    return builtins.range(int(start)) if stop is None else builtins.range(int(start), int(stop), int(step))
 
 
-sequential_range = static_range = affine_range
+range = sequential_range = static_range = affine_range
 
 
 def dynamic_range(start: Any, stop: Any = None, step: Any = 1) -> Iterator[registers.VirtualRegister]:
@@ -234,7 +242,7 @@ def program_id(axis: int = 0) -> int:
 def num_programs(axes: Any = 0) -> int:
     """Size of the launch grid along some axes."""
     grid = current().grid
-    wanted = range(len(grid)) if axes is None else (axes,) if isinstance(axes, int) else axes
+    wanted = builtins.range(len(grid)) if axes is None else (axes,) if isinstance(axes, int) else axes
     return math.prod(grid[a] for a in wanted if a < len(grid))
 
 

@@ -12,6 +12,7 @@ aws-neuron/aws-neuron-sdk.
 from __future__ import annotations
 
 import itertools
+import warnings
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
@@ -69,9 +70,22 @@ def one_per_core(grid: Any) -> Launch:
     return Launch(sizes, tuple(((core,),) for core in range(sizes[0])))
 
 
+def _on_two(dim: Any) -> Any:
+    if not isinstance(dim, Spread) or dim.cores <= CORES or dim.cores % CORES:
+        return dim
+    warnings.warn(
+        f"nl.nc({dim.cores}): a logical core has at most {CORES} physical ones, their programs run on {CORES}",
+        stacklevel=4,
+    )
+    return Spread(int(dim), CORES, dim.in_turns)
+
+
 def programs(grid: Any) -> Launch:
-    """The launch of a kernel of the old dialect. Raises UsageError for more cores than a logical core has."""
-    dims = grid if isinstance(grid, tuple) else (grid,)
+    """The launch of a kernel of the old dialect. Raises UsageError for more cores than a logical core has.
+
+    nl.nc of more than the two that a logical core has, for which there is no chip, causes a warning: two share them.
+    """
+    dims = tuple(map(_on_two, grid if isinstance(grid, tuple) else (grid,)))
     sizes = tuple(max(int(g), 1) for g in dims)
     count = prod(g.cores for g in dims if isinstance(g, Spread))
     if count > CORES or any(int(g) % g.cores for g in dims if isinstance(g, Spread)):

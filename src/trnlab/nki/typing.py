@@ -25,6 +25,8 @@ class TensorType:
         self.shape, self.dtype = shape, dtype
 
     def __getitem__(self, key: Any) -> TensorType:
+        if key is mutable:
+            return mutable_tensor
         if isinstance(key, tuple) and key and isinstance(key[0], (list, tuple)):
             return TensorType(tuple(int(n) for n in key[0]), *key[1:2])
         return TensorType(key if isinstance(key, tuple) else (key,))
@@ -48,6 +50,7 @@ class TensorType:
 
 tensor = TensorType()
 mutable_tensor = TensorType()  # one that the kernel writes to
+mutable = "mutable"  # tensor[mutable] is the same
 scalar = TensorType()
 
 

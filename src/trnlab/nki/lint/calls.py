@@ -20,10 +20,13 @@ _HOST = ("numpy", "torch", "jax", "scipy", "tensorflow")
 _ENUMS = {name: name for name in ("dge_mode", "oob_mode", "reduce_cmd", "engine", "dma_engine")}
 _ENUMS["perf_mode"] = "matmul_perf_mode"
 _GENERATIONS = ("trn1", "trn2", "trn3")
+DEPRECATED, IS_DEPRECATED = "TRN903", " is deprecated"
 
 
-def check(source: Source, function: ast.FunctionDef, kernel: Kernel, chip: Chip) -> Iterator[Finding]:
-    """Findings about the names and calls of one function."""
+def check(
+    source: Source, function: ast.FunctionDef, kernel: Kernel, chip: Chip, chosen: bool
+) -> Iterator[Finding]:  # fmt: skip
+    """Findings about the names and calls of one function. chosen: somebody named the chip."""
     if function is kernel.node:
         yield from _decorator(source, function)
     constants: set[ast.AST] = {  # what nl.shared_constant takes is made on the host
@@ -32,7 +35,8 @@ def check(source: Source, function: ast.FunctionDef, kernel: Kernel, chip: Chip)
     }  # fmt: skip
     for node in ast.walk(function):
         if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load):
-            yield from _name(source, function, kernel, node, chip)
+            yield from _name(source, function, kernel, node)
+            yield from _generation(source, function, node, chip, chosen)
         elif isinstance(node, ast.Call):
             yield from _call(source, function, kernel, node, constants)
         elif isinstance(node, (ast.Assign, ast.AugAssign, ast.Return)):
@@ -46,25 +50,25 @@ def _decorator(source: Source, function: ast.FunctionDef) -> Iterator[Finding]:
             for keyword in decorator.keywords:
                 if keyword.arg in names.JIT_OPTIONS:
                     remedy, who = names.JIT_OPTIONS[keyword.arg]
-                    severity = ERROR if keyword.arg == "platform_target" else WARNING
                     what = f"nki.jit no longer takes {keyword.arg}="
-                    yield source.find(decorator, function, "TRN913", severity, what, remedy, who)
+                    yield source.find(decorator, function, "TRN913", WARNING, what, remedy, who)
 
 
 # -- names ------------------------------------------------------------------------------------------------------
 def _name(
-    source: Source, function: ast.FunctionDef, kernel: Kernel, node: ast.Attribute | ast.Name, chip: Chip
-) -> Iterator[Finding]:
+    source: Source, function: ast.FunctionDef, kernel: Kernel, node: ast.Attribute | ast.Name
+) -> Iterator[Finding]:  # fmt: skip
     name = source.resolve(node)
     if not name or _inside_decorator(function, node):
         return
     if name in names.REMOVED:
         remedy, who = names.REMOVED[name]
-        yield source.find(node, function, "TRN910", ERROR, f"{name} is gone", remedy, who)
+        severity = WARNING if names.known(name) else ERROR  # some that went away are still taken here
+        yield source.find(node, function, "TRN910", severity, f"{name} is gone", remedy, who)
     elif name in names.DEPRECATED:
         remedy, who = names.DEPRECATED[name]
-        yield source.find(node, function, "TRN903", WARNING, f"{name} is deprecated", remedy, who)
-    elif kernel.dialect == NEW and name.startswith(f"{OLD}."):
+        yield source.find(node, function, DEPRECATED, WARNING, f"{name}{IS_DEPRECATED}", remedy, who)
+    elif kernel.dialect == NEW and name.startswith(f"{OLD}.") and not name.startswith(f"{OLD}.typing"):
         yield source.find(
             node, function, "TRN914", ERROR, f"{name} in a kernel of the new dialect",
             f"import it from {NEW}{name[len(OLD) :].rpartition('.')[0]}", f"{MIGRATION}, 0.4.0",
@@ -78,8 +82,6 @@ def _name(
         remedy = f"did you mean {near}?" if near else f"see dir({head})"
         what = f"{head} has no {rest.split('.')[0]!r}"
         yield source.find(node, function, "TRN910", severity, what, remedy, f"the names of {head}")
-    else:
-        yield from _generation(source, function, node, name, chip)
 
 
 def _inside_decorator(function: ast.FunctionDef, node: ast.AST) -> bool:
@@ -87,22 +89,29 @@ def _inside_decorator(function: ast.FunctionDef, node: ast.AST) -> bool:
 
 
 def _generation(
-    source: Source, function: ast.FunctionDef, node: ast.AST, name: str, chip: Chip
+    source: Source, function: ast.FunctionDef, node: ast.Attribute | ast.Name, chip: Chip, chosen: bool
 ) -> Iterator[Finding]:  # fmt: skip
+    """What the chip does not have: an error where somebody chose the chip, else perhaps meant for another one."""
+    name = source.resolve(node)
     head, _, last = name.rpartition(".")
     feature = ""
     if head.endswith(".isa") and last in isa.REGISTRY:
         feature = isa.REGISTRY[last].feature
-    elif head.endswith(".language") and last.endswith("_x4"):
+    elif head.endswith(".language") and last.endswith("_x4") and not _is_compared(function, node):
         feature = "mx_formats"
     elif head.endswith(".language") and last in ("abs_max", "abs_min"):
         feature = ALU[last].feature or ""
-    if feature and not chip.has(feature):
+    if feature and not chip.has(feature) and not _inside_decorator(function, node):
         having = [c for c in _GENERATIONS if catalog.get(c).has(feature)]
         yield source.find(
-            node, function, "TRN915", ERROR, f"{chip.name} does not have {last}",
+            node, function, "TRN915", ERROR if chosen else WARNING, f"{chip.name} does not have {last}",
             f"choose {' or '.join(having)}, or compose it from other instructions", f"the chip's feature {feature!r}",
         )  # fmt: skip
+
+
+def _is_compared(function: ast.FunctionDef, node: ast.AST) -> bool:
+    """Whether a format is only named to compare with, as in `assert dtype != nl.float4_e2m1fn_x4`."""
+    return any(node is part for n in ast.walk(function) if isinstance(n, ast.Compare) for part in ast.walk(n))
 
 
 # -- calls ------------------------------------------------------------------------------------------------------
@@ -136,6 +145,7 @@ def _arguments(source: Source, function: ast.FunctionDef, node: ast.Call, name: 
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     unknown = [k for k in node.keywords if k.arg and k.arg not in parameters and not takes_any]
     short = name.rpartition(".")[2]
+    severity = ERROR if name.startswith(f"{NEW}.") else WARNING  # the old dialect was never described in full
     for keyword in unknown:
         gone = names.KEYWORDS.get((name, keyword.arg or "")) or names.KEYWORDS.get(("", keyword.arg or ""))
         if gone and name.startswith(f"{NEW}."):
@@ -143,7 +153,7 @@ def _arguments(source: Source, function: ast.FunctionDef, node: ast.Call, name: 
         else:
             what, who = f"{short} has no argument {keyword.arg!r}", f"the signature of {name}"
             remedy = f"it takes {', '.join(p for p in parameters if p not in ('args', 'kwargs'))}"
-        yield source.find(keyword.value, function, "TRN911", ERROR, what, remedy, who)
+        yield source.find(keyword.value, function, "TRN911", severity, what, remedy, who)
     starred = any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords)
     if unknown or starred:
         return
@@ -155,7 +165,7 @@ def _arguments(source: Source, function: ast.FunctionDef, node: ast.Call, name: 
         remedy = f"it takes {', '.join(parameters)}"
         if first == "dst" and name.startswith(f"{NEW}."):
             remedy = f"every function of nki.isa writes to its first argument, dst, and returns no tile; {remedy}"
-        yield source.find(node, function, "TRN912", ERROR, what, remedy, f"the signature of {name}")
+        yield source.find(node, function, "TRN912", severity, what, remedy, f"the signature of {name}")
 
 
 def _objects(source: Source, function: ast.FunctionDef, node: ast.Call, name: str) -> Iterator[Finding]:
@@ -173,7 +183,7 @@ def _objects(source: Source, function: ast.FunctionDef, node: ast.Call, name: st
             )  # fmt: skip
         elif keyword.arg in _ENUMS and isinstance(value.value, int) and not isinstance(value.value, bool):
             yield source.find(
-                value, function, "TRN913", ERROR, f"a number for {keyword.arg}=",
+                value, function, "TRN913", WARNING, f"a number for {keyword.arg}=",
                 f"write a member of nisa.{_ENUMS[keyword.arg]}", f"{MIGRATION}, 0.3.0",
             )  # fmt: skip
 

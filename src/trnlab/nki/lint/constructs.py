@@ -72,8 +72,9 @@ def _refused(source: Source, function: ast.FunctionDef, node: ast.AST) -> Iterat
             none = isinstance(right, ast.Constant) and right.value is None
             if isinstance(operator, (ast.Is, ast.IsNot)) and not none:
                 sign = "==" if isinstance(operator, ast.Is) else "!="
+                severity = ERROR if isinstance(right, ast.Constant) else WARNING  # nki-library compares tensors so
                 yield source.find(
-                    node, function, "TRN901", ERROR, "is and is not compare identities, which kernels do not have",
+                    node, function, "TRN901", severity, "is and is not compare identities, which kernels do not have",
                     f"compare with {sign}", f"{MIGRATION}, 0.3.0",
                 )  # fmt: skip
     elif isinstance(node, ast.Dict):

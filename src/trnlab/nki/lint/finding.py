@@ -15,6 +15,7 @@ class Finding:
     """One thing that the vendor's compiler would refuse (error), or may refuse or will one day (warning).
 
     line and column count from one. function: the kernel, or the function that a kernel calls. source: who says so.
+    times: how often it is found in the file, this being the first place.
     """
 
     file: str
@@ -27,9 +28,12 @@ class Finding:
     source: str
     function: str = ""
     text: str = ""
+    times: int = 1
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.severity} {self.code}: {self.what}; {self.remedy}"
+        often = "" if self.times == 1 else f" ({self.times} times)"
+        place = f"{self.file}:{self.line}:{self.column}"
+        return f"{place}: {self.severity} {self.code}: {self.what}{often}; {self.remedy}"
 
     def error(self) -> LintError:
         """The same as an exception."""

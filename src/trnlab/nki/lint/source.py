@@ -20,11 +20,15 @@ _MAKERS = frozenset(
 
 @dataclass(frozen=True)
 class Kernel:
-    """A function that becomes a kernel. made_by: what makes it one, e.g. "nki.jit"; dialect: NEW or OLD."""
+    """A function that becomes a kernel. made_by: what makes it one, e.g. "nki.jit"; dialect: NEW or OLD.
+
+    target: the platform_target of what makes it one, or "".
+    """
 
     node: ast.FunctionDef
     made_by: str
     dialect: str
+    target: str = ""
 
 
 @dataclass
@@ -118,19 +122,27 @@ def _kernels(source: Source) -> None:
             for decorator in node.decorator_list:
                 maker = _maker(source, decorator)
                 if maker:
-                    found[node] = Kernel(node, maker, _dialect(maker))
+                    found[node] = Kernel(node, maker, _dialect(maker), _target(decorator))
         elif isinstance(node, ast.Call):  # nki.jit(f), nki.benchmark(warmup=1)(f)
             maker = _maker(source, node.func)
             first = node.args[0] if node.args else None
             function = source.functions.get(first.id) if isinstance(first, ast.Name) else None
             if maker and function is not None:
-                found.setdefault(function, Kernel(function, maker, _dialect(maker)))
+                found.setdefault(function, Kernel(function, maker, _dialect(maker), _target(node)))
     source.kernels = sorted(found.values(), key=lambda kernel: kernel.node.lineno)
 
 
 def _maker(source: Source, node: ast.AST) -> str:
     name = source.resolve(node.func if isinstance(node, ast.Call) else node)
     return name if name in _MAKERS else ""
+
+
+def _target(node: ast.AST) -> str:
+    """The platform_target= of a call, where it is written out."""
+    for keyword in node.keywords if isinstance(node, ast.Call) else ():
+        if keyword.arg == "platform_target" and isinstance(keyword.value, ast.Constant):
+            return str(keyword.value.value or "")
+    return ""
 
 
 def _dialect(maker: str) -> str:

@@ -51,6 +51,12 @@ class Blocks:
         """Number of dimensions."""
         return len(self.shape)
 
+    def view(self, dtype: Any) -> Blocks:
+        """The same bytes read as another format; the last dimension grows or shrinks with the element size."""
+        fmt = format_of(dtype)
+        last = self.shape[-1] * self.format.itemsize // fmt.itemsize
+        return Blocks((*self.shape[:-1], last), self._blocks, lambda index: self._make(index).view(fmt), self._index)
+
     @property
     def indices(self) -> list[Index]:
         """Of its tiles, in order."""

@@ -7,9 +7,12 @@ the view can only be used under a mask that leaves out what is not there.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+from trnlab.lang import compose
 from trnlab.lang.chosen import Indirect
+from trnlab.lang.formats import format_of
 from trnlab.lang.tensor import Tensor, Window, refuse
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime
 
@@ -36,6 +39,14 @@ class Limit:
         """The limit when the view's axis begins at `low`."""
         shift = sum(step * low for at, step in self.terms if at == axis)
         return Limit(self.dim, self.size, self.constant + shift, self.terms)
+
+
+def _whole(index: Tensor) -> Tensor:
+    """One element that is an offset, as a whole number: kernels keep what max8 finds in tiles of floats."""
+    if index.format.dtype.kind in "iu" or not index.on_chip:
+        return index
+    warnings.warn(f"an offset in {index.format} is converted to int32 in every use", stacklevel=2)
+    return compose.copy(index, format_of("int32"))
 
 
 class View:
@@ -88,7 +99,7 @@ class View:
         step, count = self.tile.strides[dim], self.tile.shape[dim]
         if key.tile.size == 1:
             ends = ((n - 1) * c for n, c in zip(key.expression.extents, key.expression.coefficients) if c > 0)
-            self.chosen = self.tile._dynamic(key.tile, step, count - key.expression.constant - sum(ends))
+            self.chosen = self.tile._dynamic(_whole(key.tile), step, count - key.expression.constant - sum(ends))
             return
         self._extend(0, key.tile.shape[0], dim)
         self.strides[0] = step

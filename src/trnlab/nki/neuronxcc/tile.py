@@ -94,6 +94,10 @@ class Tile(Tensor):
         """Bytes of one element."""
         return self.format.itemsize
 
+    def as_tile(self) -> Self:
+        """Itself: a view is a tile already."""
+        return self
+
     def assert_shape(self, shape: Any) -> Self:
         """Itself. Raises ConstraintError when the shape is another."""
         if tuple(int(s) for s in shape) != self.shape:

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from trnlab.nki.typing import mutable_tensor, scalar, tensor
+from trnlab.nki.typing import mutable, mutable_tensor, scalar, tensor
 
-__all__ = ["mutable_tensor", "scalar", "tensor"]
+__all__ = ["mutable", "mutable_tensor", "scalar", "tensor"]
