@@ -115,6 +115,10 @@ class Policy:
         evidence="bf16 kernels that load in their inner loop take little more than the time of the PE array, the "
         "vendor's fp32 matmul, whose operands are larger than SBUF, the time of all of its loads",
     )  # fmt: skip
+    loads_window: int = _option(
+        RECORDING, "bytes of a partition that are loaded before a block of other tensors is loaded again", 32768,
+        evidence="between 3 KiB (fp16 convolutions take the time of the PE array) and 160 KiB (the vendor's matmul)",
+    )  # fmt: skip
     reuse: bool = _option(RECORDING, "what was computed from the same operands before is not computed again", True)
 
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)

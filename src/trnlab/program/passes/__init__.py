@@ -41,7 +41,7 @@ class Pass:
 PASSES: dict[str, Pass] = {
     "versions": Pass(rename_overwritten),
     "accumulate": Pass(accumulate_in_psum),
-    "loads": Pass(keep_loaded, takes_room=True, middle_end=True),
+    "loads": Pass(keep_loaded, takes_room=True),
     "reuse": Pass(reuse_results, takes_room=True, middle_end=True),
 }
 MIDDLE_END = tuple(name for name, each in PASSES.items() if each.middle_end)

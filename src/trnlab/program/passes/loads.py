@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resident tensors: a block of HBM that is loaded again is taken from the tile that holds it already.
+"""Loads: a block of HBM that is loaded again is taken from the tile that holds it already.
 
 A matmul that loads both operands in its inner loop loads each block of one as often as the other has columns of
 blocks. The hardware's compiler keeps a tensor on chip where all blocks of it that are loaded repeatedly fit into SBUF
 beside the other tiles: bf16 kernels of public repositories run at the speed of the PE array, which would wait for
-that many loads. Where they do not fit, every load is made, even of blocks that are loaded again soon: the vendor's
-tutorial of a matmul shows the time of all of them.
+that many loads. A block that is loaded again soon, as rows of an image under a window that moves, is found there, too
+(`loads_window`). All other loads are made: the vendor's tutorial of a matmul shows the time of every one, of blocks
+that come again after 160 KiB of others.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ from trnlab.program.passes.draft import (
     Draft,
 )
 
+Store = tuple[int, int | None]  # an instruction, and the tensor that it may change; None: any
 _ALIGN = 64  # bytes; tiles start on multiples
 
 
@@ -44,12 +47,13 @@ class Load(NamedTuple):
 
 def keep_loaded(draft: Draft) -> None:
     """Bind readers of blocks that are loaded again to the tile that has them, and delete the load."""
-    again = [] if draft.b.prints else _repeated(draft, _loads(draft))
-    kept = _resident(draft, again)
+    if draft.b.prints:
+        return
+    loads, stores = _loads(draft), _stores(draft)
+    kept = _resident(draft, _repeated(draft, loads, stores, everywhere=True))
     names = np.arange(len(draft.buffers))
-    for load, tile in again:
-        if load.tensor in kept:
-            names[load.tile], draft.deleted[load.at] = tile, True
+    for load, tile in _repeated(draft, loads, stores, kept):
+        names[load.tile], draft.deleted[load.at] = tile, True
     reads = draft.access & READS != 0
     draft.references[reads, OWNER] = names[draft.owner[reads]]
 
@@ -71,10 +75,14 @@ def _loads(draft: Draft) -> list[Load]:
     return found
 
 
-def _repeated(draft: Draft, loads: list[Load]) -> list[tuple[Load, int]]:
-    """Loads of what an earlier tile holds, and which: nobody has written the tensor since."""
-    known: dict[int, dict[tuple[int, ...], int]] = defaultdict(dict)  # by tensor
-    again, stores, waiting = [], _stores(draft), 0
+def _repeated(
+    draft: Draft, loads: list[Load], stores: list[Store], kept: Container[int] = (), *, everywhere: bool = False
+) -> list[tuple[Load, int]]:
+    """Loads of what an earlier tile still holds, and which: nobody has written the tensor since, and it is one of
+    those that are kept, or there were few loads in between. everywhere: all tensors are kept.
+    """
+    known: dict[int, dict[tuple[int, ...], tuple[int, int]]] = defaultdict(dict)  # by tensor: a tile, its last use
+    again, waiting, loaded = [], 0, 0
     for load in loads:
         while waiting < len(stores) and stores[waiting][0] < load.at:
             tensor = stores[waiting][1]
@@ -83,17 +91,22 @@ def _repeated(draft: Draft, loads: list[Load]) -> list[tuple[Load, int]]:
                 known.clear()
             else:
                 known.pop(tensor, None)
-        tile = known[load.tensor].setdefault(load.block, load.tile)
-        if tile != load.tile:
+        tile, used = known[load.tensor].get(load.block, (load.tile, loaded))
+        near = loaded - used <= draft.policy.loads_window
+        if tile != load.tile and (everywhere or near or load.tensor in kept):
             again.append((load, tile))
+        else:
+            tile = load.tile
+            loaded += draft.buffers[tile].nbytes
+        known[load.tensor][load.block] = tile, loaded
     return again
 
 
-def _stores(draft: Draft) -> list[tuple[int, int | None]]:
+def _stores(draft: Draft) -> list[Store]:
     """Instructions that may change HBM, in order, and which tensor; None for all, where cores or ranks meet."""
     in_hbm = np.array([b.memory is Memory.HBM for b in draft.buffers], np.bool_)
     written = np.flatnonzero(in_hbm[draft.owner] & (draft.access & WRITES != 0))
-    stores: list[tuple[int, int | None]] = [(draft.of_list[k], int(draft.owner[k])) for k in written.tolist()]
+    stores: list[Store] = [(draft.of_list[k], int(draft.owner[k])) for k in written.tolist()]
     meetings = [code for code, instr in isa.BY_OPCODE.items() if isinstance(instr, Meeting)]
     stores += [(i, None) for i in np.flatnonzero(np.isin(draft.rows[:, OPCODE], meetings)).tolist()]
     return sorted(stores, key=lambda store: store[0])
