@@ -41,6 +41,7 @@ def matmul(name: str, dst: Tensor, accumulate: bool | None, **arguments: Any) ->
     if not accumulate:
         _forget(dst)
         sums.add(region)
+        dst.storage.wrote.add(region)
     current().emit(name, dst=dst, accumulate=bool(accumulate), **arguments)
 
 
@@ -75,7 +76,9 @@ def _span(offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> tupl
 def written(dst: Tensor) -> None:
     """Another engine wrote a PSUM tile: matmuls that leave `accumulate` open add to that."""
     if dst.storage.region is Region.psum:
-        dst.storage.sums.add((dst.offset, dst.shape, dst.strides))
+        region = (dst.offset, dst.shape, dst.strides)
+        dst.storage.sums.add(region)
+        dst.storage.wrote.add(region)
 
 
 def tensor_tensor(dst: Tensor, data1: Tensor, data2: Tensor, op: str, engine: Engine | None = None) -> None:

@@ -43,8 +43,9 @@ class Region(enum.Enum):
 class Storage:
     """The memory that views share. row: elements of `format` per partition (on chip; 0 in HBM).
 
-    sums: regions of a PSUM tile that a matmul has written, see `lang.instructions.nc_matmul`. common: HBM that all
-    cores of a rank see: arguments, whatever their region says, and what is made in shared_hbm.
+    sums: regions of a PSUM tile that a matmul adds to if it does not say, see `lang.instructions.nc_matmul`. wrote:
+    all regions of it that were written. common: HBM that all cores of a rank see: arguments, whatever their region
+    says, and what is made in shared_hbm.
     """
 
     recorder: Recording
@@ -53,6 +54,7 @@ class Storage:
     shape: tuple[int, ...]
     format: Format
     sums: set[tuple[Any, ...]] = field(default_factory=set)
+    wrote: set[tuple[Any, ...]] = field(default_factory=set)
     common: bool = False
 
     @property

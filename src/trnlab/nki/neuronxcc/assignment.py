@@ -18,7 +18,7 @@ from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Tensor, refuse
 from trnlab.nki.neuronxcc.defined import Box, defined, record, record_sum
 from trnlab.nki.neuronxcc.masked import cut
-from trnlab.nki.neuronxcc.zeros import settle
+from trnlab.nki.neuronxcc.zeros import adds, settle
 
 
 class LoopSum:
@@ -132,6 +132,7 @@ def add_to(target: Tensor, value: Any, alone: bool = False) -> None:
     if in_psum and alone and isinstance(value, Tensor) and value.shape == target.shape:
         box = defined(value)
         part = cut(target, box)
+        adds(part)
         if ins.redirect(cut(value, box), part, accumulate=None):
             record_sum(target, box)
             return

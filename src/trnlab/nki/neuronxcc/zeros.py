@@ -7,6 +7,7 @@ What no matmul has written by the time that something else reads the tile is zer
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -42,16 +43,39 @@ def _fill_gaps(storage: Storage) -> None:
     box = boxes().get(storage, {})
     gap[tuple(slice(*box.get(axis, (0, n))) for axis, n in enumerate(storage.shape))] = True
     gap = gap.reshape(rows, row)
-    for offset, shape, strides in storage.sums:
-        at = np.full((1,) * len(shape), offset)
-        for axis, (count, step) in enumerate(zip(shape, strides)):
-            at = at + (np.arange(count) * step).reshape((-1,) + (1,) * (len(shape) - axis - 1))
-        gap.reshape(-1)[at.ravel()] = False
+    for region in storage.wrote:
+        gap.reshape(-1)[_elements(region)] = False
     edges = [0, *(np.flatnonzero((gap[1:] != gap[:-1]).any(axis=1)) + 1).tolist(), rows]
     for first, last in pairwise(edges):
         for start, stop in _runs(gap[first]):
             piece = storage.recorder.tensor_type(storage, (last - first, stop - start), (row, 1), first * row + start)
             ins.emit("memset", dst=piece, value=0.0)
+
+
+def _elements(region: tuple[int, tuple[int, ...], tuple[int, ...]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Numbers of the elements of a region: offset, shape, strides."""
+    offset, shape, strides = region
+    at = np.full((1,) * len(shape), offset)
+    for axis, (count, step) in enumerate(zip(shape, strides)):
+        at = at + (np.arange(count) * step).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+    return at.ravel()
+
+
+def adds(target: Tensor) -> None:
+    """A product is to be added to this part of a tile in PSUM: let the matmul do so where something has been written.
+
+    Where nothing has, it starts the sum. Where some of it has, the rest is zeroed first, if that was promised.
+    """
+    storage = target.storage
+    region = (target.offset, target.shape, target.strides)
+    if region in storage.sums:
+        return
+    wrote = np.zeros(storage.row * storage.shape[0], np.bool_)
+    for known in storage.wrote:
+        wrote[_elements(known)] = True
+    if wrote[_elements(region)].any():
+        settle(target)
+        storage.sums.add(region)
 
 
 def _runs(flags: np.ndarray) -> list[tuple[int, int]]:  # type: ignore[type-arg]

@@ -168,8 +168,9 @@ def _math(builder: Any, name: str, kind: ir.Type, arity: int) -> Any:
 def multiply_tile(typingctx: Any, a: Any, b: Any, c: Any, pitch: Any, depth: Any, fresh: Any) -> Any:
     """c += a.T @ b, or c = a.T @ b when `fresh`, for one register tile.
 
-    a is packed [depth, TILE_M], b [depth, TILE_N]; rows of c are `pitch` bytes apart. Each element of c is one
-    chain of fused multiply-adds over the depth, from c (or zero) on: the same bits on any machine.
+    a is packed [depth, TILE_M], b [depth, TILE_N]; rows of c are `pitch` bytes apart. Each element of a.T @ b is one
+    chain of fused multiply-adds over the depth, from zero on, and is added to c as a whole: the same bits on any
+    machine, and the same as if the product were kept and added by another instruction.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -178,28 +179,31 @@ def multiply_tile(typingctx: Any, a: Any, b: Any, c: Any, pitch: Any, depth: Any
         cells = [(r, v) for r in range(TILE_M) for v in range(2)]
         rows = [builder.add(c, builder.mul(pitch, _I64(r))) for r in range(TILE_M)]
         where = [builder.inttoptr(builder.add(rows[r], _I64(v * LANES * 4)), vector.as_pointer()) for r, v in cells]
-        entry, resume = builder.block, builder.append_basic_block("resume")
-        loop, done = builder.append_basic_block("depth"), builder.append_basic_block("done")
-        builder.cbranch(builder.icmp_signed("!=", fresh, fresh.type(0)), loop, resume)
-        builder.position_at_end(resume)
-        held = [builder.load(pointer, align=4) for pointer in where]
+        entry, loop, done = builder.block, builder.append_basic_block("depth"), builder.append_basic_block("done")
+        adding, end = builder.append_basic_block("add"), builder.append_basic_block("end")
         builder.branch(loop)
         builder.position_at_end(loop)
         step = builder.phi(_I64)
         sums = [builder.phi(vector) for _ in cells]
         new = _tile_step(builder, vector, a, b, step, sums)
         following = builder.add(step, _I64(1))
-        zero = ir.Constant(vector, [0.0] * LANES)
-        for phi, first, second, update in zip(
-            [step, *sums], [_I64(0), *[zero] * len(cells)], [_I64(0), *held], [following, *new]
+        for phi, first, update in zip(
+            [step, *sums], [_I64(0), *[ir.Constant(vector, [0.0] * LANES)] * len(cells)], [following, *new]
         ):
             phi.add_incoming(first, entry)
-            phi.add_incoming(second, resume)
             phi.add_incoming(update, loop)
         builder.cbranch(builder.icmp_signed("<", following, depth), loop, done)
         builder.position_at_end(done)
-        for pointer, value in zip(where, new):
-            builder.store(value, pointer, align=4)
+        builder.cbranch(builder.icmp_signed("!=", fresh, fresh.type(0)), end, adding)
+        builder.position_at_end(adding)
+        total = [builder.fadd(builder.load(pointer, align=4), value) for pointer, value in zip(where, new)]
+        builder.branch(end)
+        builder.position_at_end(end)
+        results = [builder.phi(vector) for _ in cells]
+        for result, pointer, product, summed in zip(results, where, new, total):
+            result.add_incoming(product, done)
+            result.add_incoming(summed, adding)
+            builder.store(result, pointer, align=4)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 6), codegen
