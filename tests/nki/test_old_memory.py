@@ -12,6 +12,7 @@ from trnlab import isa
 from trnlab.errors import ConstraintError, RunError
 from trnlab.isa.base import Memory
 from trnlab.lang.formats import format_of
+from trnlab.nki import checks
 from trnlab.nki import neuronxcc as nki
 from trnlab.nki.neuronxcc import compiler as ncc
 from trnlab.nki.neuronxcc import elementwise as each
@@ -264,3 +265,33 @@ def test_a_machine_has_partitions_that_start_aligned():
     from trnlab.sim.functional import Machine
 
     assert Machine(chips.get("trn2"), sbuf_bytes=1346).sbuf.strides[0] % 64 == 0
+
+
+# -- sums in PSUM of which a part is started anew -------------------------------------------------------------------
+@pytest.mark.parametrize("form", ["start", "add", "pieces", "zeros"])
+def test_a_sum_of_which_a_part_was_overwritten_keeps_the_rest(form):
+    """What is zeroed when first read is what nothing has written, and += adds to whatever has."""
+
+    @nki.jit
+    def kernel(x, w):
+        out = nl.ndarray((32, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+        weights, data = nl.load(w), nl.load(x)
+        total = nl.zeros((32, 64), dtype=nl.float32, buffer=nl.psum)
+        if form == "pieces":
+            total[:, 0:48] += nisa.nc_matmul(weights, data[:, 0:48])
+        elif form != "zeros":
+            total += nisa.nc_matmul(weights, data)
+        total[:, 48:64] = nisa.nc_matmul(weights, data[:, 40:56])
+        if form != "start":
+            total += nisa.nc_matmul(weights, data)
+        nl.store(out, nl.multiply(total, 1.0))
+        return out
+
+    x, w = normal(32, 64), normal(32, 32)
+    expected = np.zeros((32, 64), np.float32)
+    if form != "zeros":
+        expected += w.T @ x
+    expected[:, 48:] = w.T @ x[:, 40:56]
+    expected += (form != "start") * (w.T @ x)
+    with checks(accumulation="off"):
+        np.testing.assert_allclose(kernel(x, w), expected, rtol=0, atol=1e-5 * np.abs(expected).max())

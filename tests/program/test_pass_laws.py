@@ -29,7 +29,7 @@ from trnlab.sim.timing.schedule import planned
 
 DIALECTS = ("neuronxcc", "nki")
 CHIPS = {name: chips.get(name) for name in ("trn1", "trn2")}
-SMALL = 1536  # bytes of SBUF per partition: six tiles
+SMALL = 1152  # bytes of SBUF per partition: four tiles
 BANK = 2048
 
 

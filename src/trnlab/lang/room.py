@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trnlab.isa.base import Memory
@@ -11,7 +11,7 @@ from trnlab.lang.place import Demand, DoesNotFitError, place
 from trnlab.policy import Policy
 from trnlab.program import passes
 from trnlab.program.builder import Builder
-from trnlab.program.changes import Change, Spill
+from trnlab.program.changes import Change, Spill, together
 from trnlab.program.routine import Routine
 
 _ROUNDS = 8  # of spilling and placing
@@ -34,7 +34,7 @@ def finished(b: Builder, given: Mapping[int, int], policy: Policy) -> Routine:
     """
     fitting = _Fitting(b, given, policy)
     fitting.run()
-    return replace(b.build(), changes=tuple(fitting.changes), spills=tuple(fitting.spills))
+    return replace(b.build(), changes=tuple(fitting.changes), spills=together(fitting.spills))
 
 
 class _Fitting:
@@ -54,20 +54,31 @@ class _Fitting:
             self.b.restore(recorded)
             self.changes = passes.run(self.b, self._movable, self.policy, save_room=True)
             full = self._place()
-        if full is not None and self.policy.demand:
-            full = self._order(full)
-        if full is not None and self.policy.spill and not self.given:
-            full = self._spill(full)
+        if full is not None:
+            full = self._make_room(full)
         if full is not None:
             off = tuple(name for name in ("demand", "spill") if not getattr(self.policy, name))
             raise replace(full, off=() if self.given else off)
 
-    def _order(self, full: FullError) -> FullError | None:
-        change = passes.order_for_room(self.b, self._movable, self.policy)
-        if change is None:
-            return full
-        self.changes.append(change)
-        return self._place()
+    def _make_room(self, full: FullError) -> FullError | None:
+        """Order by demand; where that is not enough, spill: in whichever order fewer bytes are."""
+        as_written = self.b.state()
+        change = passes.order_for_room(self.b, self._movable, self.policy) if self.policy.demand else None
+        ordered = full if change is None else self._place()
+        if ordered is not None and self.policy.spill and not self.given:
+            ordered = self._spill(ordered)
+            if change is not None and (ordered is not None or self.spills):
+                best = self.b.state(), self.spills, ordered
+                self.b.restore(as_written)
+                self.spills = []
+                written = self._spill(full)
+                if written is None and (ordered is not None or _cost(self.spills) < _cost(best[1])):
+                    return None
+                state, self.spills, ordered = best
+                self.b.restore(state)
+        if change is not None:
+            self.changes.append(change)
+        return ordered
 
     def _spill(self, full: FullError) -> FullError | None:
         """Spill and place again; where what is alive fits and the gaps between do not, spill as if for less room."""
@@ -75,12 +86,10 @@ class _Fitting:
         for _ in range(_ROUNDS):
             unit = 64 if full.memory is Memory.SBUF else self.b.chip.psum.bank_bytes_per_partition
             left = passes.spill_tiles(self.b, self._movable, self.policy, full.memory, full.limit - gaps, unit)
-            if not left and gaps:
-                return full
-            if not left:
-                gaps = full.error.demand.size
-                continue
             self.spills += left
+            if not left:
+                gaps += full.error.demand.size
+                continue
             again = self._place()
             if again is None:
                 return None
@@ -108,3 +117,8 @@ class _Fitting:
             except DoesNotFitError as error:
                 return FullError(memory, error, limit)
         return None
+
+
+def _cost(spills: Sequence[Spill]) -> int:
+    """Bytes moved because of them."""
+    return sum(s.saved + s.reloaded for s in spills)

@@ -368,14 +368,15 @@ class Builder:
         return rows, np.array(self._operands, np.int64).reshape(-1, REFERENCE)
 
     def state(self) -> tuple[Any, ...]:
-        """All that passes may change, for `restore`."""
-        return self._rows[:], self._operands[:], len(self._buffers), list(self._after), list(self._prints)
+        """All that passes and placement may change, for `restore`."""
+        lists = self._rows[:], self._operands[:], list(self._buffers), list(self._after), list(self._prints)
+        return *lists, self._scratch, self._sbuf_peak
 
     def restore(self, state: tuple[Any, ...]) -> None:
-        """Forget what passes have changed since `state`."""
-        rows, operands, buffers, after, prints = state
+        """What there was at `state`, before or after now."""
+        rows, operands, buffers, after, prints, self._scratch, self._sbuf_peak = state
         self._rows, self._operands, self._after, self._prints = rows[:], operands[:], list(after), list(prints)
-        del self._buffers[buffers:]
+        self._buffers[:] = buffers
 
     def attribute_index(self, instr: Instruction, attributes: Mapping[str, Any]) -> int:
         """Number of these attributes of an instruction, as its row refers to them."""

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from trnlab.errors import Location
 
@@ -40,3 +41,15 @@ class Spill:
     times: int
     saved: int
     reloaded: int
+
+
+def together(spills: Iterable[Spill]) -> tuple[Spill, ...]:
+    """One entry for each tile of a line that left a memory, those that cost most bytes first."""
+    found: dict[tuple[object, ...], Spill] = {}
+    for s in spills:
+        key = s.tile, s.where, s.source
+        known = found.get(key)
+        found[key] = s if known is None else replace(
+            s, times=known.times + s.times, saved=known.saved + s.saved, reloaded=known.reloaded + s.reloaded
+        )  # fmt: skip
+    return tuple(sorted(found.values(), key=lambda s: -(s.saved + s.reloaded)))

@@ -60,23 +60,16 @@ class _Log:
 
     def __init__(self, memory: Memory) -> None:
         self.memory, self.copies = memory, dict[int, AP]()
-        self._spills: dict[tuple[str, object], Spill] = {}
+        self.spills: list[Spill] = []
 
-    def add(self, draft: Draft, tile: int, saved: bool) -> None:
-        """A tile left; saved: it had to be written out."""
-        old, where = draft.buffers[tile], draft.b.made_at.get(tile)
-        name, size = old.name.partition("'")[0], old.partitions * old.nbytes
-        target = "sbuf" if self.memory is Memory.PSUM else "hbm"
-        known = self._spills.get((name, where)) or Spill(name, where, self.memory.name.lower(), target, 0, 0, 0)
-        self._spills[name, where] = replace(
-            known, times=known.times + 1, saved=known.saved + size * saved,
-            reloaded=known.reloaded + size * (self.memory is Memory.SBUF),
-        )  # fmt: skip
-
-    @property
-    def spills(self) -> list[Spill]:
-        """Those that cost most bytes first."""
-        return sorted(self._spills.values(), key=lambda s: -(s.saved + s.reloaded))
+    def add(self, draft: Draft, leave: _Leave) -> None:
+        """A tile leaves."""
+        old = draft.buffers[leave.tile]
+        size, back = old.partitions * old.nbytes, self.memory is Memory.SBUF
+        self.spills.append(Spill(
+            old.name.partition("'")[0], draft.b.made_at.get(leave.tile), self.memory.name.lower(),
+            "hbm" if back else "sbuf", 1, 0 if leave.saved else size, size if back else 0,
+        ))  # fmt: skip
 
 
 def spill(draft: Draft, memory: Memory, limit: int, unit: int) -> tuple[Draft, list[Spill]]:
@@ -156,7 +149,7 @@ def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
     rebound: list[tuple[int, int, int]] = []  # (tile, from place, buffer)
     line = b.location
     for turn, leave in enumerate(leaves):
-        log.add(draft, leave.tile, not leave.saved)
+        log.add(draft, leave)
         old, b.location = b.buffers[leave.tile], b.made_at.get(leave.tile)
         name = old.name.partition("'")[0]
         kept = b.unplaced(old.shape, old.dtype, Memory.SBUF, name=f"{name}'kept", first_partition=old.first_partition)
