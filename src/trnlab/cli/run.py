@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from trnlab import checks, policy
 from trnlab.chips import apply_settings
+from trnlab.frontends import vendor_imports
 from trnlab.nki.imports import install_imports
 from trnlab.runtime.script import Script, run_script
 from trnlab.runtime.session import for_kernels
@@ -30,4 +31,5 @@ def main(args: argparse.Namespace) -> int:
     script = Script(args.script, args.arguments, args.module)
     script.file  # noqa: B018  (says at once when it cannot be read)
     install_imports(override=args.own_nki)
+    vendor_imports.install(override=args.own_nki)
     return run_script(script, session, args.out)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trnlab import profile
 from trnlab.errors import UsageError
+from trnlab.frontends import vendor_imports
 from trnlab.nki.imports import install_imports
 from trnlab.runtime.run import new_folder
 from trnlab.runtime.script import Script
@@ -35,6 +36,7 @@ def main(args: argparse.Namespace) -> int:
     if args.no_cache:
         session.cache = None
     install_imports()
+    vendor_imports.install()
     from trnlab.frontends.torch.verify.script import Wanted, verify  # takes PyTorch a while
 
     other = Script(args.against) if args.against else None

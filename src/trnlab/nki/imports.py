@@ -7,6 +7,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -69,16 +70,23 @@ def install_imports(*, override: bool = False) -> tuple[str, ...]:
     A vendor's package that is installed wins unless `override`. Names that MODULES does not list are refused as
     modules that are not there.
     """
-    taken = tuple(root for root in ROOTS if override or not _elsewhere(root))
-    _remove()
-    for name in [name for name in sys.modules if override and name.split(".")[0] in ROOTS]:
+    return install_modules(MODULES, ELSEWHERE, COPIES, override=override)
+
+
+def install_modules(
+    modules: Mapping[str, str], elsewhere: Mapping[str, str], copies: Mapping[str, str], *, override: bool = False
+) -> tuple[str, ...]:
+    """Make the names of `modules` find the modules they stand for; returns the top-level names that were taken.
+
+    elsewhere: what to say of modules that are not there. copies: packages whose files another one may have.
+    """
+    roots = tuple(dict.fromkeys(name.split(".")[0] for name in modules))
+    sys.meta_path[:] = [f for f in sys.meta_path if not (isinstance(f, _Finder) and f.modules is modules)]
+    taken = tuple(root for root in roots if override or not _elsewhere(root))
+    for name in [name for name in sys.modules if override and name.split(".")[0] in roots]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Finder(taken))
+    sys.meta_path.insert(0, _Finder(taken, modules, elsewhere, copies))
     return taken
-
-
-def _remove() -> None:
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
 
 
 def _elsewhere(root: str) -> bool:
@@ -91,23 +99,25 @@ def _elsewhere(root: str) -> bool:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules of MODULES under their vendor's names, and loads each when it is first asked for."""
+    """Finds modules under their vendor's names, and loads each when it is first asked for."""
 
-    def __init__(self, roots: tuple[str, ...]) -> None:
-        self.roots = roots
+    def __init__(
+        self, roots: tuple[str, ...], modules: Mapping[str, str], elsewhere: Mapping[str, str],
+        copies: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self.roots, self.modules, self.elsewhere, self.copies = roots, modules, elsewhere, copies
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Of a module under one of the roots. Raises ModuleNotFoundError for one that trnlab does not have."""
-        root = name.split(".")[0]
-        if root not in self.roots:
+        if name.split(".")[0] not in self.roots:
             return None
-        copied = _copied(name)
+        copied = self._copied(name)
         if copied:
             return ModuleSpec(name, self, origin=copied, is_package=True)
-        if name not in MODULES:
-            raise ModuleNotFoundError(_not_here(name), name=name)
-        package = any(known.startswith(f"{name}.") for known in (*MODULES, *COPIES))
-        return ModuleSpec(name, self, origin=MODULES[name], is_package=package)
+        if name not in self.modules:
+            raise ModuleNotFoundError(self._not_here(name), name=name)
+        package = any(known.startswith(f"{name}.") for known in (*self.modules, *self.copies))
+        return ModuleSpec(name, self, origin=self.modules[name], is_package=package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module under its own name; the import system is about to give it a second spec."""
@@ -121,16 +131,24 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         assert module.__spec__ is not None
         module.__spec__ = module.__spec__.loader_state
 
+    def _copied(self, name: str) -> str:
+        """The published module with the contents of one that comes with the vendor's compiler, or ""."""
+        for theirs, published in self.copies.items():
+            if name == theirs or name.startswith(f"{theirs}."):
+                found = published + name.removeprefix(theirs)
+                return found if _exists(found) else ""
+            if theirs.startswith(f"{name}.") and name not in self.modules and _exists(published):
+                return published.rpartition(".")[0]
+        return ""
 
-def _copied(name: str) -> str:
-    """The published module with the contents of one that comes with the vendor's compiler, or ""."""
-    for theirs, published in COPIES.items():
-        if name == theirs or name.startswith(f"{theirs}."):
-            found = published + name.removeprefix(theirs)
-            return found if _exists(found) else ""
-        if theirs.startswith(f"{name}.") and name not in MODULES and _exists(published):
-            return published.rpartition(".")[0]
-    return ""
+    def _not_here(self, name: str) -> str:
+        """What to say of a module that trnlab does not have."""
+        said = (text for prefix, text in self.elsewhere.items() if name == prefix or name.startswith(f"{prefix}."))
+        where = next(said, "")
+        if where:
+            return f"No module named {name!r} in trnlab: {where}"
+        known = ", ".join(known for known in self.modules if known.split(".")[0] == name.split(".")[0])
+        return f"No module named {name!r}; trnlab has {known}"
 
 
 def _exists(name: str) -> bool:
@@ -138,12 +156,3 @@ def _exists(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
-
-
-def _not_here(name: str) -> str:
-    """What to say of a module that trnlab does not have."""
-    where = next((text for prefix, text in ELSEWHERE.items() if name == prefix or name.startswith(f"{prefix}.")), "")
-    if where:
-        return f"No module named {name!r} in trnlab: {where}"
-    known = ", ".join(known for known in MODULES if known.split(".")[0] == name.split(".")[0])
-    return f"No module named {name!r}; trnlab has {known}"
