@@ -296,13 +296,9 @@ class Recorder:
             arguments = found
         self.builder.location = where
         queue = self._queue(engine or instr.engines[0]) if instr.is_dma else None
-        given = {
-            k: (v._access or v.access()) if isinstance(v, Tensor) else v
-            for k, v in arguments.items()
-            if v is not None
-        }
-        if self.static_dma and "dge_mode" in instr.attrs and "index" not in given:
-            given.setdefault("dge_mode", "none")
+        given = arguments
+        if self.static_dma and "dge_mode" in instr.attrs and arguments.get("index") is None:
+            given = {"dge_mode": "none", **{k: v for k, v in arguments.items() if v is not None}}
         try:
             self.builder.append(instr, engine, queue, given)
         except TrnlabError as error:

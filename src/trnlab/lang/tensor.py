@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any, NoReturn, Self
 
@@ -21,9 +22,9 @@ from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.recording import Recording
 from trnlab.lang.source import user_line
 from trnlab.lang.strides import free_dims, inferred, restride, row_major
-from trnlab.program.access import AP, hbm_view
+from trnlab.program.access import AP, Pattern, Recorded, Reference, hbm_view, pattern_of, record_of
 
-Pattern = list[list[int]]
+PatternList = list[list[int]]
 _ALL = slice(None)
 
 
@@ -76,10 +77,10 @@ def refuse(what: str, *, limit: object, got: object, remedy: str, code: str = "T
     raise ConstraintError(what, code=code, where=user_line(), limit=limit, got=got, remedy=remedy)
 
 
-class Tensor:
+class Tensor(Reference):
     """A view: `shape` elements, `strides` elements apart, from element `offset` of its storage."""
 
-    __slots__ = ("_access", "_indirect", "format", "name", "offset", "shape", "storage", "strides")
+    __slots__ = ("_indirect", "format", "name", "offset", "shape", "storage", "strides")
 
     def __init__(
         self, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0,
@@ -87,7 +88,7 @@ class Tensor:
     ) -> None:  # fmt: skip
         self.storage, self.shape, self.strides, self.offset = storage, tuple(shape), tuple(strides), offset
         self.format, self._indirect, self.name = fmt or storage.format, indirect, name
-        self._access: AP | None = None  # a view does not change, and many instructions name the same one
+        self._recorded = None  # a view does not change, and many instructions name the same one
 
     # -- what it is ---------------------------------------------------------------------------------------------
     @property
@@ -135,7 +136,7 @@ class Tensor:
         dense = row_major(self.shape)
         return all(n == 1 or s == d for n, s, d in list(zip(self.shape, self.strides, dense))[skip:])
 
-    def get_pattern(self) -> Pattern:
+    def get_pattern(self) -> PatternList:
         """[[stride, count], ...] per dimension, as `ap` takes it."""
         return [[step, count] for step, count in zip(self.strides, self.shape)]
 
@@ -453,11 +454,28 @@ class Tensor:
 
         Raises ConstraintError for a pattern that no instruction can carry.
         """
-        if keep_dims:
-            return self._pattern(keep_dims)
-        if self._access is None:
-            self._access = self._pattern(False)
-        return self._access
+        return self._pattern(keep_dims)
+
+    def recorded(self) -> Recorded:
+        """As that of its access pattern, which is made only for tensors of a new form."""
+        if self._recorded is None:
+            self._recorded = self._placed() or self._pattern(False).recorded()
+        return self._recorded
+
+    def _placed(self) -> Recorded | None:
+        """What is recorded of a view on chip; None for other views, and those that instructions cannot carry."""
+        storage = self.storage
+        buffer = storage.whole.buffer
+        if storage.region.memory is Memory.HBM or self._indirect is not None:
+            return None
+        pattern, itemsize, step = _form(storage.region.memory, self.format, self.shape, self.strides)
+        row = buffer.nbytes // itemsize
+        if row == 0 or (step and step != row):
+            return None
+        partition, start = divmod(self.offset, row)
+        offset = start * itemsize
+        inside = partition + self.shape[0] <= buffer.partitions and offset + pattern.high < buffer.nbytes
+        return record_of(pattern.number, buffer, partition, offset) if inside and pattern.low + offset >= 0 else None
 
     def _pattern(self, keep_dims: bool) -> AP:
         fmt = chip_format(self.format)
@@ -485,3 +503,13 @@ class Tensor:
 
 
 Indirection = Indirect[Tensor] | Dynamic[Tensor] | Lookup[Tensor]
+
+
+@lru_cache(maxsize=65536)
+def _form(
+    memory: Memory, fmt: Format, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> tuple[Pattern, int, int]:  # fmt: skip
+    """Of views on chip of one form: the pattern, bytes of an element, and the step between partitions, 0 for one."""
+    chip = chip_format(fmt)
+    form = pattern_of(int(memory), chip.code, shape[0], 0, free_dims(strides, shape))
+    return form, chip.itemsize, strides[0] if shape[0] > 1 else 0

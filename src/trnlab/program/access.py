@@ -49,9 +49,9 @@ class Grid:
         return (low.T.ravel(), high.T.ravel()) if self.by_column else (low.ravel(), high.ravel())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen ones take three times as long to make, and kernels make many
 class Buffer:
-    """Memory that instructions of one routine read and write.
+    """Memory that instructions of one routine read and write. It never changes.
 
     nbytes: bytes per partition on chip, all bytes in HBM. address: byte offset within the partition (on chip), or
     within the routine's scratch (HBM scratch); parameters get theirs when the routine is called.
@@ -77,6 +77,13 @@ class Buffer:
     def hbm_slots(self) -> int:
         """Into how many slots memory in HBM is cut."""
         return len(self.grid) if self.grid is not None else -(-self.nbytes // self.slot_bytes)
+
+    def at(self, address: int) -> Buffer:
+        """The buffer at another address."""
+        return Buffer(
+            self.id, self.name, self.memory, self.shape, self.dtype, self.nbytes, self.first_partition,
+            self.partitions, address, self.slot_bytes, self.kind, self.grid,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,8 +142,24 @@ def operand_records(references: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarr
     )  # fmt: skip
 
 
+class Reference:
+    """What an instruction is given as an operand: an access pattern, or a view that stands for one."""
+
+    __slots__ = ("_recorded",)
+
+    _recorded: Recorded | None
+
+    def recorded(self) -> Recorded:
+        """What is written down of it. Raises ConstraintError for what lies outside of its buffer."""
+        raise NotImplementedError
+
+    def access(self) -> AP:
+        """The access pattern."""
+        raise NotImplementedError
+
+
 @dataclass(slots=True, unsafe_hash=True)
-class AP:
+class AP(Reference):
     """An access pattern: which elements of a buffer an instruction touches, in which order. It never changes.
 
     On chip: partitions [start_partition, +partitions) of the buffer, and in each the same free pattern.
@@ -254,6 +277,10 @@ class AP:
         form = self._pattern()
         return self.offset + form.low, self.offset + form.high
 
+    def access(self) -> AP:
+        """Itself."""
+        return self
+
     def recorded(self) -> Recorded:
         """What is written down of this operand. Raises ConstraintError for what lies outside of its buffer."""
         if self._recorded is None:
@@ -261,10 +288,7 @@ class AP:
             too_low = not form.is_hbm and start + self.partitions > buffer.partitions
             if too_low or offset + form.low < 0 or offset + form.high >= buffer.nbytes:
                 self._outside()
-            within = offset if buffer.memory is Memory.PSUM else offset % 64  # where in its PSUM bank
-            self._recorded = (
-                (form.number, buffer.id, start, offset), (form.number, buffer.first_partition + start, within)
-            )  # fmt: skip
+            self._recorded = record_of(form.number, buffer, start, offset)
         return self._recorded
 
     def _pattern(self) -> Pattern:
@@ -281,6 +305,12 @@ class AP:
             got=f"bytes {first}..{last}, partitions {self.start_partition}+{self.partitions}",
             remedy="slice the tile within its shape",
         )
+
+
+def record_of(pattern: int, buffer: Buffer, start: int, offset: int) -> Recorded:
+    """What is written down of an operand that starts in partition `start` of a buffer, at byte `offset`."""
+    within = offset if buffer.memory is Memory.PSUM else offset % 64  # where in its PSUM bank
+    return (pattern, buffer.id, start, offset), (pattern, buffer.first_partition + start, within)
 
 
 def whole(buffer: Buffer) -> AP:

@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from math import prod
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError, Location
 from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
-from trnlab.program.access import AP, REFERENCE, Buffer, operand_records, whole
+from trnlab.program.access import AP, REFERENCE, Buffer, Reference, operand_records, whole
 from trnlab.program.grids import with_grids
 from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
 from trnlab.program.slots import AS_ACCESSED, assign_slots
@@ -40,6 +42,8 @@ _ALIGN = 64  # bytes; tiles start on multiples
 # operands there are up to its end.
 COLUMNS = 8
 END = COLUMNS - 1
+_ROW = Struct(f"{COLUMNS}i")  # packing is three times as fast as array.extend
+_OPERANDS = tuple(Struct(f"{REFERENCE * operands}q") for operands in range(64))
 
 
 class Pool:
@@ -77,7 +81,7 @@ class Builder:
         self._attr_memo: dict[tuple[Any, ...], int] = {}
         self._locs: dict[Location | None, int] = {}
         self._line_of: dict[int, tuple[Location | None, int]] = {}  # by identity
-        self._legal: dict[tuple[object, ...], int] = {}
+        self._legal: dict[tuple[object, ...], tuple[int, int]] = {}
 
     # -- memory -------------------------------------------------------------------------------------------------
     def param(self, name: str, shape: tuple[int, ...], dt: DType | str, *, slot_rows: int | None = None) -> AP:
@@ -168,7 +172,7 @@ class Builder:
     def settle(self, addresses: Mapping[int, int]) -> None:
         """Give unplaced tiles (by buffer id) their byte address within a partition, before `build`."""
         for number, address in addresses.items():
-            buffer = self._buffers[number] = replace(self._buffers[number], address=address)
+            buffer = self._buffers[number] = self._buffers[number].at(address)
             if buffer.memory is Memory.SBUF:
                 self._sbuf_peak = max(self._sbuf_peak, address + buffer.nbytes)
 
@@ -251,35 +255,47 @@ class Builder:
         self.append(instr, engine, queue, arguments)
 
     def append(self, instr: Instruction, engine: Engine | None, queue: int | None, arguments: dict[str, Any]) -> None:
-        """`emit` for callers that have a dict; they lose it."""
+        """`emit` for callers that have a dict; an argument that is None counts as left out.
+
+        Instructions that differ only in what `Reference.recorded` leaves out of the rules are checked once.
+        """
         left_open = OPEN_ORDER if self.leaves_order else 0
         if engine is None:
             engine, left_open = instr.engines[0], left_open | OPEN_ENGINE
-        operands: dict[str, AP] = {}
+        signature, roles = _signature(instr, tuple(arguments))
+        key: list[Any] = [signature, engine]
         rows: list[int] = []
-        key = [instr.opcode, int(engine)]
-        for role, name in _slots(instr, tuple(arguments)):
+        for role, name in roles:
             value = arguments[name]
-            if value.__class__ is AP:
-                operands[name] = value
+            if role >= 0 and isinstance(value, Reference):
                 reference, rules = value._recorded or value.recorded()
                 rows.append(role)
                 rows += reference
-                key += rules
-                del arguments[name]
-        if _derives(instr):
-            arguments = {**instr.implied(operands), **arguments}
-        attrs = self._attributes(instr, arguments)
-        key.append(attrs)
-        work = self._legal.get(tuple(key))
-        if work is None:
-            checked = isa.validate(instr, operands, dict(self._attrs[attrs]), engine, self.chip, self.location)
-            work = self._legal[tuple(key)] = self._works.setdefault(checked, len(self._works))
-        self._operands.extend(rows)
-        self._rows.extend((
-            instr.opcode, engine, -1 if queue is None else queue, work, attrs, self._line(), left_open,
+                key.append(rules)
+            elif value.__class__ is float and value == 0:
+                key.append(("0", str(value)))  # 0.0 and -0.0 are equal and not the same
+            else:
+                key.append(value)
+        known = self._legal.get(tuple(key))
+        if known is None:
+            known = self._legal[tuple(key)] = self._checked(instr, engine, arguments)
+        self._operands.frombytes(_OPERANDS[len(rows) // REFERENCE].pack(*rows))
+        self._rows.frombytes(_ROW.pack(
+            instr.opcode, engine, -1 if queue is None else queue, *known, self._line(), left_open,
             len(self._operands) // REFERENCE,
         ))  # fmt: skip
+
+    def _checked(self, instr: Instruction, engine: Engine, arguments: Mapping[str, Any]) -> tuple[int, int]:
+        """Indices of the work and the attributes of an instruction that the chip does not refuse."""
+        operands = {
+            spec.name: arguments[spec.name].access()
+            for spec in instr.operands
+            if isinstance(arguments.get(spec.name), Reference)
+        }
+        given = {name: v for name, v in arguments.items() if v is not None and name not in operands}
+        attrs = self._attributes(instr, {**instr.implied(operands), **given})
+        work = isa.validate(instr, operands, dict(self._attrs[attrs]), engine, self.chip, self.location)
+        return self._works.setdefault(work, len(self._works)), attrs
 
     def _attributes(self, instr: Instruction, given: dict[str, Any]) -> int:
         """Index of the attributes in the routine's table."""
@@ -453,12 +469,14 @@ def _writes(columns: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 @cache
-def _slots(instr: Instruction, given: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    """Number and name of each operand that has one of these names."""
-    return tuple((role, spec.name) for role, spec in enumerate(instr.operands) if spec.name in given)
+def _signature(instr: Instruction, given: tuple[str, ...]) -> tuple[int, tuple[tuple[int, str], ...]]:
+    """A number for arguments of these names, and the names with the operand that each is, operands in their order.
+
+    What is no operand has -1 and comes last.
+    """
+    numbers = {spec.name: role for role, spec in enumerate(instr.operands)}
+    operands = sorted((numbers[name], name) for name in given if name in numbers)
+    return next(_signatures), (*operands, *((-1, name) for name in given if name not in numbers))
 
 
-@cache
-def _derives(instr: Instruction) -> bool:
-    """Whether some attributes follow from the operands."""
-    return type(instr).implied is not Instruction.implied
+_signatures = count()

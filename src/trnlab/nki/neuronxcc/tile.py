@@ -267,6 +267,9 @@ class Beyond(Tile):
     def _pattern(self, keep_dims: bool) -> Any:
         self._refuse()
 
+    def _placed(self) -> Any:
+        self._refuse()
+
     def _refuse(self) -> Any:
         bad = next(limit for limit in self.limits if not limit.holds(self.shape))
         low, high = bad.span(self.shape)
