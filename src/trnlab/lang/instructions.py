@@ -7,6 +7,7 @@ what their place in PSUM already holds.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from trnlab import isa
@@ -88,11 +89,13 @@ def tensor_tensor(dst: Tensor, data1: Tensor, data2: Tensor, op: str, engine: En
     """
     known = alu_op(op)
     whole = data1.format in _WHOLE and data2.format in _WHOLE and not known.bitvec
-    if engine is None:
+    if engine is None and not whole:
+        engine = Engine.VECTOR if Engine.VECTOR in known.engines else Engine.GPSIMD
+    elif engine is None:
         exact = whole and known.integer and all(t.storage.region is Region.sbuf for t in (dst, data1, data2))
         engine = Engine.GPSIMD if exact or Engine.VECTOR not in known.engines else Engine.VECTOR
     options = {"exact": False} if whole and not (known.integer and engine is Engine.GPSIMD) else {}
-    emit("tensor_tensor", dst=dst, data1=data1, data2=data2, op=op, engine=engine, **options)
+    record("tensor_tensor", engine, {"dst": dst, "data1": data1, "data2": data2, "op": op, **options})
 
 
 def tensor_scalar(
@@ -100,12 +103,18 @@ def tensor_scalar(
     operand1: Any = None, reverse1: bool = False, engine: Engine | None = None,
 ) -> None:  # fmt: skip
     """dst = (data op0 operand0) op1 operand1."""
-    if engine is None and any(o is not None and Engine.VECTOR not in alu_op(o).engines for o in (op0, op1)):
+    if engine is None and not _on_vector(op0, op1):
         engine = Engine.GPSIMD
-    emit(
-        "tensor_scalar", dst=dst, data=data, op0=op0, operand0=_scalar(operand0), reverse0=reverse0, op1=op1,
-        operand1=_scalar(operand1), reverse1=reverse1, engine=engine,
-    )  # fmt: skip
+    record("tensor_scalar", engine, {
+        "dst": dst, "data": data, "op0": op0, "operand0": _scalar(operand0), "reverse0": reverse0, "op1": op1,
+        "operand1": _scalar(operand1), "reverse1": reverse1,
+    })  # fmt: skip
+
+
+@cache
+def _on_vector(*ops: str | None) -> bool:
+    """Whether VectorE has all of these operators."""
+    return all(op is None or Engine.VECTOR in alu_op(op).engines for op in ops)
 
 
 def _scalar(operand: Any) -> Any:

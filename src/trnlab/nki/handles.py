@@ -14,10 +14,12 @@ from trnlab.nki.enums import chip_engine, engine
 class NkiInstruction:
     """A recorded instruction: the last that a call made, with its label."""
 
+    __slots__ = ("_at", "_loops", "_recorder", "name")
+
     def __init__(self, name: str | None) -> None:
         recorder = current()
         self.name, self._recorder, self._at = name, recorder, len(recorder.builder) - 1
-        self._loops = tuple(recorder.loops)
+        self._loops = tuple(recorder.loops) if recorder.loops else ()
         if name is not None:
             recorder.labels[name] = self._at
 

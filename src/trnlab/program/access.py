@@ -78,6 +78,13 @@ class Buffer:
         """Into how many slots memory in HBM is cut."""
         return len(self.grid) if self.grid is not None else -(-self.nbytes // self.slot_bytes)
 
+    def again(self, number: int, name: str) -> Buffer:
+        """Another buffer that is like this one."""
+        return Buffer(
+            number, name, self.memory, self.shape, self.dtype, self.nbytes, self.first_partition, self.partitions,
+            self.address, self.slot_bytes, self.kind,
+        )  # fmt: skip
+
     def at(self, address: int) -> Buffer:
         """The buffer at another address."""
         return Buffer(

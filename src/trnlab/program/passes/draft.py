@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -34,8 +33,8 @@ class Draft:
     of passes are set to.
     """
 
-    def __init__(self, b: Builder, movable: frozenset[int], policy: Policy = SCHEDULED) -> None:
-        self.b, self.movable, self.policy = b, movable, policy
+    def __init__(self, b: Builder, movable: Iterable[int], policy: Policy = SCHEDULED) -> None:
+        self.b, self.movable, self.policy = b, set(movable), policy
         self.rows, self.references = b.recorded()
         self.deleted = np.zeros(len(self.rows), np.bool_)
         self.order = np.arange(len(self.rows))  # in which the instructions are handed back
@@ -79,9 +78,9 @@ class Draft:
     def again(self, origin: int, mark: str) -> int:
         """A new movable tile like `origin`; returns its id."""
         old, number = self.buffers[origin], len(self.buffers)
-        self.buffers.append(replace(old, id=number, name=f"{old.name.partition(chr(39))[0]}'{mark}"))
+        self.buffers.append(old.again(number, f"{old.name.partition(chr(39))[0]}'{mark}"))
         self.b.made_at[number] = self.b.made_at.get(origin)
-        self.movable |= {number}
+        self.movable.add(number)
         return number
 
     def size(self) -> Size:
