@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -140,6 +141,8 @@ def promoted(x: Format, y: Format) -> Format:
 
 def broadcast_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """The common shape. Raises ConstraintError when a dimension is neither equal nor one."""
+    if a == b:
+        return a
     if len(a) != len(b) or any(m != n and 1 not in (m, n) for m, n in zip(a, b)):
         refuse("the shapes of the two inputs do not match", limit="equal, or one element, in every dimension",
                got=f"{list(a)} and {list(b)}", remedy="slice, expand_dim or reshape one of them")  # fmt: skip
@@ -202,19 +205,37 @@ _PREDICATES = ("uint8", "uint16", "uint32", "bool")
 # -- reductions -------------------------------------------------------------------------------------------------
 def reduced(x: Tensor, axis: Any) -> tuple[Tensor, int, tuple[int, ...]]:
     """x with the reduced dimensions last, how many they are, and which. Raises ConstraintError for the partition."""
-    axes = tuple(sorted(a % x.ndim for a in ([axis] if isinstance(axis, int) else axis)))
+    axes = reduced_axes(x.ndim, axis)
+    order = _axes_last(x.ndim, axes)
+    return x if order is None else x.permute(order), len(axes), axes
+
+
+def reduced_axes(ndim: int, axis: Any) -> tuple[int, ...]:
+    """The dimensions that an axis, or several, name. Raises ConstraintError for the partition."""
+    axes = tuple(sorted(a % ndim for a in ([axis] if isinstance(axis, int) else axis)))
     if not axes or axes[0] == 0:
         refuse("the partition dimension cannot be reduced along", limit="free dimensions", got=axis,
                remedy="multiply with ones on the tensor engine, or transpose first")  # fmt: skip
-    order = tuple(d for d in range(x.ndim) if d not in axes) + axes
-    return x.permute(order), len(axes), axes
+    return axes
+
+
+@lru_cache(maxsize=1024)
+def _axes_last(ndim: int, axes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The order of dimensions with these last; None where they are."""
+    order = tuple(d for d in range(ndim) if d not in axes) + axes
+    return None if order == tuple(range(ndim)) else order
 
 
 def kept(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
     """Shape of the result; it keeps a free dimension."""
+    return _kept(x.shape, axes, keepdims)
+
+
+@lru_cache(maxsize=65536)
+def _kept(sizes: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
     if keepdims:
-        return tuple(1 if d in axes else n for d, n in enumerate(x.shape))
-    shape = tuple(n for d, n in enumerate(x.shape) if d not in axes)
+        return tuple(1 if d in axes else n for d, n in enumerate(sizes))
+    shape = tuple(n for d, n in enumerate(sizes) if d not in axes)
     return shape if len(shape) > 1 else (*shape, 1)
 
 

@@ -7,7 +7,7 @@ what their place in PSUM already holds.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from trnlab import isa
@@ -19,7 +19,7 @@ from trnlab.lang.recorder import current
 from trnlab.lang.strides import merged, row_major
 from trnlab.lang.tensor import Region, Tensor, refuse
 from trnlab.lang.transfers import too_deep
-from trnlab.program.access import MAX_FREE_DIMS
+from trnlab.program.access import MAX_FREE_DIMS, Dims
 
 _WHOLE = frozenset({"int32", "uint32"})
 
@@ -127,15 +127,24 @@ def tensor_reduce(dst: Tensor, op: str, data: Tensor, axes: int, negate: bool = 
         current().emit("tensor_reduce", dst=dst, data=data, op=op, axes=1, negate=negate)
         written(dst)
         return
-    dims = tuple(zip(data.strides, data.shape))
-    outer, inner = merged(dims[1 : data.ndim - axes]), merged(dims[data.ndim - axes :])
-    outer = () if outer == ((1, 1),) else outer
+    outer, inner = _folded(data.strides, data.shape, axes)
+    if not outer:  # all free dimensions, which the view of them merges as well
+        record("tensor_reduce", None, {"dst": dst, "data": data, "op": op, "axes": len(inner), "negate": negate})
+        return
     if len(outer) + len(inner) > MAX_FREE_DIMS:
         refuse("a reduction over too many dimensions", limit=f"{MAX_FREE_DIMS} free dimensions that do not merge",
                got=list(data.shape), remedy="reduce one outer index at a time", code="TRN407")  # fmt: skip
     source = data.access().with_dims(*outer, *inner)
     current().emit("tensor_reduce", dst=dst, data=source, op=op, axes=len(inner), negate=negate)
     written(dst)
+
+
+@lru_cache(maxsize=65536)
+def _folded(strides: tuple[int, ...], shape: tuple[int, ...], axes: int) -> tuple[Dims, Dims]:
+    """The free dimensions that stay and those that go, the last `axes`, in as few as possible."""
+    dims = tuple(zip(strides, shape))
+    outer, inner = merged(dims[1 : len(dims) - axes]), merged(dims[len(dims) - axes :])
+    return () if outer == ((1, 1),) else outer, inner
 
 
 def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:

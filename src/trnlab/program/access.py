@@ -82,7 +82,7 @@ class Buffer:
         """Another buffer that is like this one."""
         return Buffer(
             number, name, self.memory, self.shape, self.dtype, self.nbytes, self.first_partition, self.partitions,
-            self.address, self.slot_bytes, self.kind,
+            self.address, self.slot_bytes, self.kind, self.grid,
         )  # fmt: skip
 
     def at(self, address: int) -> Buffer:

@@ -29,13 +29,16 @@ _TRUTH: dict[str, Callable[[int, int], bool]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
 class Affine:
-    """constant + sum of coefficients * indices; extents has 1 where the axis is broadcast."""
+    """constant + sum of coefficients * indices; extents has 1 where the axis is broadcast. It never changes."""
 
-    extents: tuple[int, ...]
-    coefficients: tuple[int, ...]
-    constant: int = 0
+    __slots__ = ("coefficients", "constant", "extents")
+
+    def __init__(self, extents: tuple[int, ...], coefficients: tuple[int, ...], constant: int = 0) -> None:
+        self.extents, self.coefficients, self.constant = extents, coefficients, constant
+
+    def __repr__(self) -> str:
+        return f"Affine(extents={self.extents}, coefficients={self.coefficients}, constant={self.constant})"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,6 +74,8 @@ class Affine:
         )  # fmt: skip
 
     def __add__(self, other: Any) -> Any:
+        if other.__class__ is int:
+            return Affine(self.extents, self.coefficients, self.constant + other)
         if isinstance(other, Tensor):
             return AtRunTime(self, other)
         if isinstance(other, Affine):

@@ -19,7 +19,10 @@ def boxes() -> dict[Storage, Box]:
 def record(out: Tensor, box: Box) -> None:
     """`out` has been written in this box. Only a first write to a whole tile leaves something undefined."""
     known = boxes()
-    fresh = known.pop(out.storage, None) in (_FRESH, _NOTHING)
+    before = known.pop(out.storage, None)
+    if not box:
+        return
+    fresh = before in (_FRESH, _NOTHING)
     partial = {a: r for a, r in box.items() if r != (0, out.shape[a])}
     if fresh and partial and _is_whole(out):
         known[out.storage] = partial

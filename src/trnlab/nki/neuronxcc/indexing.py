@@ -120,6 +120,58 @@ class View:
         )  # fmt: skip
 
 
+# Views by integers and index expressions that differ only in where they begin: shape, strides, and for each index the
+# step of its dimension, the size of that, and the least and the largest index, from the constant of the expression.
+_Known = tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int, int, int], ...]]
+_known: dict[tuple[Any, ...], _Known] = {}
+_MOST = 65536
+
+
+def _form(tile: Tensor, keys: Any) -> tuple[Any, ...] | None:
+    """What decides shape and strides of a view; None where more than that does, as tiles and slices do."""
+    form: list[Any] = [tile.shape, tile.strides]
+    for key in keys:
+        if key.__class__ is Affine:
+            form.append(key.extents)
+            form.append(key.coefficients)
+        elif key.__class__ is int:
+            form.append(0)
+        else:
+            return None
+    return tuple(form) if len(keys) == len(tile.shape) and tile.indirection is None else None
+
+
+def strided(tile: Tensor, keys: Any) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+    """Shape, strides and offset of a view of a form that was seen before; None for others, and for what overruns."""
+    form = _form(tile, keys) if keys.__class__ is tuple else None
+    known = _known.get(form) if form is not None else None
+    if known is None:
+        return None
+    shape, strides, limits = known
+    offset = tile.offset
+    for key, (step, size, low, high) in zip(keys, limits):
+        start = key if key.__class__ is int else key.constant
+        if start + low < 0 or start + high >= size:
+            return None
+        offset += start * step
+    return shape, strides, offset
+
+
+def remember(tile: Tensor, keys: Any, view: View) -> None:
+    """Let `strided` know a view that was put together."""
+    form = _form(tile, keys)
+    if form is None or not any(key.__class__ is Affine for key in keys):
+        return
+    if len(_known) >= _MOST:
+        _known.clear()
+    shape = tuple(view.shape)
+    ends = [(limit.constant, *limit.span(shape)) for limit in view.limits]
+    _known[form] = shape, tuple(view.strides), tuple(
+        (step, size, low - start, high - start)
+        for step, size, (start, low, high) in zip(tile.strides, tile.shape, ends)
+    )  # fmt: skip
+
+
 def _ndim(key: Any) -> int:
     if isinstance(key, AtRunTime):
         return max(len(key.expression.extents), key.tile.ndim)

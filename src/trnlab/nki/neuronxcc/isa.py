@@ -304,11 +304,15 @@ def reduce(
     negate: bool = False,
 ) -> Tensor:  # fmt: skip
     """Fold free dimensions of what the mask leaves."""
-    _, _, axes = compose.reduced(data, axis)
+    axes = compose.reduced_axes(data.ndim, axis)
     out = result(compose.kept(data, axes, keepdims), dtype or data.format)
     settle(data)
     box: Box = {a: edges for a, edges in defined(data).items() if a not in axes}
     box |= boxed(mask, data.shape)
+    if not box:
+        compose.reduction(op, data, axes, negate=negate, dst=out, keepdims=keepdims)
+        record(out, box)
+        return out
     if any(low >= high for low, high in box.values()):
         return out
     kept = [a for a in range(data.ndim) if keepdims or a not in axes]

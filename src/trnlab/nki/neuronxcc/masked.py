@@ -25,7 +25,11 @@ def trimmed(mask: Any, out: Tensor, *inputs: Any) -> list[Any] | None:
     for tensor in inputs:
         if isinstance(tensor, Tensor):
             settle(tensor)
-            box = joined(box, defined(tensor)) if tensor.ndim == out.ndim else box
+            known = defined(tensor)
+            box = joined(box, known) if known and tensor.ndim == out.ndim else box
+    if not box:
+        record(out, box)
+        return [out, *inputs]
     parts = [cut(t, box) if isinstance(t, Tensor) else t for t in (out, *inputs)]
     if any(low >= high for low, high in box.values()):
         return None

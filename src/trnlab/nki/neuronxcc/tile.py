@@ -17,7 +17,7 @@ from trnlab.lang.chosen import Indirect
 from trnlab.lang.tensor import Tensor, Window, refuse
 from trnlab.nki.neuronxcc import elementwise as each
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime, Mask
-from trnlab.nki.neuronxcc.indexing import Limit, View
+from trnlab.nki.neuronxcc.indexing import Limit, View, remember, strided
 from trnlab.nki.neuronxcc.masked import boxed, cut
 
 _ADVANCED = (Affine, AtRunTime, Tensor)
@@ -35,6 +35,9 @@ class Tile(Tensor):
 
         A mask that only compares numbers is a bool.
         """
+        view = strided(self, key)
+        if view is not None:
+            return self._like(*view)
         if isinstance(key, bool):
             return self if key else _view_as(Empty, self)  # type: ignore[return-value]
         if isinstance(key, Mask):
@@ -58,6 +61,7 @@ class Tile(Tensor):
         view = View(self, keys)
         for dim, key in enumerate(keys):
             view.add(dim, key)
+        remember(self, keys, view)
         made = self._like(tuple(view.shape), tuple(view.strides), view.offset)
         made._indirect = view.chosen
         return beyond(made, tuple(view.limits))  # type: ignore[return-value]
