@@ -62,7 +62,7 @@ def exchange_active(stack: list[Recorder]) -> list[Recorder]:
     return before
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Made:
     """A tile: its address if the kernel chose one, the line that made it, its storage while tensors use it."""
 
@@ -168,8 +168,8 @@ class Recorder:
         Raises ConstraintError for a shape that no tile can have, and what `lang.addresses` raises.
         """
         fmt = format_of(kind)
-        sizes = tuple(int(s) for s in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
-        name = name or f"{region.value}{len(self.tiles) + len(self.hbm)}"
+        sizes = tuple(map(int, shape)) if isinstance(shape, (tuple, list)) else (int(shape),)
+        name = name or f"{region.title}{len(self.tiles) + len(self.hbm)}"
         if address is not None and region.memory is Memory.HBM:
             checked(address, sizes, fmt, region, self.chip, 0)
         if region is Region.shared_hbm:

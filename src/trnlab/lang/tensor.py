@@ -38,9 +38,10 @@ class Region(enum.Enum):
 
     def __init__(self, name: str) -> None:
         self.memory: Memory = {"sbuf": Memory.SBUF, "psum": Memory.PSUM}.get(name, Memory.HBM)
+        self.title = name  # `value` is slow to get
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Storage:
     """The memory that views share. row: elements of `format` per partition (on chip; 0 in HBM).
 

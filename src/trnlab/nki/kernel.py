@@ -10,9 +10,11 @@ kernel.timeline(x, y).total      # time, in picoseconds
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -189,6 +191,10 @@ class Kernel:
 
     def record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> Recording:
         """Record the kernel for the arguments of each rank, with all cores of all ranks."""
+        with _collector_paused():
+            return self._record(calls, chip)
+
+    def _record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> Recording:
         self.grid.check(chip)
         ranks = [self._rank(rank, structure, arrays, chip) for rank, (structure, arrays) in enumerate(calls)]
         seats = [seat for rank in ranks for seat in rank]
@@ -274,6 +280,21 @@ class Kernel:
             limit="tensors made with buffer=nl.shared_hbm",
             remedy="copy the tile to a shared_hbm tensor with nisa.dma_copy and return that",
         )  # fmt: skip
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Within the block, Python does not look for cycles among its objects, again and again through all there are.
+
+    Recording makes many objects and hardly any cycles: reference counts free what is not needed any more.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def stand_in(value: Any) -> Any:

@@ -8,7 +8,7 @@ of bytes, and the first dimension of an access pattern plays the part of the par
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, NoReturn
 
@@ -323,9 +323,14 @@ def record_of(pattern: int, buffer: Buffer, start: int, offset: int) -> Recorded
 def whole(buffer: Buffer) -> AP:
     """All of a buffer: [P, F...] on chip, row-major with the first dimension as partition in HBM."""
     free = buffer.shape[1:]
-    dims = tuple((prod(free[i + 1 :]), count) for i, count in enumerate(free))
+    dims = _dense(free)
     step = prod(free) * buffer.dtype.itemsize if buffer.memory is Memory.HBM else 0
     return AP(buffer, buffer.dtype, 0, buffer.shape[0], step, 0, dims)
+
+
+@lru_cache(maxsize=65536)
+def _dense(sizes: tuple[int, ...]) -> Dims:
+    return tuple((prod(sizes[i + 1 :]), count) for i, count in enumerate(sizes))
 
 
 def hbm_view(buffer: Buffer, offset: int, dims: tuple[tuple[int, int], ...]) -> AP:

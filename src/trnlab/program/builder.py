@@ -154,10 +154,10 @@ class Builder:
 
         Dependencies are tracked between the bytes at which its accesses begin and end.
         """
-        nbytes = max(prod(shape[1:]), 1) * dtype(dt).itemsize
+        fmt = dtype(dt)
+        nbytes = max(prod(shape[1:]), 1) * fmt.itemsize
         buffer = Buffer(
-            len(self._buffers), name, memory, shape, dtype(dt), nbytes, first_partition=first_partition,
-            partitions=shape[0], slot_bytes=AS_ACCESSED,
+            len(self._buffers), name, memory, shape, fmt, nbytes, first_partition=first_partition, partitions=shape[0], slot_bytes=AS_ACCESSED,
         )  # fmt: skip
         return whole(self._add(buffer))
 
