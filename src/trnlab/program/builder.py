@@ -157,7 +157,8 @@ class Builder:
         fmt = dtype(dt)
         nbytes = max(prod(shape[1:]), 1) * fmt.itemsize
         buffer = Buffer(
-            len(self._buffers), name, memory, shape, fmt, nbytes, first_partition=first_partition, partitions=shape[0], slot_bytes=AS_ACCESSED,
+            len(self._buffers), name, memory, shape, fmt, nbytes, first_partition=first_partition,
+            partitions=shape[0], slot_bytes=AS_ACCESSED,
         )  # fmt: skip
         return whole(self._add(buffer))
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 import base64
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from struct import error as StructError
 from typing import Any, NoReturn
 
 import ml_dtypes
@@ -103,7 +103,7 @@ def _sound(lines: _Lines) -> Iterator[None]:
     """Turns what numbers beyond all measure and names of nothing lead to into an error of the line."""
     try:
         yield
-    except (KeyError, IndexError, ValueError, OverflowError, ZeroDivisionError, MemoryError, StructError) as error:
+    except (KeyError, IndexError, ValueError, OverflowError, ZeroDivisionError, MemoryError, struct.error) as error:
         lines.fail(f"names and numbers that fit each other ({type(error).__name__}: {error})")
 
 
