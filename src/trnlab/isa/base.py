@@ -247,7 +247,7 @@ class Instruction:
         return self.sizes.get(letter)
 
     def implied(self, ops: Mapping[str, Operand]) -> Mapping[str, Any]:
-        """Attributes that follow from the operands' formats and patterns; whoever records the instruction adds them."""
+        """Attributes that follow from the operands' formats and patterns; whoever records it adds them."""
         return {}
 
     def reads_destination(self, attrs: Mapping[str, Any]) -> bool:
