@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from trnlab import timeline
 from trnlab.errors import ConstraintError
 from trnlab.nki import neuronxcc as nki
 from trnlab.nki.neuronxcc import isa as nisa
@@ -134,6 +135,31 @@ def test_benchmark_gives_a_figure_without_touching_numbers():
     bench = nki.benchmark(warmup=5, iters=10)(blocked_matmul)
     bench(normal(256, 64), normal(256, 128))
     assert bench.benchmark_result.nc_latency.get_latency_percentile(99) > 1
+
+
+def test_benchmark_writes_the_files_that_scripts_move_away(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bench = nki.benchmark(blocked_matmul, save_neff_name="file.neff", save_trace_name="mine.ntff")
+    for _ in range(2):  # the second call replaces what the first one wrote
+        bench(normal(256, 64), normal(256, 128))
+        assert "nc_matmul" in (tmp_path / "file.neff").read_text()
+        (tmp_path / "file.neff").rename("mine.neff")
+        found = timeline.load(tmp_path / "mine.ntff")
+        assert found.total == blocked_matmul.timeline(normal(256, 64), normal(256, 128)).total
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(128, 128), (40, 100), (32, 33)])
+def test_vector_engine_transposes_large_tiles_in_blocks(rows, columns):
+    @nki.jit
+    def turned(x):
+        out = nl.ndarray((columns, rows), dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nisa.nc_transpose(nl.load(x), engine=nisa.vector_engine))
+        return out
+
+    x = normal(rows, columns)
+    np.testing.assert_array_equal(turned(x), x.T)
+    blocks = -(-rows // 32) * -(-columns // 32)
+    assert len(turned.trace(x).routine) == 2 + blocks
 
 
 def test_imports_of_both_dialects_resolve_here():

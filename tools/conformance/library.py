@@ -38,7 +38,7 @@ def main(
         lines.append(line)
         if results:
             with results.open("a", encoding="utf-8") as stream:
-                print(json.dumps(line | {"text": line.get("text", "")[-8000:]}), file=stream)
+                print(json.dumps(line | {"text": line.get("text", "")[:8000]}), file=stream)
         print(f"{line['status']:8} {line['seconds']:6.1f} s  {line['name']}", flush=True)
         if line["reason"]:
             print(f"{'':19}{line['reason']}", flush=True)

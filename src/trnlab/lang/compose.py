@@ -18,6 +18,7 @@ import numpy as np
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU, alu_op
 from trnlab.isa.base import Engine, Memory
+from trnlab.isa.nc_transpose import VECTOR_BLOCK
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
@@ -323,10 +324,13 @@ def matmul(x: Tensor, y: Tensor, transpose_x: bool = False) -> Tensor:
 
 
 def transpose(x: Tensor, dtype: Any = None, engine: Engine | None = None) -> Tensor:
-    """Partition and free dimension swapped: through the PE array into PSUM, small tiles as `engine` says."""
+    """Partition and free dimension swapped: through the PE array into PSUM, or on VectorE in blocks into SBUF."""
     shape = (prod(x.shape[1:]), x.shape[0])
     if engine is Engine.VECTOR:
         out = current().tensor(shape, x.format, Region.sbuf)
+        if max(shape) > VECTOR_BLOCK and x.ndim == 2:
+            _turn_blocks(out, x)
+            return copy(out, dtype) if dtype is not None and format_of(dtype) != out.format else out
     else:
         x = in_sbuf(x)
         if x.format.itemsize == 1 or x.format.dtype.kind not in "fV":
@@ -334,6 +338,15 @@ def transpose(x: Tensor, dtype: Any = None, engine: Engine | None = None) -> Ten
         out = current().tensor(shape, x.format, Region.psum)
     ins.emit("nc_transpose", dst=out, data=x, engine=engine)
     return copy(out, dtype) if dtype is not None and format_of(dtype) != out.format else out
+
+
+def _turn_blocks(out: Tensor, x: Tensor) -> None:
+    """out = the transpose of x on VectorE, which moves elements within 32 lanes: block by block."""
+    rows, columns = x.shape
+    for i in range(0, rows, VECTOR_BLOCK):
+        for j in range(0, columns, VECTOR_BLOCK):
+            up, right = slice(i, min(i + VECTOR_BLOCK, rows)), slice(j, min(j + VECTOR_BLOCK, columns))
+            ins.emit("nc_transpose", dst=out[right, up], data=x[up, right], engine=Engine.VECTOR)
 
 
 def load_transpose2d(src: Tensor, dtype: Any = None) -> Tensor:

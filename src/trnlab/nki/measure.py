@@ -41,14 +41,20 @@ class BenchmarkResult:
 
 
 class Benchmark:
-    """A kernel that is timed when it is called; its numbers are not computed."""
+    """A kernel that is timed when it is called; its numbers are not computed.
 
-    def __init__(self, kernel: Kernel, quiet: bool = False) -> None:
-        self.kernel, self.quiet = kernel, quiet
+    program, trace: files to write, replacing what is there: the recorded instructions as text, where the vendor's
+    tools have an executable, and the timeline, which `timeline.load` reads. None writes nothing.
+    """
+
+    def __init__(
+        self, kernel: Kernel, quiet: bool = False, program: Path | None = None, trace: Path | None = None
+    ) -> None:  # fmt: skip
+        self.kernel, self.quiet, self.program, self.trace = kernel, quiet, program, trace
         self.benchmark_result: BenchmarkResult | None = None
 
     def __getitem__(self, grid: Any) -> Benchmark:
-        return Benchmark(self.kernel[grid], self.quiet)
+        return Benchmark(self.kernel[grid], self.quiet, self.program, self.trace)
 
     def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
         """Time the kernel on these arguments; `nki.typing.tensor[[rows, columns], dtype]` stands for an array."""
@@ -57,6 +63,10 @@ class Benchmark:
         trace, chip = self.kernel.trace(*args, **kwargs), self.kernel.chip or default_chip()
         kernels.called(trace.members, trace.tensors, trace.gang, chip, self.kernel.policy(chip), executed=False)
         self.benchmark_result = BenchmarkResult(Latency(timeline.total))
+        if self.program is not None:
+            write_atomic(self.program, routine_text(trace.routine).encode())
+        if self.trace is not None:
+            save(timeline, self.trace)
         if not self.quiet:
             name = self.kernel.function.__name__
             time = f"{timeline.total / PS_PER_US:.2f} us"
@@ -67,35 +77,30 @@ class Benchmark:
 class Profile(Benchmark):
     """A kernel that is timed when it is called, and what was found kept in a folder.
 
-    `program` holds the recorded instructions as text, where the vendor's tools have an executable; `trace` the
-    timeline, one file per profiled execution, which `timeline.load` reads; json_reports/ a summary of each.
+    `program` and `trace` are as for `Benchmark`, with a trace per profiled execution; json_reports/ has a summary of
+    each.
     """
 
     def __init__(
         self, kernel: Kernel, folder: Path, program: str, trace: str, executions: tuple[int, ...], overwrite: bool,
         quiet: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(kernel, quiet)
-        self.folder, self.program, self.trace = folder, program, trace
+        super().__init__(kernel, quiet, program=folder / program)
+        self.folder, self.names = folder, (program, trace)
         self.executions, self.overwrite = executions, overwrite
 
     def __getitem__(self, grid: Any) -> Profile:
-        return Profile(
-            self.kernel[grid], self.folder, self.program, self.trace, self.executions, self.overwrite, self.quiet
-        )
+        return Profile(self.kernel[grid], self.folder, *self.names, self.executions, self.overwrite, self.quiet)
 
     def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
         """Time the kernel on these arguments. Raises RunError where files are in the way and may not be replaced."""
         args, kwargs = map_objects(TensorType.zeros, (args, kwargs), TensorType)
-        result = super().__call__(*args, **kwargs)
-        trace = self.kernel.trace(*args, **kwargs)
-        timeline = self.kernel.timeline(*args, **kwargs)
         reports = self.folder / "json_reports"
         self._make_room(reports)
-        for member in trace.members[:1]:
-            write_atomic(self.folder / self.program, routine_text(member.routine).encode())
+        result = super().__call__(*args, **kwargs)
+        timeline = self.kernel.timeline(*args, **kwargs)
         report = json.dumps(_report(self.kernel, timeline), indent=2).encode()
-        stem, suffix = Path(self.trace).stem, Path(self.trace).suffix
+        stem, suffix = Path(self.names[1]).stem, Path(self.names[1]).suffix
         for number in self.executions:
             name = stem if number == 1 else f"{stem}_exec_{number}"
             save(timeline, self.folder / f"{name}{suffix}")
@@ -103,7 +108,7 @@ class Profile(Benchmark):
         return result
 
     def _make_room(self, reports: Path) -> None:
-        old = [p for p in (self.folder / self.program, reports) if p.exists()]
+        old = [p for p in (self.folder / self.names[0], reports) if p.exists()]
         if old and not self.overwrite:
             raise RunError("a profile is already there", code="TRN800", got=str(old[0]), limit="an empty folder",
                            remedy="choose another working_directory, or pass overwrite=True")  # fmt: skip

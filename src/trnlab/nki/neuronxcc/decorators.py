@@ -32,7 +32,8 @@ from trnlab.program.passes import MIDDLE_END
 from trnlab.runtime.session import GENERATIONS
 
 _OPTIONS = frozenset({
-    "additional_compile_opt", "artifacts_dir", "debug_kernel", "device_count", "enable_cache", "experimental_flags",
+    "additional_compile_opt", "artifacts_dir", "debug_kernel", "device_count", "disable_allocation_opt",
+    "enable_cache", "experimental_flags",
     "iters", "kernel_return", "platform_target", "quiet", "save_neff_name", "save_trace_name", "show_compiler_tb",
     "warmup",
 })  # fmt: skip
@@ -137,14 +138,17 @@ def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def benchmark(kernel: Any = None, **options: Any) -> Any:
-    """Time a kernel: `benchmark(kernel)` or `benchmark(warmup=..., iters=...)(kernel)`."""
+    """Time a kernel: `benchmark(kernel)` or `benchmark(warmup=..., iters=...)(kernel)`.
+
+    save_neff_name, save_trace_name: files to write, see `measure.Benchmark`.
+    """
     if kernel is None:
         return lambda function: benchmark(function, **options)
     _check("benchmark", options)
+    files = (Path(name) if name else None for name in map(options.get, ("save_neff_name", "save_trace_name")))
     return measure.Benchmark(
-        kernel_of(kernel, options.get("platform_target"), _flags(options)),
-        bool(options.get("quiet")),
-    )
+        kernel_of(kernel, options.get("platform_target"), _flags(options)), bool(options.get("quiet")), *files
+    )  # fmt: skip
 
 
 def profile(
