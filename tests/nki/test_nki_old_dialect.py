@@ -162,6 +162,35 @@ def test_vector_engine_transposes_large_tiles_in_blocks(rows, columns):
     assert len(turned.trace(x).routine) == 2 + blocks
 
 
+@pytest.mark.parametrize("buffer", [nl.psum, nl.sbuf])
+def test_independent_iterations_share_a_sum_however_it_is_written(buffer):
+    """total[...] = total + x is the associative reduction that total += x is; x - total is none."""
+
+    def kernel(x, w, step):
+        total = nl.zeros((64, 256), dtype=nl.float32, buffer=buffer)
+        for k in nl.affine_range(4):
+            step(total, nisa.nc_matmul(nl.load(w[k]), nl.load(x[k])))
+        out = nl.ndarray((64, 256), dtype=nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, total)
+        return out
+
+    def add(total, product):
+        total[...] = nl.add(total, product)
+
+    def plus(total, product):
+        total[...] = total + product
+
+    def turned(total, product):
+        total[...] = nl.subtract(product, total)
+
+    x, w = normal(4, 128, 256), normal(4, 128, 64)
+    expected = np.einsum("kpm,kpn->mn", w, x)
+    for step in (add, plus):
+        np.testing.assert_allclose(nki.jit(kernel)(x, w, step), expected, rtol=0, atol=1e-3)
+    with pytest.raises(ConstraintError, match="TRN434"):
+        nki.jit(kernel)(x, w, turned)
+
+
 def test_imports_of_both_dialects_resolve_here():
     program = (
         "import trnlab.nki; trnlab.nki.install_imports(override=True)\n"

@@ -311,6 +311,13 @@ class Recorder:
         """Whether the last instruction wrote to this very view, to which the recorder then refers."""
         return self._last is not None and self._last[2].get("dst") is value
 
+    def last_writer_of(self, value: Tensor) -> tuple[str, dict[str, Any]]:
+        """Name and arguments of the last instruction, if it wrote all of `value`; else an empty name."""
+        dst = self._last[2].get("dst") if self._last is not None else None
+        if self._last is None or not isinstance(dst, Tensor) or dst.storage is not value.storage:
+            return "", {}
+        return (self._last[0], self._last[2]) if dst.size == value.size else ("", {})
+
     def take_back(self, value: Tensor) -> tuple[str, Engine | None, dict[str, Any]] | None:
         """Retract the last instruction if `value` is all that it wrote; returns its name, engine and arguments."""
         if self._last is None:

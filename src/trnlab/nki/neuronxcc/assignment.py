@@ -67,10 +67,36 @@ def assign(target: Tensor, value: Any, alone: bool = False) -> None:
         _fold(target, value)
     elif isinstance(value, Tensor):
         if not _same_place(target, value):
+            first = len(current().builder) - 1
+            continued = _continues(target, value)
             _assign_tile(target, shaped(value, target), alone)
+            if continued:
+                current().free.extend(range(first, len(current().builder)))
     else:
         record(target, {})
         _fill(target, value)
+
+
+_ORDERLESS = frozenset({
+    "add", "multiply", "max", "min", "bitwise_and", "bitwise_or", "bitwise_xor", "logical_and", "logical_or",
+    "logical_xor",
+})  # fmt: skip
+
+
+def _continues(target: Tensor, value: Tensor) -> bool:
+    """Whether the value was just computed as target op something, as `target op= something` would.
+
+    The order of such updates is free, so that independent iterations may share them.
+    """
+    name, arguments = current().last_writer_of(value)
+    op = arguments.get("op") if name == "tensor_tensor" else arguments.get("op0")
+    if name not in ("tensor_tensor", "tensor_scalar") or arguments.get("op1") is not None:
+        return False
+    places = [x for x in map(arguments.get, ("data", "data1", "data2")) if isinstance(x, Tensor)]
+    here = [_same_place(target, x) for x in places]
+    if str(op) == "subtract":
+        return here[0] and not arguments.get("reverse0")
+    return str(op) in _ORDERLESS and any(here)
 
 
 def _assign_tile(target: Tensor, value: Tensor, alone: bool) -> None:
