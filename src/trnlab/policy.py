@@ -120,6 +120,19 @@ class Policy:
         evidence="between 3 KiB (fp16 convolutions take the time of the PE array) and 160 KiB (the vendor's matmul)",
     )  # fmt: skip
     reuse: bool = _option(RECORDING, "what was computed from the same operands before is not computed again", True)
+    forward: bool = _option(
+        RECORDING,
+        "readers of a copy of PSUM read PSUM",
+        True,
+        evidence="profiles of 512 keys: reductions and exp read the scores in PSUM, which the kernels copy to SBUF",
+    )
+    forward_banks: int = _option(
+        RECORDING,
+        "in how many banks of PSUM tiles wait for such readers",
+        4,
+        least=1,
+        evidence="profiles of 512 keys: four banks of scores",
+    )
 
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)
     spill: bool = _option(ROOM, "tiles leave the memory between two uses: PSUM to SBUF, SBUF to HBM and back", True)

@@ -134,6 +134,11 @@ def pattern_of(
     return _patterns[-1]
 
 
+def pattern(number: int) -> Pattern:
+    """The form of this number."""
+    return _patterns[number]
+
+
 def operand_records(references: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Rows of `routine.OPERAND_COLUMNS` from rows of role, pattern, buffer, start_partition, offset.
 

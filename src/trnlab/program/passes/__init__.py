@@ -21,6 +21,7 @@ from trnlab.program.changes import Change, Spill
 from trnlab.program.passes.accumulate import accumulate_in_psum
 from trnlab.program.passes.demand import order_by_demand
 from trnlab.program.passes.draft import Draft
+from trnlab.program.passes.forward import forward_copies
 from trnlab.program.passes.loads import keep_loaded
 from trnlab.program.passes.reuse import reuse_results
 from trnlab.program.passes.spill import spill
@@ -43,6 +44,7 @@ PASSES: dict[str, Pass] = {
     "accumulate": Pass(accumulate_in_psum),
     "loads": Pass(keep_loaded, takes_room=True),
     "reuse": Pass(reuse_results, takes_room=True, middle_end=True),
+    "forward": Pass(forward_copies, takes_room=True, middle_end=True),
 }
 MIDDLE_END = tuple(name for name, each in PASSES.items() if each.middle_end)
 

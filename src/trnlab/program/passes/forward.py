@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copy propagation: what VectorE and ScalarE can read in PSUM is not copied to SBUF first.
+
+    scores[:, block] = nisa.tensor_copy(product)      # product lies in PSUM
+    nisa.tensor_reduce(nl.max, scores[:, block], ...) # reads it there
+
+A kernel that keeps its products in an SBUF buffer, or a broadcast over the partitions, which is a matmul with ones,
+asks for copies that the hardware's compiler leaves out. A copy goes when it changes no format and all its readers may
+read PSUM. A tile then occupies its bank up to its last reader; at most `forward_banks` banks are kept so at a time,
+and where there would be more, the oldest tile is copied after all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.errors import ConstraintError
+from trnlab.isa.base import Engine, Memory
+from trnlab.numerics.dtypes import BY_CODE
+from trnlab.program.access import AP, MAX_FREE_DIMS, operand_records, pattern
+from trnlab.program.passes.draft import ATTR, OPCODE, PATTERN, READS, ROLE, WORK, WRITES, Draft, Ints
+from trnlab.program.routine import COL
+
+_ENGINE = 1  # column of `Draft.rows`
+_FIRST, _LAST = COL["first"], COL["last"]
+
+
+def forward_copies(draft: Draft) -> None:
+    """Bind the readers of copies out of PSUM to what was copied, and delete those copies."""
+    if draft.b.prints:
+        return
+    recording = _Recording.of(draft)
+    copies = _copies(draft, recording)
+    if not len(copies):
+        return
+    readers = _readers(draft, recording, copies)
+    kept = _Kept(draft.policy.forward_banks)
+    rebinding = _Rebinding(draft, recording)
+    for copy in sorted(readers, key=lambda c: recording.place[c]):
+        before = rebinding.bind(copy, readers[copy])
+        if before is not None:
+            draft.deleted[copy] = True
+            for other in kept.add(_held(draft, recording, copy, readers[copy], before)):
+                rebinding.restore(other.before)
+                draft.deleted[other.copy] = False
+
+
+class _Recording(NamedTuple):
+    """Operand records, and when: per instruction its place in the order, -1 for those deleted."""
+
+    records: Ints
+    place: Ints
+
+    @classmethod
+    def of(cls, draft: Draft) -> _Recording:
+        place = np.full(len(draft), -1)
+        alive = draft.order[~draft.deleted[draft.order]]
+        place[alive] = np.arange(len(alive))
+        return cls(operand_records(draft.references), place)
+
+
+def _copies(draft: Draft, recording: _Recording) -> Ints:
+    """Copies from PSUM to SBUF that change neither format nor layout, of tiles that nobody writes afterwards."""
+    first, records, place = draft.first, recording.records, recording.place
+    copies = np.flatnonzero((draft.rows[:, OPCODE] == isa.REGISTRY["tensor_copy"].opcode) & (place >= 0))
+    copies = copies[np.diff(first)[copies] == 2]
+    if not len(copies):
+        return copies
+    movable = np.zeros(len(draft.buffers), np.bool_)
+    movable[list(draft.movable)] = True
+    memory = np.array([int(b.memory) for b in draft.buffers])
+    dst, src = first[copies], first[copies] + 1
+    into, out_of = draft.owner[dst], draft.owner[src]
+    good = (memory[into] == Memory.SBUF) & (memory[out_of] == Memory.PSUM) & movable[into] & movable[out_of]
+    for column in ("dtype", "partitions"):
+        good &= records[dst, COL[column]] == records[src, COL[column]]
+    good &= _packed(records[dst]) & _packed(records[src])
+    writes = np.flatnonzero((draft.access & WRITES != 0) & (place[draft.of] >= 0))
+    last_write = np.full(len(draft.buffers), -1)
+    np.maximum.at(last_write, draft.owner[writes], place[draft.of[writes]])
+    good &= last_write[out_of] < place[copies]
+    tied = {i for pair in draft.b.dependencies for i in pair}
+    return copies[good & ~np.isin(copies, list(tied))]
+
+
+def _packed(records: Ints) -> Any:
+    """Whether elements lie side by side in the order in which they are taken."""
+    packed, step = np.ones(len(records), np.bool_), np.ones(len(records), np.int64)
+    for d in reversed(range(MAX_FREE_DIMS)):
+        count = records[:, COL[f"count{d}"]]
+        packed &= (count == 1) | (records[:, COL[f"step{d}"]] == step)
+        step = step * count
+    return packed
+
+
+def _readers(draft: Draft, recording: _Recording, copies: Ints) -> dict[int, list[int]]:
+    """Of each copy whose result is used by reading parts of it only: the operands that do."""
+    records, place, of = recording.records, recording.place, draft.of
+    room = int(max(b.nbytes for b in draft.buffers)) + 1
+    dst = draft.first[copies]
+    start = draft.owner[dst] * room + records[dst, _FIRST]
+    order = np.argsort(start, kind="stable")
+    copies, dst, start = copies[order], dst[order], start[order]
+    end = draft.owner[dst] * room + records[dst, _LAST]
+    bad = np.zeros(len(copies) + 1, np.int64)
+    clash = np.flatnonzero(start[1:] <= end[:-1])
+    np.add.at(bad, clash, 1)
+    np.add.at(bad, clash + 2, -1)
+    tiles = np.zeros(len(draft.buffers), np.bool_)
+    tiles[draft.owner[dst]] = True
+    mine = np.zeros(len(draft.references), np.bool_)
+    mine[dst] = True
+    others = np.flatnonzero(tiles[draft.owner] & ~mine & (place[of] >= 0))
+    low = draft.owner[others] * room + records[others, _FIRST]
+    high = draft.owner[others] * room + records[others, _LAST]
+    at, last = (np.searchsorted(start, key, side="right") - 1 for key in (low, high))
+    inside = at == np.where((at >= 0) & (low <= end[at]), at, -2)
+    touched = inside | (last > at)
+    within = inside & (last == at) & (high <= end[at]) & (draft.access[others] == READS)
+    within &= place[of[others]] > place[copies[at]]
+    for column, edge in (("start_partition", 0), ("partitions", 1)):
+        offset = records[others, COL["start_partition"]] - records[dst[at], COL["start_partition"]]
+        size = records[others, COL[column]] * edge
+        within &= (offset >= 0) & (offset + size <= records[dst[at], COL["partitions"]])
+    wrong = touched & ~within
+    np.add.at(bad, np.where(inside, at, at + 1)[wrong], 1)
+    np.add.at(bad, last[wrong] + 1, -1)
+    good = np.cumsum(bad)[:-1] == 0
+    found: dict[int, list[int]] = {}
+    for k, n in zip(others[within].tolist(), at[within].tolist()):
+        if good[n]:
+            found.setdefault(int(copies[n]), []).append(k)
+    return found
+
+
+class _Rebinding:
+    """Binds operands to other memory, as far as the chip allows."""
+
+    def __init__(self, draft: Draft, recording: _Recording) -> None:
+        self.draft, self.records = draft, recording.records
+        self.legal: dict[Any, int] = {}  # what decides it: number of the work, -1 where the chip refuses
+
+    def bind(self, copy: int, readers: list[int]) -> list[tuple[int, Ints]] | None:
+        """Let these operands read what `copy` copies. Returns what they were, None where one of them may not."""
+        before: list[tuple[int, Ints]] = []
+        by_instruction: dict[int, list[int]] = {}
+        for k in readers:
+            by_instruction.setdefault(self.draft.of_list[k], []).append(k)
+        for i, operands in by_instruction.items():
+            moved = {k: self._forwarded(k, copy) for k in operands}
+            work = self._work(i, moved)
+            if work < 0:
+                self.restore(before)
+                return None
+            self.draft.rows[i, WORK] = work
+            for k, ap in moved.items():
+                before.append((k, self.draft.references[k].copy()))
+                self.draft.references[k, PATTERN:] = ap.recorded()[0]
+        return before
+
+    def restore(self, before: list[tuple[int, Ints]]) -> None:
+        """Take a binding back."""
+        for k, reference in before:
+            self.draft.references[k] = reference
+        for i in {self.draft.of_list[k] for k, _ in before}:
+            self.draft.rows[i, WORK] = self._work(i, {})
+
+    def _forwarded(self, k: int, copy: int) -> AP:
+        """Operand `k`, which reads a part of the result of a copy, as the same part of its source."""
+        dst, src = (self.records[self.draft.first_list[copy] + n] for n in range(2))
+        ap, source = access_of(self.draft, k), self.draft.buffers[int(src[COL["buffer"]])]
+        start = ap.start_partition + int(src[COL["start_partition"]] - dst[COL["start_partition"]])
+        offset = ap.offset + int(src[COL["offset"]] - dst[COL["offset"]])
+        return replace(ap, buffer=source, start_partition=start, offset=offset)
+
+    def _work(self, i: int, moved: Mapping[int, AP]) -> int:
+        """The work of an instruction with other operands, -1 where the chip would refuse it."""
+        draft = self.draft
+        row, operands = draft.rows[i], range(draft.first_list[i], draft.first_list[i + 1])
+        instr = isa.BY_OPCODE[int(row[OPCODE])]
+        access = {k: moved[k] if k in moved else access_of(draft, k) for k in operands}
+        if any(ap.recorded()[0][0] != draft.references[k, PATTERN] for k, ap in access.items() if k not in moved):
+            return -1  # an index reaches further than the pattern
+        rules = tuple((int(draft.references[k, ROLE]), *access[k].recorded()[1]) for k in operands)
+        key = (instr.opcode, int(row[_ENGINE]), int(row[ATTR]), rules)
+        if key not in self.legal:
+            named = {instr.operands[int(draft.references[k, ROLE])].name: ap for k, ap in access.items()}
+            try:
+                work = isa.validate(instr, named, draft.attributes(i), Engine(int(row[_ENGINE])), draft.b.chip, None)
+                self.legal[key] = draft.b.work_index(work)
+            except ConstraintError:
+                self.legal[key] = -1
+        return self.legal[key]
+
+
+def access_of(draft: Draft, k: int) -> AP:
+    """Operand `k` of a draft, as it is now."""
+    _, number, owner, start, offset = draft.references[k].tolist()
+    code, partitions, partition_step, *free = pattern(number).columns
+    dims = list(zip(free[::2], free[1::2]))
+    while dims and dims[0] == (0, 1):
+        dims.pop(0)
+    return AP(draft.buffers[owner], BY_CODE[code], start, partitions, partition_step, offset, tuple(dims))
+
+
+@dataclass(eq=False)
+class _Held:
+    """A copy that was left out. tile: in PSUM, of so many banks, read there from place `since` to `until`. before:
+    what its readers were.
+    """
+
+    copy: int
+    tile: int
+    banks: int
+    since: int
+    until: int
+    before: list[tuple[int, Ints]]
+
+
+def _held(
+    draft: Draft, recording: _Recording, copy: int, readers: list[int], before: list[tuple[int, Ints]]
+) -> _Held:
+    tile = int(draft.owner[draft.first_list[copy] + 1])
+    banks = -(-draft.buffers[tile].nbytes // draft.b.chip.psum.bank_bytes_per_partition)
+    until = max(int(recording.place[draft.of_list[k]]) for k in readers)
+    return _Held(copy, tile, banks, int(recording.place[copy]), until, before)
+
+
+class _Kept:
+    """The tiles that stay in at most so many banks of PSUM for their readers."""
+
+    def __init__(self, banks: int) -> None:
+        self.banks = banks
+        self.alive: list[_Held] = []
+
+    def add(self, new: _Held) -> list[_Held]:
+        """One more, later than all others; returns those that are to be copied after all."""
+        self.alive = [*(held for held in self.alive if held.until > new.since), new]
+        given_up: list[_Held] = []
+        while sum({held.tile: held.banks for held in self.alive}.values()) > self.banks:
+            tile = self.alive[0].tile
+            given_up += [held for held in self.alive if held.tile == tile]
+            self.alive = [held for held in self.alive if held.tile != tile]
+        return given_up
