@@ -23,11 +23,11 @@ from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import AP, MAX_FREE_DIMS, operand_records, pattern
-from trnlab.program.passes.draft import ATTR, OPCODE, PATTERN, READS, ROLE, WORK, WRITES, Draft, Ints
+from trnlab.program.passes.draft import ATTR, OPCODE, PATTERN, READS, ROLE, WORK, WRITES, Bools, Draft, Ints
 from trnlab.program.routine import COL
 
 _ENGINE = 1  # column of `Draft.rows`
-_FIRST, _LAST = COL["first"], COL["last"]
+_FIRST, _LAST, _START, _ROWS = (COL[name] for name in ("first", "last", "start_partition", "partitions"))
 
 
 def forward_copies(draft: Draft) -> None:
@@ -67,7 +67,7 @@ class _Recording(NamedTuple):
 def _copies(draft: Draft, recording: _Recording) -> Ints:
     """Copies from PSUM to SBUF that change neither format nor layout, of tiles that nobody writes afterwards."""
     first, records, place = draft.first, recording.records, recording.place
-    copies = np.flatnonzero((draft.rows[:, OPCODE] == isa.REGISTRY["tensor_copy"].opcode) & (place >= 0))
+    copies: Ints = np.flatnonzero((draft.rows[:, OPCODE] == isa.REGISTRY["tensor_copy"].opcode) & (place >= 0))
     copies = copies[np.diff(first)[copies] == 2]
     if not len(copies):
         return copies
@@ -84,11 +84,12 @@ def _copies(draft: Draft, recording: _Recording) -> Ints:
     last_write = np.full(len(draft.buffers), -1)
     np.maximum.at(last_write, draft.owner[writes], place[draft.of[writes]])
     good &= last_write[out_of] < place[copies]
-    tied = {i for pair in draft.b.dependencies for i in pair}
-    return copies[good & ~np.isin(copies, list(tied))]
+    tied = [i for pair in draft.b.dependencies for i in pair]
+    found: Ints = copies[good & ~np.isin(copies, tied)]
+    return found
 
 
-def _packed(records: Ints) -> Any:
+def _packed(records: Ints) -> Bools:
     """Whether elements lie side by side in the order in which they are taken."""
     packed, step = np.ones(len(records), np.bool_), np.ones(len(records), np.int64)
     for d in reversed(range(MAX_FREE_DIMS)):
@@ -98,43 +99,57 @@ def _packed(records: Ints) -> Any:
     return packed
 
 
+class _Results(NamedTuple):
+    """What copies write, sorted by address, bytes of different tiles apart: the copy, its operand, first, last byte."""
+
+    copy: Ints
+    operand: Ints
+    first: Ints
+    last: Ints
+
+
 def _readers(draft: Draft, recording: _Recording, copies: Ints) -> dict[int, list[int]]:
     """Of each copy whose result is used by reading parts of it only: the operands that do."""
-    records, place, of = recording.records, recording.place, draft.of
-    room = int(max(b.nbytes for b in draft.buffers)) + 1
-    dst = draft.first[copies]
-    start = draft.owner[dst] * room + records[dst, _FIRST]
-    order = np.argsort(start, kind="stable")
-    copies, dst, start = copies[order], dst[order], start[order]
-    end = draft.owner[dst] * room + records[dst, _LAST]
-    bad = np.zeros(len(copies) + 1, np.int64)
-    clash = np.flatnonzero(start[1:] <= end[:-1])
-    np.add.at(bad, clash, 1)
-    np.add.at(bad, clash + 2, -1)
-    tiles = np.zeros(len(draft.buffers), np.bool_)
-    tiles[draft.owner[dst]] = True
-    mine = np.zeros(len(draft.references), np.bool_)
-    mine[dst] = True
-    others = np.flatnonzero(tiles[draft.owner] & ~mine & (place[of] >= 0))
-    low = draft.owner[others] * room + records[others, _FIRST]
-    high = draft.owner[others] * room + records[others, _LAST]
-    at, last = (np.searchsorted(start, key, side="right") - 1 for key in (low, high))
-    inside = at == np.where((at >= 0) & (low <= end[at]), at, -2)
-    touched = inside | (last > at)
-    within = inside & (last == at) & (high <= end[at]) & (draft.access[others] == READS)
-    within &= place[of[others]] > place[copies[at]]
-    for column, edge in (("start_partition", 0), ("partitions", 1)):
-        offset = records[others, COL["start_partition"]] - records[dst[at], COL["start_partition"]]
-        size = records[others, COL[column]] * edge
-        within &= (offset >= 0) & (offset + size <= records[dst[at], COL["partitions"]])
-    wrong = touched & ~within
-    np.add.at(bad, np.where(inside, at, at + 1)[wrong], 1)
-    np.add.at(bad, last[wrong] + 1, -1)
-    good = np.cumsum(bad)[:-1] == 0
+    dst, room = draft.first[copies], int(max(b.nbytes for b in draft.buffers)) + 1
+    base = draft.owner * room
+    low, high = base + recording.records[:, _FIRST], base + recording.records[:, _LAST]
+    order = np.argsort(low[dst], kind="stable")
+    results = _Results(copies[order], dst[order], low[dst[order]], high[dst[order]])
+    others = _other_accesses(draft, recording, dst)
+    at, last = (np.searchsorted(results.first, key[others], side="right") - 1 for key in (low, high))
+    begins_inside = (at >= 0) & (low[others] <= results.last[at])
+    reads = begins_inside & (last == at) & (high[others] <= results.last[at])
+    reads &= _reads_part(draft, recording, others, results.copy[at], results.operand[at])
+    wrong = (begins_inside | (last > at)) & ~reads
+    spoilt = np.zeros(len(copies) + 1, np.int64)  # differences of how many accesses spoil a result
+    np.add.at(spoilt, np.where(begins_inside, at, at + 1)[wrong], 1)
+    np.add.at(spoilt, last[wrong] + 1, -1)
+    shared = np.flatnonzero(results.first[1:] <= results.last[:-1])  # with the next result
+    np.add.at(spoilt, shared, 1)
+    np.add.at(spoilt, np.minimum(shared + 2, len(copies)), -1)
+    good = np.cumsum(spoilt)[:-1] == 0
     found: dict[int, list[int]] = {}
-    for k, n in zip(others[within].tolist(), at[within].tolist()):
+    for k, n in zip(others[reads].tolist(), at[reads].tolist()):
         if good[n]:
-            found.setdefault(int(copies[n]), []).append(k)
+            found.setdefault(int(results.copy[n]), []).append(k)
+    return found
+
+
+def _other_accesses(draft: Draft, recording: _Recording, results: Ints) -> Ints:
+    """Operands of the tiles that these results lie in, the results themselves left out."""
+    tiles = np.zeros(len(draft.buffers), np.bool_)
+    tiles[draft.owner[results]] = True
+    mine = tiles[draft.owner] & (recording.place[draft.of] >= 0)
+    mine[results] = False
+    return np.flatnonzero(mine)
+
+
+def _reads_part(draft: Draft, recording: _Recording, operands: Ints, copies: Ints, results: Ints) -> Bools:
+    """Whether each operand is read only, after the copy, and in partitions that the copy has written."""
+    records, place = recording.records, recording.place
+    after = (draft.access[operands] == READS) & (place[draft.of[operands]] > place[copies])
+    offset = records[operands, _START] - records[results, _START]
+    found: Bools = after & (offset >= 0) & (offset + records[operands, _ROWS] <= records[results, _ROWS])
     return found
 
 
