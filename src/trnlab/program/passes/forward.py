@@ -100,7 +100,7 @@ def _packed(records: Ints) -> Bools:
 
 
 class _Results(NamedTuple):
-    """What copies write, sorted by address, bytes of different tiles apart: the copy, its operand, first, last byte."""
+    """What copies write, sorted by address: the copy, its operand, the first and last byte (tiles are far apart)."""
 
     copy: Ints
     operand: Ints
