@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import references
 
 import trnlab.nki
 
@@ -158,6 +159,7 @@ def _on_ranks(case: Any, golden: Any, ranks: int) -> dict[str, Any]:
 
 if OPTIONS:
     install()
+    references.install()
 
 
 # -- which cases --------------------------------------------------------------------------------------------------
