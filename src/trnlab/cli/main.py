@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     _profile(commands.add_parser("profile", help="open a run again, or a measured one: summary, report, trace"))
     _compare(commands.add_parser("compare", help="two runs: what got faster, slower, appeared, vanished"))
     _isa(commands.add_parser("isa", help="the instructions of a NeuronCore"))
-    commands.add_parser("passes", help="what the hardware's compiler is taken to make of kernels: all options")
+    _passes(commands.add_parser("passes", help="what the compiler is taken to make of kernels, and what that gains"))
     _folder(commands.add_parser("sensitivity", help="which assumptions a run's time leans on"))
     _lint(commands.add_parser("lint", help="what the hardware's compiler would refuse in kernels; nothing is run"))
     _verify(
@@ -115,6 +115,20 @@ def _compare(command: argparse.ArgumentParser) -> None:
         command.add_argument(name, metavar="RUN", type=Path, help="folder of a run, or JSON of the vendor's profiler")
     command.add_argument("--json", action="store_true", help="everything as JSON, times in picoseconds")
     command.add_argument("--page", metavar="FILE", type=Path, help="write a page with both timelines")
+
+
+def _passes(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--target", metavar="NAME", help="the chip, e.g. trn2; default: that of kernels")
+    add("--schedule", metavar="NAME", help="what is made of kernels, e.g. as-written or reuse=off")
+    add(
+        "script",
+        metavar="SCRIPT",
+        type=Path,
+        nargs="?",
+        help="time its kernels without each option; default: list them",
+    )
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 
 
 def _folder(command: argparse.ArgumentParser) -> None:

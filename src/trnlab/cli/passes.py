@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import textwrap
 
 from trnlab import policy
@@ -16,9 +17,23 @@ _STAGES = {
 
 
 def main(args: argparse.Namespace) -> int:
-    """List the options."""
-    print(listed())
-    return 0
+    """List the options, or run a script and say what they made of its kernels; returns its exit status."""
+    if args.schedule:
+        policy.configure(args.schedule)
+    if args.script is None:
+        print(listed())
+        return 0
+    from trnlab.nki.explain import watching  # with everything that runs kernels
+    from trnlab.nki.imports import install_imports
+    from trnlab.runtime.script import Script, execute
+    from trnlab.runtime.session import activate, for_kernels
+
+    script = Script(args.script, args.arguments)
+    script.file  # noqa: B018  (says at once when it cannot be read)
+    install_imports()
+    session = for_kernels({**os.environ, **({"TRNLAB_TARGET": args.target} if args.target else {})})
+    with activate(session), watching(lambda found: print(found, flush=True)):
+        return execute(script)
 
 
 def listed() -> str:

@@ -28,7 +28,7 @@ from trnlab.kernel_hooks import LAUNCHERS, NOT_HANDLED, TRACERS
 from trnlab.lang.hbm import Hbm
 from trnlab.lang.recorder import Recorder, recording
 from trnlab.lang.tensor import Tensor
-from trnlab.nki import checking, typing
+from trnlab.nki import checking, explain, typing
 from trnlab.nki.arguments import map_objects, objects_of, on_host
 from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
 from trnlab.nki.interleave import InterleavedRecording
@@ -117,6 +117,7 @@ class Kernel:
             if traced is not NOT_HANDLED:
                 return traced
         trace, arrays = self.recorded(*args, **kwargs)
+        explain.called(self, trace.routine, args, kwargs)
         memory = self.run(trace, arrays)
         for position in trace.written:
             arrays[position].store(memory[position])
@@ -184,6 +185,11 @@ class Kernel:
         guards.depend(depends)
         checking.tell(known.findings)
         return known
+
+    @property
+    def here(self) -> Policy:
+        """The policy under which it is recorded and timed here and now."""
+        return self.policy(self.chip or default_chip())
 
     def policy(self, chip: Chip) -> Policy:
         """What the hardware's compiler is taken to make of the kernel, here and now."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from trnlab.errors import RunError
 from trnlab.files import write_atomic
+from trnlab.nki import explain
 from trnlab.nki.arguments import map_objects
 from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
@@ -62,6 +63,7 @@ class Benchmark:
         timeline = self.kernel.timeline(*args, **kwargs)
         trace, chip = self.kernel.trace(*args, **kwargs), self.kernel.chip or default_chip()
         kernels.called(trace.members, trace.tensors, trace.gang, chip, self.kernel.policy(chip), executed=False)
+        explain.called(self.kernel, trace.routine, args, kwargs)
         self.benchmark_result = BenchmarkResult(Latency(timeline.total))
         if self.program is not None:
             write_atomic(self.program, routine_text(trace.routine).encode())

@@ -9,7 +9,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
-from trnlab.profile import findings, pictures
+from trnlab.profile import compiled, findings, pictures
 from trnlab.profile import summary as words
 from trnlab.profile.band import band
 from trnlab.profile.charts import table
@@ -144,6 +144,11 @@ def _numbers(s: Summary) -> Iterator[tuple[str, str]]:
         yield "HBM", words.memory(s)
         if "dma" in s:
             yield "DMA", words.transfers(s)
+        for i, line in enumerate(compiled.room(s)):
+            yield "" if i else "no room", line
+        for kernel in s.get("kernels", ()):
+            if "policy" in kernel:
+                yield f"{kernel['name']} as compiled", compiled.compiled(kernel)
         yield "cost", words.price(s)
         yield "price from", s["cost"]["price_source"] or "unknown"
     yield "compiling", words.compiling(s)

@@ -106,6 +106,7 @@ def record(fields: Mapping[str, Check], optional: Mapping[str, Check] | None = N
 COUNT, SIZE, SHARE, SECONDS = whole(0), number(0), number(0), number(0)
 _TIMES = each(record({"executable": text, "times": whole(1, MOST_TIMES)}), most=MOST_TIMES)
 _USE = table(record({"active": SHARE, "busy": SHARE}))
+_PAIR = each(COUNT, least=2, most=2)
 _WAITING = {"waiting_for": name, "cause": text, "buffer": text, "ps": COUNT}
 
 ALWAYS: dict[str, Check] = {
@@ -144,13 +145,22 @@ LISTS: dict[str, Check] = {
     "kernels": each(record({
         "name": text, "executable": text, "chip": text, "calls": COUNT, "instructions": COUNT, "time_s": SECONDS,
         "engines": _USE, "bound_by": text,
+    }, {
+        "policy": text, "passes": each(record({
+            "option": text, "instructions": _PAIR, "tiles": _PAIR, "moved_bytes": _PAIR,
+        })),
     })),
 }  # fmt: skip
 
 EXPLAINED: dict[str, Check] = {
     "step_ps": whole(1),
     "dma": record({"bytes": SIZE, "efficiency": SHARE, "engine_bytes_per_s": SIZE}),
-    "spill": record({"save_bytes": SIZE, "reload_bytes": SIZE}),
+    "spill": record({"save_bytes": SIZE, "reload_bytes": SIZE}, {
+        "psum_bytes": SIZE, "cost_ps": whole(), "tiles": each(record({
+            "kernel": text, "tile": text, "line": text, "from": text, "to": text, "times": COUNT, "save_bytes": COUNT,
+            "reload_bytes": COUNT,
+        })),
+    }),
     "lost": each(record({**_WAITING, "part": text})),
     "engine_time": table(record({"busy_ps": COUNT, "waiting": each(record(_WAITING)), "ends_ps": COUNT})),
     "costliest_lines": each(record({
@@ -166,9 +176,12 @@ EXPLAINED: dict[str, Check] = {
 }  # fmt: skip
 
 
+SOMETIMES: dict[str, Check] = {"policy": record({"name": text, "options": table(text)})}
+
+
 def check_summary(summary: dict[str, Any]) -> None:
     """Raise ValueError for a summary of this version that is not as `docs/summary.md` says."""
-    record(ALWAYS)(summary, "")
+    record(ALWAYS, SOMETIMES)(summary, "")
     if any(name in summary for name in (*TIMED, *LISTS, *EXPLAINED)):
         record(TIMED, LISTS)(summary, "")
     if any(name in summary for name in EXPLAINED):

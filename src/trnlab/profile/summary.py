@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from trnlab.profile.band import band
+from trnlab.profile.compiled import compiled, room
 from trnlab.profile.words import advice_text, waited
 from trnlab.units import PS_PER_S, format_bytes, format_count, format_time
 
@@ -144,6 +145,8 @@ def _why(s: Summary) -> Iterable[tuple[str, str]]:
         yield "" if i else "could gain", f"{entry['gain']:>4.0%}  {advice_text(entry, s['script'])}:"
         yield "", f"      {entry['way']}"
     yield "DMA", transfers(s)
+    for i, line in enumerate(room(s)):
+        yield "" if i else "no room", line
 
 
 def transfers(s: Summary) -> str:
@@ -157,6 +160,8 @@ def transfers(s: Summary) -> str:
 def _kernels(s: Summary) -> Iterable[tuple[str, str]]:
     for i, kernel in enumerate(s.get("kernels", ())):
         yield "" if i else "kernels", kernel_line(kernel)
+        if "policy" in kernel:
+            yield "", f"    as compiled: {compiled(kernel)}"
 
 
 def _between(s: Summary) -> str:

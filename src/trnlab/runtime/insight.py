@@ -17,6 +17,7 @@ from trnlab.profile.data import Step, step_of
 from trnlab.profile.lost import by_engine, lines, lost
 from trnlab.profile.routines import uses
 from trnlab.runtime.advice import advice
+from trnlab.runtime.compiled import spill_cost, spilled_tiles
 from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -54,15 +55,24 @@ def insight(parts: Sequence[Part], chip: Chip) -> dict[str, Any]:
     return {
         "step_ps": total,
         "dma": _dma(parts, chip),
-        "spill": {
-            "save_bytes": sum(p.step.spilled[0] * p.times for p in parts),
-            "reload_bytes": sum(p.step.spilled[1] * p.times for p in parts),
-        },
+        "spill": _spill(parts),
         "lost": _lost(parts),
         "engine_time": _engine_time(parts, total),
         "costliest_lines": _lines(parts),
         "roofline": _roofline(parts),
         "advice": _advice(parts, total),
+    }
+
+
+def _spill(parts: Sequence[Part]) -> dict[str, Any]:
+    """What left a memory for want of room, and what that costs."""
+    tiles = spilled_tiles((p.executable, p.times) for p in parts)
+    return {
+        "save_bytes": sum(p.step.spilled[0] * p.times for p in parts),
+        "reload_bytes": sum(p.step.spilled[1] * p.times for p in parts),
+        "psum_bytes": sum(t["save_bytes"] for t in tiles if t["from"] == "psum"),
+        "cost_ps": sum(spill_cost(p.executable) * p.times for p in parts),
+        "tiles": tiles,
     }
 
 

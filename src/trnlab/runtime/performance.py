@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trnlab import chips, policy
 from trnlab.graph.ir import Graph, Op
 from trnlab.profile.band import band
+from trnlab.runtime.compiled import kernel_fields
 from trnlab.runtime.insight import insight, parts_of
 from trnlab.runtime.session import PRECISIONS, Session
 from trnlab.sim import timing
@@ -165,6 +166,7 @@ def _kernels(run: Steps) -> list[dict[str, Any]]:
                 "time_s": part.total / PS_PER_S,
                 "engines": _engines([(part, 1)], part.total / PS_PER_S),
                 "bound_by": next(iter(part.critical)),
+                **kernel_fields(executable),
             })  # fmt: skip
     return sorted(found, key=lambda kernel: -kernel["time_s"] * kernel["calls"])
 

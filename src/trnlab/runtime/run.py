@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trnlab
-from trnlab import profile, timeline
+from trnlab import policy, profile, timeline
 from trnlab.errors import RunError, UsageError
 from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import data
 from trnlab.runtime import performance, steps, summary
+from trnlab.runtime.compiled import policy_fields
 from trnlab.runtime.details import details
 from trnlab.runtime.performance import StepCalls, Steps
 
@@ -137,6 +138,7 @@ class Run:
             "target": session.target.name,
             "chip": session.chip.name,
             "precision": session.precision,
+            "policy": policy_fields(policy.chosen(session.chip.name)),
             "stochastic_rounding": session.stochastic_rounding,
             "seed": session.seed,
             "steps": counters.steps or len(self.step_patterns),

@@ -88,7 +88,7 @@ def run_script(script: Script, session: Session, out: Path | None) -> int:
     folder = out if out is not None else new_folder(Path("runs"), script.path.stem)
     run = session.run = Run(folder, session, file, script.arguments)
     with activate(session), _sigterm():
-        status = _execute(script)
+        status = execute(script)
         outcome = {0: "complete", INTERRUPTED: "interrupted", TERMINATED: "interrupted"}.get(status, "failed")
         return max(status, _finish(run, outcome))
 
@@ -126,7 +126,8 @@ def nothing_ran(run: Run) -> str:
     return f"nothing ran on the simulated chip; {reason}"
 
 
-def _execute(script: Script) -> int:
+def execute(script: Script) -> int:
+    """Run a script as Python would, under the session that is active; returns its exit status."""
     sys.argv = [str(script.path), *script.arguments]
     sys.path.insert(0, str(Path.cwd() if script.module else script.file.parent))
     try:
