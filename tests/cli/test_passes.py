@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users see of the compiler's part: `trnlab passes`, and the report of room in text, summary and page of a run."""
+"""What users see of the compiler's part: `trnlab passes`, and the report of room in what a run leaves."""
 
 from __future__ import annotations
 
