@@ -170,6 +170,9 @@ def _validate(command: argparse.ArgumentParser) -> None:
         "--fetch-list", metavar="DIR", type=Path, help="print the git commands that put these sources into DIR"
     )
     command.add_argument(
+        "--readings", action="store_true", help="what profiles say of the figures of trn2 that were read off them"
+    )
+    command.add_argument(
         "--record", action="store_true", help="keep what comes out as the results that the package shows"
     )
     command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")

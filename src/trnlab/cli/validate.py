@@ -8,12 +8,14 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from difflib import get_close_matches
 
 from trnlab import policy
 from trnlab.errors import UsageError
 from trnlab.runtime.session import cache_folder
 from trnlab.validation import load, recorded, report, sources, to_json, validate
+from trnlab.validation.sources import readings
 
 FOLDER = "validation"  # in the cache
 MOST_NAMES = 6
@@ -32,6 +34,8 @@ def main(args: argparse.Namespace) -> int:
             "only all kernels that are recorded by hand are kept together", code="TRN170", got=f"--only {wanted}",
             remedy="leave out --only, or give --sources",
         )  # fmt: skip
+    if args.readings:
+        return _readings(args)
     if args.sources is not None:
         return _from_sources(args, wanted)
     kernels = [k for k in sources.load() if _named(k, wanted)]
@@ -68,6 +72,15 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
         sources.record(rows)
     print(sources.to_json(rows) if args.json else sources.report(rows))
     return int(any(row.timed.predicted is None for row in rows))
+
+
+def _readings(args: argparse.Namespace) -> int:
+    """What the calibration profiles say of the figures that cite them, now or as it was recorded."""
+    found = readings.recorded() if args.sources is None else readings.read(readings.dumps(args.sources))
+    if args.record:
+        readings.record(found)
+    print(json.dumps([asdict(r) for r in found], indent=2) if args.json else readings.report(found))
+    return 0
 
 
 def _progress() -> Callable[[sources.SourceKernel, int, int], None]:

@@ -96,15 +96,15 @@ def of_dump(content: Mapping[str, Any]) -> Observed:
     """What the vendor's full JSON says of a run. Raises KeyError for content of another form."""
     data = [row for row in content["instruction"] if row["opcode"] not in CONTROL]
     packets = [row for row in content["dma"] if row["queue_type"] != "instruction"]
-    transfers = list(_transfers(packets))
+    transfers = [t for queue in transfers_of(packets).values() for t in queue]
     arithmetic = list(_matmuls(data))
-    slow = [m for m in arithmetic if any(since <= m.start < until for since, until in _half_rate(content))]
+    slow = [m for m in arithmetic if any(since <= m.start < until for since, until in half_rate(content))]
     times = {"total": content["summary"][0]["total_time"] * 1e12}
     for name in SUBGROUPS:
         mine = [(r["timestamp"], r["timestamp"] + r["duration"]) for r in data if r["subgroup"] == name]
         times[f"active {name.lower()}"] = _union(mine) * PS_PER_NS
     times["active dma"] = _union([(p["timestamp"], p["timestamp"] + p["duration"]) for p in packets]) * PS_PER_NS
-    times["transfer time"] = sum(last - first for first, last in transfers) * PS_PER_NS
+    times["transfer time"] = sum(t.last - t.first for t in transfers) * PS_PER_NS
     counts = Counter(_kind_there(row) for row in data)
     counts["bytes"] = sum(p["transfer_size"] for p in packets if p["transfer_size"] > _SEMAPHORE)
     counts["transfers"] = len(transfers)
@@ -212,29 +212,59 @@ def _matmuls(data: Iterable[Mapping[str, Any]]) -> Iterator[_Matmul]:
         yield _Matmul(kind, name, start, time)
 
 
-def _half_rate(content: Mapping[str, Any]) -> list[tuple[float, float]]:
+def half_rate(content: Mapping[str, Any]) -> list[tuple[float, float]]:
     """When the PE array ran at half rate, in nanoseconds; before the first window listed, it did."""
     windows = sorted((row["timestamp"], row["duration"], row["k"] < row["n"]) for row in content["ham"])
     return [(0.0, windows[0][0])] + [(start, start + length) for start, length, slow in windows if slow]
 
 
-def _transfers(packets: Iterable[Mapping[str, Any]]) -> Iterator[tuple[float, float]]:
-    """First and last byte of each transfer. A DMA engine takes the transfers of a queue in turn, and ends its part of
-    each with a packet that raises a semaphore."""
-    by_engine: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A transfer of a profile: the data packets of each DMA engine. queued: the one before it was still under way."""
+
+    packets: tuple[tuple[Mapping[str, Any], ...], ...]
+    queued: bool
+
+    @property
+    def starts(self) -> list[float]:
+        """The first byte of each DMA engine, in nanoseconds."""
+        return [lane[0]["timestamp"] for lane in self.packets]
+
+    @property
+    def first(self) -> float:
+        """The first byte of all."""
+        return min(self.starts)
+
+    @property
+    def last(self) -> float:
+        """The last byte of all."""
+        return _last_byte(self.packets)
+
+
+def _last_byte(lanes: Iterable[Sequence[Mapping[str, Any]]]) -> float:
+    return float(max(packet["timestamp"] + packet["duration"] for lane in lanes for packet in lane))
+
+
+def transfers_of(packets: Iterable[Mapping[str, Any]]) -> dict[str, list[Transfer]]:
+    """The transfers of each queue in order. A DMA engine takes those of a queue in turn, and ends its part of each
+    with a packet that raises a semaphore."""
+    lanes: dict[str, dict[str, list[list[Mapping[str, Any]]]]] = defaultdict(lambda: defaultdict(lambda: [[]]))
     for packet in sorted(packets, key=lambda p: (p["timestamp"], p["packet_idx"])):
-        by_engine[packet["dma_queue"], packet["dma_engine"]].append(packet)
-    spans: dict[tuple[str, int], tuple[float, float]] = {}
-    for (queue, _), mine in by_engine.items():
-        number = 0
-        for packet in mine:
-            if packet["transfer_size"] <= _SEMAPHORE:
-                number += 1
-                continue
-            first, last = spans.get((queue, number), (np.inf, -np.inf))
-            end = packet["timestamp"] + packet["duration"]
-            spans[queue, number] = (min(first, packet["timestamp"]), max(last, end))
-    yield from spans.values()
+        mine = lanes[packet["dma_queue"]][packet["dma_engine"]]
+        if packet["transfer_size"] <= _SEMAPHORE:
+            mine.append([])
+        else:
+            mine[-1].append(packet)
+    found: dict[str, list[Transfer]] = {}
+    for queue, by_engine in lanes.items():
+        reach, found[queue] = -np.inf, []
+        for parts in zip(*by_engine.values()):
+            used = tuple(tuple(part) for part in parts if part)
+            if used:
+                first = min(part[0]["timestamp"] for part in used)
+                found[queue].append(Transfer(used, queued=bool(first < reach)))
+                reach = _last_byte(used)
+    return found
 
 
 # -- the prediction ---------------------------------------------------------------------------------------------
