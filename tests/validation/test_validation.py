@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from trnlab import chips
+from trnlab.chips import Confidence
+from trnlab.chips.sources import PROFILES as PROFILES_SOURCE
 from trnlab.cli.main import main
 from trnlab.sim.timing import order, time_routine
 from trnlab.units import cycles_to_ps
@@ -18,6 +20,7 @@ from trnlab.validation import Split, load, report, to_json, validate
 from trnlab.validation.anchors import parse
 from trnlab.validation.kernels import KERNELS, attention, matmul
 from trnlab.validation.quantities import predict
+from trnlab.validation.sources import readings
 
 TRN2 = chips.get("trn2")
 MEASUREMENTS = load()
@@ -203,3 +206,36 @@ def test_no_figure_of_a_chip_cites_what_only_checks():
             assert not cited(figure.source) & only_checks, (name, path)
             if "trainium-kernel-fusion" in figure.source:
                 assert "of 512 keys" in figure.source, (name, path)
+
+
+# Figures that cite the calibration profiles and are not read off them by `readings`: what they rest on is told in the
+# figure's source and in docs/validation.md.
+NOT_READ_AGAIN = {
+    "tensor.full_rate_above", "tensor.transpose_passes.float32",
+    "tensor.transpose_passes.tfloat32", "tensor.transpose_passes.bfloat16", "tensor.transpose_passes.float16",
+    "tensor.transpose_passes.float8_e4m3", "tensor.transpose_passes.float8_e5m2", "dma.read_rate", "dma.read_stall",
+    "dma.queue_interval", "dma.read_latency", "dma.cast_rate",
+}  # fmt: skip
+CLOSE = 0.03
+
+
+def test_figures_that_cite_the_profiles_are_what_was_read_off_them():
+    """Each lies among the middle 90 % of what `trnlab validate --readings` found, or within 3 % of the median."""
+    found = {r.figure: r for r in readings.recorded()}
+    cited_here = {p: f for p, f in chips.figures(TRN2) if f.source.startswith(PROFILES_SOURCE)}
+    assert set(cited_here) - set(found) <= NOT_READ_AGAIN
+    for path in set(cited_here) & set(found):
+        value, r = cited_here[path].value, found[path]
+        assert r.low <= value <= r.high or abs(value / r.median - 1) <= CLOSE, (path, value, r)
+
+
+@pytest.mark.parametrize("name", ["trn2", "trn3"])
+def test_a_figure_of_another_generation_is_assumed(name):
+    """Pages about an earlier chip document that chip."""
+    older = {
+        "trn2": ("trainium_inferentia2_arch",),
+        "trn3": ("trainium_inferentia2_arch", "trainium2_arch", "isa_docs.md"),
+    }
+    for path, figure in chips.figures(chips.get(name)):
+        if figure.confidence is Confidence.DOCUMENTED:
+            assert not any(page in figure.source for page in older[name]), (path, figure.source)

@@ -22,6 +22,7 @@ BANDWIDTH = "nki/deep-dives/nki-dma-bandwidth-guide.rst"
 DGE = "nki/deep-dives/nki-dge.rst"
 DMA_INTRO = "nki/get-started/about/nki-dma-overview.rst"
 ISA = "nki/api/nki/isa/__init__.py"
+# One text for trn1 and trn2: autocomp/agent_builder/.built/{trn1,trn2}-nki1.
 ISA_OLD = "isa_docs.md of ucb-bar/autocomp (the vendor's earlier instruction pages)"
 MATMUL = "nki/guides/tutorials/kernel-optimization.rst"
 COLLECTIVES = "neuron-runtime/explore/intranode-collective-comm.rst"

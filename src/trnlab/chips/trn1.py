@@ -53,8 +53,8 @@ TENSOR = TensorEngine(
         documented(1, "pass", f"{ARCH1}:266-268"),
     ),
     transpose_passes=per_dtype(
-        documented(4, "pass", f"{ARCH1} a transpose is a matmul with the identity"),
-        documented(1, "pass", f"{ARCH1} a transpose is a matmul with the identity"),
+        derived(4, "pass", f"{ARCH1}:188-190 a transpose is a matmul with the identity"),
+        derived(1, "pass", f"{ARCH1}:188-190 a transpose is a matmul with the identity"),
     ),
     peak_flops=per_dtype(
         documented(23e12, "FLOP/s", f"{ARCH1}:103"),
@@ -125,7 +125,7 @@ DMA = Dma(
         "ns",
         f"{BANDWIDTH}:77-85 and its curve: a transfer of 128 short rows takes as long as one of 2.4 KiB a row",
     ),
-    stagger=assumed(10, "ns", "as on Trainium2"),
+    stagger=assumed(10.7, "ns", "as on Trainium2"),
     stagger_read=assumed(31, "ns", "as on Trainium2"),
     read_latency=assumed(130, "ns", "as on Trainium2"),
     cast_rate=assumed(1.0, "ratio", "as measured on NeuronCore-v3"),

@@ -39,10 +39,15 @@ _CYCLES = "cycle/element"
 
 TENSOR = TensorEngine(
     clock=documented(2.4e9, "Hz", f"{ARCH2}:52"),
-    min_interval=documented(64, "cycle", f"{ARCH1}:266-268 a matmul takes max(N, 64) cycles"),
-    issue=measured(7, "cycle", f"{PROFILES}: bf16 matmuls of 128 and 512 columns every 55.3 and 217 ns"),
-    latency=measured(392, "cycle", f"{PROFILES}: matmuls end 163 ns after their last column"),
-    weight_columns_per_cycle=documented(4, "column/cycle", f"{ARCH1}:298 LoadStationary up to 4x faster"),
+    min_interval=assumed(64, "cycle", f"as on NeuronCore-v2 ({ARCH1}:266-268)"),
+    issue=measured(
+        7,
+        "cycle",
+        f"{PROFILES}: passes of float32 follow 6 to 13 cycles after their 128 or 512 columns; of bf16 there are none "
+        "at full rate",
+    ),
+    latency=measured(392, "cycle", f"{PROFILES}: matmuls end 163 to 168 ns after their last column"),
+    weight_columns_per_cycle=assumed(4, "column/cycle", f"as on NeuronCore-v2 ({ARCH1}:298)"),
     rate_window=measured(8192 / 2.4, "ns", f"{PROFILES}: half-rate windows are multiples of 8192 cycles"),
     full_rate_above=measured(
         0.375,
@@ -52,11 +57,13 @@ TENSOR = TensorEngine(
     half_rate_latency=measured(492, "cycle", f"{PROFILES}: at half rate, 203 to 207 ns after their last column"),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH2}:71 fp32 at a quarter of the rate"),
-        documented(1, "pass", f"{ARCH1}:266-268"),
+        derived(1, "pass", f"{ARCH2}:52, 71: 79e12 FLOP/s are one column of 128 x 128 a cycle at 2.4 GHz"),
     ),
     transpose_passes=per_dtype(
-        documented(2, "pass", f"{ARCH2}:197-204 fp32 transposes twice as fast as by matmul; {PROFILES} agree"),
-        documented(1, "pass", f"{ARCH2}:197-204"),
+        measured(
+            2, "pass", f"{PROFILES}: 128 columns of float32 take 213 ns at half rate; {ARCH2}:201 half a matmul's"
+        ),
+        measured(1, "pass", f"{PROFILES}: 128 columns of bf16 take 107 ns at half rate"),
     ),
     peak_flops=per_dtype(
         documented(20e12, "FLOP/s", f"{ARCH2}:71"),
@@ -69,8 +76,10 @@ TENSOR = TensorEngine(
 VECTOR = VectorEngine(
     clock=documented(0.96e9, "Hz", f"{ARCH2}:56"),
     min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
-    issue=measured(58, "cycle", f"{PROFILES}: independent reductions of 512 elements every 593 ns"),
-    latency=measured(147, "cycle", f"{PROFILES}: copies and reductions end 140 to 158 ns after their last element"),
+    issue=measured(
+        58, "cycle", f"{PROFILES}: reductions of 512 elements follow 593 ns apart at least, every 603 in the median"
+    ),
+    latency=measured(147, "cycle", f"{PROFILES}: copies and reductions end 139 to 158 ns after their last element"),
     copy=documented(1, _CYCLES, f"{ISA_OLD}:4754; {PROFILES} agree for PSUM sources"),
     copy_sbuf32=measured(0.5, _CYCLES, "kernel-optimization tutorial, v5-zoom.png: 512 fp32 in 423 to 432 ns"),
     copy16=documented(0.25, _CYCLES, f"{ARCH2}:222-239"),
@@ -88,13 +97,13 @@ VECTOR = VectorEngine(
 SCALAR = ScalarEngine(
     clock=documented(1.2e9, "Hz", f"{ARCH2}:60"),
     min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
-    issue=measured(60, "cycle", f"{PROFILES}: independent copies of 512 elements every 477 to 483 ns"),
+    issue=measured(60, "cycle", f"{PROFILES}: three copies of 512 elements follow 465, 482 and 482 ns after another"),
     latency=measured(190, "cycle", f"{PROFILES}: copies end 158 ns after their last element"),
-    function_issue=measured(196, "cycle", f"{PROFILES}: exp of 512 elements every 570 to 614 ns"),
+    function_issue=measured(196, "cycle", f"{PROFILES}: exp of 512 elements every 570 to 628 ns"),
     function_latency=measured(
         334, "cycle", f"mean of {DMA_INTRO} timelines (exp takes 295 ns + N / 1.2 GHz) and {PROFILES} (270 ns)"
     ),
-    accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
+    accumulator_read=assumed(64, "cycle", f"as on NeuronCore-v2 ({ARCH1}:492)"),
     table_load=measured(1326, "ns", f"{DMA_INTRO} timelines; {PROFILES} show 1283"),
 )
 
@@ -108,7 +117,7 @@ GPSIMD = GpSimdEngine(
 )
 
 DMA = Dma(
-    engines=documented(16, "engine", f"{ARCH1}:613"),
+    engines=documented(16, "engine", f"{DMA_INTRO}:7"),
     queues=documented(16, "queue", f"{DMA_INTRO}:29"),
     engine_bandwidth=documented(
         27.2e9, "byte/s", f"{DMA_INTRO}:16; {PROFILES} agree: packets of 4 and 2 KiB follow every 155.5 and 80 ns"
@@ -125,11 +134,11 @@ DMA = Dma(
     trigger_gpsimd=measured(581, "ns", f"{PROFILES}: GpSimdE's triggers follow every 581 to 586 ns"),
     queue_interval=measured(581, "ns", f"{PROFILES}: GpSimdE's transfers follow every 581 ns, SyncE's every 606 ns"),
     start=measured(650, "ns", f"{PROFILES}: from SBUF, first byte 1234 to 1281 ns after the trigger's start"),
-    start_indirect=measured(45, "ns", f"{PROFILES}: from SBUF, first byte 625 to 643 ns after GpSimdE's trigger"),
+    start_indirect=measured(52, "ns", f"{PROFILES}: from SBUF, first byte 625 to 643 ns after GpSimdE's trigger"),
     start_ring=measured(
         813, "ns", f"{DMA_INTRO} timeline: a store's first byte 899 ns after the start of the trigger"
     ),
-    stagger=measured(10, "ns", f"{PROFILES}: from SBUF, the last engine starts 140 to 180 ns after the first"),
+    stagger=measured(10.7, "ns", f"{PROFILES}: from SBUF, the last engine starts 150 to 182 ns after the first"),
     stagger_read=measured(31, "ns", f"{PROFILES}: from HBM, the last engine starts 180 to 750 ns after the first"),
     read_latency=measured(130, "ns", f"{PROFILES}: first byte of a small load 80 to 150 ns later than of a store"),
     cast_rate=measured(1.0, "ratio", f"{PROFILES}: stores of fp32 rows take 28 ns a row, with or without a cast"),
@@ -146,7 +155,7 @@ SYNC = Sync(
         6_600, "ns", f"{PROFILES}: the first trigger 13.3 to 13.7 us after the start, less the profiler"
     ),
     gpsimd_start=measured(1_290, "ns", f"{PROFILES}: its first trigger 1.28 to 1.32 us after SyncE's"),
-    program_end=measured(1_780, "ns", f"{PROFILES}: 2.08 to 2.10 us after the last byte, its semaphore included"),
+    program_end=measured(1_732, "ns", f"{PROFILES}: 2.08 to 2.10 us after the last byte, less its semaphore"),
     register=measured(20, "ns", f"{PROFILES}: NOP of TensorE takes 13 to 21 ns"),
     register_memory=measured(
         650, "ns", f"{PROFILES}: TENSOR_LOAD takes 472 to 1377 ns; {ISA_OLD}:4806 says 600 cycles for a dynamic start"

@@ -28,6 +28,8 @@ _V3 = "as on NeuronCore-v3"
 TENSOR = replace(
     trn2.TENSOR,
     clock=documented(2.4e9, "Hz", f"{ARCH3}:49"),
+    min_interval=assumed(64, "cycle", f"as on NeuronCore-v2 ({ARCH1}:266-268)"),
+    weight_columns_per_cycle=assumed(4, "column/cycle", f"as on NeuronCore-v2 ({ARCH1}:298)"),
     issue=assumed(7, "cycle", f"{_V3}, whose clock it has"),
     latency=assumed(392, "cycle", f"{_V3}, whose clock it has"),
     rate_window=assumed(8192 / 2.4, "ns", f"{_V3}, whose clock it has"),
@@ -35,8 +37,10 @@ TENSOR = replace(
     half_rate_latency=assumed(492, "cycle", _V3),
     passes=per_dtype(
         documented(4, "pass", f"{ARCH3}:68 fp32 at a quarter of the rate"),
-        documented(1, "pass", f"{ARCH1}:266-268, not restated for this generation"),
+        derived(1, "pass", f"{ARCH3}:49, 68: 79e12 FLOP/s are one column of 128 x 128 a cycle at 2.4 GHz"),
+        assumed(1, "pass", _V3),
     ),
+    transpose_passes=per_dtype(assumed(2, "pass", _V3), assumed(1, "pass", _V3)),
     peak_flops=per_dtype(
         documented(20e12, "FLOP/s", f"{ARCH3}:68"),
         documented(79e12, "FLOP/s", f"{ARCH3}:68"),
@@ -47,42 +51,45 @@ TENSOR = replace(
 
 VECTOR = VectorEngine(
     clock=documented(1.2e9, "Hz", f"{ARCH3}:53"),
-    min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
+    min_interval=assumed(64, "cycle", f"as on NeuronCore-v2 ({ISA_OLD} MIN_II)"),
     issue=assumed(58, "cycle", _V3),
     latency=assumed(147, "cycle", _V3),
-    copy=documented(1, _CYCLES, f"{ISA_OLD}:4754"),
+    copy=assumed(1, _CYCLES, f"as on NeuronCore-v2 ({ISA_OLD}:4754)"),
     copy_sbuf32=assumed(0.5, _CYCLES, f"{_V3}; {ARCH3}:52 states the same width"),
     copy16=documented(0.25, _CYCLES, f"{ARCH3}:52 512 elements a cycle, FP8 among them"),
     copy16_strided=assumed(0.5, _CYCLES, _V3),
-    memset16=documented(0.5, _CYCLES, f"{ISA_OLD}:595-601"),
-    two_inputs=documented(2, _CYCLES, f"{ISA_OLD}:3888-3903, not restated for this generation"),
+    memset16=assumed(0.5, _CYCLES, f"as on NeuronCore-v2 ({ISA_OLD}:595-601)"),
+    two_inputs=assumed(2, _CYCLES, f"as on NeuronCore-v2 ({ISA_OLD}:3888-3903)"),
     two_inputs_psum=assumed(1, _CYCLES, _V3),
     two_inputs16=assumed(0.5, _CYCLES, _V3),
-    reduce=documented(1, _CYCLES, f"{ISA_OLD}:4222-4233"),
-    reduce16=documented(0.5, _CYCLES, f"{ISA_OLD}:4222-4233 bf16 in and out"),
-    reciprocal=documented(8, _CYCLES, f"{ISA_OLD}:4544"),
+    reduce=assumed(1, _CYCLES, f"as on NeuronCore-v2 ({ISA_OLD}:4222-4233)"),
+    reduce16=assumed(0.5, _CYCLES, f"as on NeuronCore-v2 ({ISA_OLD}:4222-4233)"),
+    reciprocal=assumed(8, _CYCLES, f"as on NeuronCore-v2 ({ISA_OLD}:4544)"),
     scalar_operand=assumed(60, "cycle", _V3),
 )
 
 SCALAR = ScalarEngine(
     clock=documented(1.2e9, "Hz", f"{ARCH3}:57"),
-    min_interval=documented(64, "cycle", f"{ISA_OLD} MIN_II"),
+    min_interval=assumed(64, "cycle", f"as on NeuronCore-v2 ({ISA_OLD} MIN_II)"),
     issue=assumed(60, "cycle", f"{_V3}, whose clock it has"),
     latency=assumed(190, "cycle", f"{_V3}, whose clock it has"),
     function_issue=assumed(196, "cycle", f"{_V3}, whose clock it has"),
     function_latency=assumed(334, "cycle", f"{_V3}, whose clock it has"),
-    accumulator_read=documented(64, "cycle", f"{ARCH1}:492"),
+    accumulator_read=assumed(64, "cycle", f"as on NeuronCore-v2 ({ARCH1}:492)"),
     table_load=assumed(1326, "ns", _V3),
 )
 
 GPSIMD = replace(
     trn2.GPSIMD,
     clock=documented(1.2e9, "Hz", f"{ARCH3}:61"),
+    min_interval=assumed(64, "cycle", f"as on NeuronCore-v2 ({ISA_OLD} MIN_II)"),
+    issue=assumed(150, "cycle", f"as on NeuronCore-v2 ({ISA_OLD}:630, 5634)"),
     elementwise=documented(1, _CYCLES, f"{ARCH3}:60 128 elements a cycle of every format"),
 )
 
 DMA = replace(
     trn2.DMA,
+    engines=documented(16, "engine", f"{DMA_INTRO}:7"),
     engine_bandwidth=documented(38.4e9, "byte/s", f"{DMA_INTRO}:16"),
     read_rate=derived(0.86, "ratio", f"{BANDWIDTH}:61-63 33e9 achievable"),
     read_stall=assumed(57, "ns", _V3),
@@ -93,9 +100,9 @@ DMA = replace(
     trigger_ring=assumed(86, "ns", _V3),
     queue_interval=assumed(581, "ns", _V3),
     start=assumed(650, "ns", _V3),
-    start_indirect=assumed(45, "ns", _V3),
+    start_indirect=assumed(52, "ns", _V3),
     start_ring=assumed(813, "ns", _V3),
-    stagger=assumed(10, "ns", _V3),
+    stagger=assumed(10.7, "ns", _V3),
     stagger_read=assumed(31, "ns", _V3),
     read_latency=assumed(130, "ns", _V3),
     cast_rate=assumed(1.0, "ratio", f"{ARCH3}:264-272 arithmetic at the full rate"),
@@ -107,7 +114,7 @@ SYNC = replace(
     semaphore=assumed(34, "ns", _V3),
     program_start=assumed(6_600, "ns", _V3),
     gpsimd_start=assumed(1_290, "ns", _V3),
-    program_end=assumed(1_780, "ns", _V3),
+    program_end=assumed(1_732, "ns", _V3),
     register=assumed(20, "ns", _V3),
     register_memory=assumed(650, "ns", _V3),
     profiler=assumed(6_900, "ns", _V3),
