@@ -81,12 +81,15 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
-def report(name: str, error: TrnlabError) -> None:
-    """Raise the finding of a check, warn of it at its line, or do nothing, as the check's level says."""
+def report(name: str, error: TrnlabError, harmless: bool = False) -> None:
+    """Raise the finding of a check, warn of it at its line, or do nothing, as the check's level says.
+
+    harmless: the results do not depend on it, so that it is a warning at most.
+    """
     severity = level(name)
     if severity == "off":
         return
-    if severity == "error":
+    if severity == "error" and not harmless:
         raise error
     file, line = (error.where.file, error.where.line) if error.where else ("<kernel>", 1)
     warnings.warn_explicit(str(error), CheckWarning, file, line)

@@ -106,6 +106,37 @@ def test_a_race_can_be_turned_down():
         made(X)
 
 
+def test_a_race_that_changes_no_result_is_a_warning():
+    """As an update of a cache at a place that the other core reads and masks: nothing orders it, nothing shows it."""
+
+    def body(masked):
+        def kernel(x, mask):
+            out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+            me = nl.program_id(0)
+            t = tile(x[:32])
+            if me:
+                nisa.dma_copy(x[0:1], scaled(x[1:2], 3))
+            if masked:
+                nisa.tensor_tensor(dst=t, data1=t, data2=tile(mask), op=nl.multiply)
+            nisa.dma_copy(out[nl.ds(32 * me, 32)], t)
+            return out
+
+        return nki.Kernel(kernel)[2]
+
+    mask = np.ones((32, 32), np.float32)
+    mask[0] = 0
+    expected = np.concatenate([X[:32] * mask] * 2)
+    changed = np.concatenate([X[1:2] * 3, X[1:]])
+    x = X.copy()
+    with checks(race="error", lint="off"):
+        with pytest.warns(CheckWarning, match="the same whichever core goes first"):
+            result = body(True)(x, mask)
+        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(x, changed)
+        with pytest.raises(ConstraintError, match="TRN442"):
+            body(False)(X.copy(), mask)
+
+
 # -- no alarm --------------------------------------------------------------------------------------------------------
 def test_rows_columns_and_interleaved_tiles_of_their_own():
     for view in (

@@ -37,6 +37,7 @@ import pytest
 import references
 
 import trnlab.nki
+from trnlab.sim.functional import machine
 
 ABSENT = (
     "aws_embedded_metrics", "boto3", "botocore", "fabric2", "invoke", "pandas", "paramiko",
@@ -78,7 +79,7 @@ class _StandIns(MetaPathFinder, Loader):
 def install() -> None:
     """Put the stand-ins in place; packages that are really here win."""
     trnlab.nki.install_imports(override=True)
-    trnlab.nki.traces.UNWRITTEN = 0  # the harness gives kernels zeroed device memory
+    trnlab.nki.traces.UNWRITTEN = machine.POISON = 0  # the harness gives kernels zeroed memory, on chip, too
     sys.meta_path.append(_StandIns())
     sys.modules |= dict.fromkeys(BORDER, sys.modules[__name__])
     for name in CASTS:  # the vendor's compiler, of which goldens use one cast
@@ -140,7 +141,7 @@ def _named(result: Any, wanted: dict[str, Any]) -> dict[str, Any]:
 
 def _as_golden(found: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     """A result in the format of its golden; packed formats (four values in one element) keep their bits."""
-    packed = found.dtype.names is None and found.dtype.kind == "V" or str(found.dtype).endswith("_x4")
+    packed = (found.dtype.names is None and found.dtype.kind == "V") or str(found.dtype).endswith("_x4")
     return found.view(dtype) if packed and found.dtype.itemsize == np.dtype(dtype).itemsize else found.astype(dtype)
 
 

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from trnlab import checks
 from trnlab.errors import ConstraintError, Location
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import MAX_FREE_DIMS
@@ -200,6 +199,7 @@ class Watch:
         self._bytes: dict[tuple[int, int], dict[int, _Bytes]] = {}
         self._accesses: dict[int, Accesses] = {}
         self._told: set[tuple[Location | None, Location | None]] = set()
+        self.found: list[ConstraintError] = []  # for `GangRun`, which runs the cores in another order and reports
         for pair, stretches in self._known(gang).items():
             self._stretches[pair] = list(stretches)
             for side, m in enumerate(pair):
@@ -213,6 +213,22 @@ class Watch:
             gang.memo["conflicts"] = conflicts(gang)
         found: dict[tuple[int, int], tuple[Stretch, ...]] = gang.memo["conflicts"]
         return found
+
+    @property
+    def looks(self) -> bool:
+        """Whether there is anything to look at."""
+        return any(self._stretches.values())
+
+    def risky(self, m: int) -> list[int]:
+        """All instructions of a member that touch tensors at risk, in order."""
+        if m not in self._side:
+            return []
+        pair, side = self._side[m]
+        found, at = self._accesses[m], set()
+        for stretch in self._stretches[pair]:
+            inside = (found.at >= stretch.first[side]) & (found.at < stretch.last[side])
+            at |= set(found.at[inside & np.isin(found.tensor, stretch.tensors)].tolist())
+        return sorted(at)
 
     def _enter(self, pair: tuple[int, int]) -> None:
         """The stretch that comes next begins with nothing touched."""
@@ -328,7 +344,7 @@ class Watch:
             got=f"{count} elements, here on {here.place} and on {place} at {lines[1]}", chip=self.gang.target,
             remedy="let each core write its own part, or meet with nisa.core_barrier before the other part is used",
         )  # fmt: skip
-        checks.report(NAME, error)
+        self.found.append(error)
 
 
 def _strided(memory: Array, record: Array, width: int, unit: int) -> Array:
