@@ -147,7 +147,8 @@ class _Maker:
             self.compute, self.compute, self.whole, self.update, self.update, self.by_column, self.transfer,
             self.transfer, self.product, self.product, self.activation, self.reduction, self.transposed, self.alias,
             self.from_psum, self.in_place, *([] if inside else [self.rename, self.rename]),
-            *([self.masked, self.named_sum] if self.old else []),
+            self.copied, self.twice,
+            *([self.masked, self.named_sum, self.sum_in_place, self.added_result] if self.old else []),
         ]  # fmt: skip
         return self.rng.choice(kinds)()
 
@@ -255,6 +256,32 @@ class _Maker:
         dst, a = self.tile() + self.columns(n), self.tile() + self.columns(n)
         return f"{dst} = nl.add({a}, 1.0, mask=(nl.arange({n})[None, :] < {kept}))"
 
+    def copied(self) -> str:
+        """A tile is copied, or gets a second name; then one of the two changes."""
+        a, b, name = self.tile(), self.tile(), f"n{next(self.names)}"
+        if self.rng.random() < 0.5:
+            first = f"{a}[...] = {b}" if self.old else f"nisa.tensor_copy(dst={a}, src={b})"
+            name = b
+        else:
+            first = f"{name} = {a}"
+        if self.old:
+            return f"{first}\n{name} {self.rng.choice(['+=', '-=', '*='])} {self.number()}"
+        return f"{first}\nnisa.tensor_scalar(dst={name}, data={name}, op0=nl.add, operand0={self.number()})"
+
+    def twice(self) -> str:
+        """A result is assigned twice, changed, and assigned once more."""
+        name, (a, b, c) = f"r{next(self.names)}", (self.tile() for _ in range(3))
+        made = self.rng.choice([f"nl.add({a}, {b})", f"nl.multiply({a}, {self.number()})"])
+        if self.old and self.rng.random() < 0.4:
+            made = f"nisa.nc_matmul(weights, {a})"
+        if self.old:
+            lines = [f"{a}[...] = {name}", f"{b}[...] = {name}", f"{name} += 1.0", f"{c}[...] = {name}"]
+        else:
+            add = f"nisa.tensor_scalar(dst={name}, data={name}, op0=nl.add, operand0=1.0)"
+            lines = [f"nisa.tensor_copy(dst={dst}, src={name})" for dst in (a, b)]
+            lines += [add, f"nisa.tensor_copy(dst={c}, src={name})"]
+        return "\n".join([f"{name} = {made}", *lines])
+
     # -- statements on sums -------------------------------------------------------------------------------------
     def product(self) -> str:
         """A product overwrites a sum, or is added to it."""
@@ -273,6 +300,22 @@ class _Maker:
         if self.rng.random() < 0.5:
             return f"{name} = nisa.nc_matmul(weights, {self.tile()})\n{p} += {name}"
         return f"{p} += nisa.tensor_tensor({self.tile()}, {self.tile()}, op=nl.{self.rng.choice(OPS[:2])})"
+
+    def sum_in_place(self) -> str:
+        """A sum in PSUM is changed by something that is no matmul."""
+        p = f"p{self.rng.randrange(SUMS)}"
+        return self.rng.choice([f"{p} *= 0.5", f"{p} -= {self.tile()}", f"{p} += 1.0", f"{p}[:, 16:32] *= -0.5"])
+
+    def added_result(self) -> str:
+        """A result without a name is added, to a tile or a sum, of which it reads a part itself."""
+        n, p = self.size(), f"p{self.rng.randrange(SUMS)}"
+        dst = self.rng.choice([self.tile(), p]) + self.columns(n)
+        made = self.rng.choice([
+            f"nisa.activation(nl.tanh, {self.tile()}{self.columns(n)})", f"nl.multiply({p}{self.columns(n)}, 0.5)",
+            f"nl.add({dst}, {self.tile()}{self.columns(n)})", f"nl.load(spare{self.columns(n)})",
+            f"nisa.nc_matmul(weights, {self.tile()}{self.columns(n)})",
+        ])  # fmt: skip
+        return f"{dst} {self.rng.choice(['+=', '-=', '='])} {made}"
 
     def from_psum(self) -> str:
         n, p = self.size(), f"p{self.rng.randrange(SUMS)}"
@@ -356,7 +399,7 @@ class NumPyDialect:
     def __getattr__(self, name: str) -> Any:
         if name in ("tanh", "maximum", "subtract", "multiply", "minimum"):
             return _taking_mask(getattr(np, name))
-        return {"relu": lambda a: np.maximum(a, np.float32(0)), "sigmoid": lambda a: 1 / (1 + np.exp(-a))}[name]
+        return {"relu": lambda a: np.maximum(a, np.float32(0)), "sigmoid": _sigmoid}[name]
 
     @staticmethod
     def add(a: Any, b: Any, mask: Any = None) -> Any:
@@ -408,6 +451,12 @@ class NumPyDialect:
         dst[...] = src
 
     dma_copy = tensor_copy
+    copy = staticmethod(np.copy)
+
+
+def _sigmoid(a: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-a))
 
 
 def _taking_mask(function: Any) -> Any:

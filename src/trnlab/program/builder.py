@@ -421,8 +421,7 @@ class Builder:
         self._operands = array("q", references[np.repeat(begins, counts) + within].tobytes())
         number = {int(old): new for new, old in enumerate(chosen)} if self._after or self._prints else {}
         self._after = [(number[a], number[b]) for a, b in self._after if a in number and b in number]
-        kept = np.sort(chosen)
-        self._prints = [replace(p, at=int(np.searchsorted(kept, p.at))) for p in self._prints]
+        self._prints = [replace(p, at=int(np.flatnonzero(chosen < p.at).max(initial=-1)) + 1) for p in self._prints]
 
     def part(self, start: int) -> Routine:
         """The instructions from number `start` on, for whoever executes while others are still being recorded.
