@@ -119,7 +119,6 @@ class Policy:
         RECORDING, "bytes of a partition that are loaded before a block of other tensors is loaded again", 32768,
         evidence="between 3 KiB (fp16 convolutions take the time of the PE array) and 160 KiB (the vendor's matmul)",
     )  # fmt: skip
-    reuse: bool = _option(RECORDING, "what was computed from the same operands before is not computed again", True)
     forward: bool = _option(
         RECORDING,
         "readers of a copy of PSUM read PSUM",
@@ -133,6 +132,7 @@ class Policy:
         least=1,
         evidence="profiles of 512 keys: four banks of scores",
     )
+    reuse: bool = _option(RECORDING, "what was computed from the same operands before is not computed again", True)
 
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)
     spill: bool = _option(ROOM, "tiles leave the memory between two uses: PSUM to SBUF, SBUF to HBM and back", True)

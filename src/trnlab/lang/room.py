@@ -47,12 +47,13 @@ class _Fitting:
 
     def run(self) -> None:
         """Passes, placement; where it fails, what saves room. Raises FullError."""
-        recorded = self.b.state()
+        recorded, too_small = self.b.state(), set[Memory]()
         self.changes = passes.run(self.b, self._movable, self.policy)
         full = self._place()
-        if full is not None:
+        while full is not None and full.memory not in too_small:
+            too_small.add(full.memory)
             self.b.restore(recorded)
-            self.changes = passes.run(self.b, self._movable, self.policy, save_room=True)
+            self.changes = passes.run(self.b, self._movable, self.policy, full=too_small)
             full = self._place()
         if full is not None:
             full = self._make_room(full)

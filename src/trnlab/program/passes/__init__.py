@@ -5,13 +5,13 @@ Each pass changes what a builder has recorded, whose tiles have no addresses yet
 one that is executed and timed. They run in the order of `PASSES`; each has the name of the option of `trnlab.policy`
 that switches it, where it is described, and finds further options in `Draft.policy`.
 
-Where tiles do not fit as the kernel orders its instructions, `save_room` runs what costs time to save memory
+Where tiles do not fit as the kernel orders its instructions, `order_for_room` does what costs time to save memory
 (`demand`), and, where that is not enough, `spill_tiles` (`spill`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from trnlab.isa.base import Memory
@@ -30,35 +30,36 @@ from trnlab.program.passes.versions import rename_overwritten
 
 @dataclass(frozen=True)
 class Pass:
-    """change: what it does to a draft. takes_room: tiles live longer, so it is left out where they do not fit.
+    """change: what it does to a draft. takes_room: in these memories tiles live longer, so it is left out where they do
+    not fit.
     middle_end: `nki.compiler.skip_middle_end_transformations` leaves it out.
     """
 
     change: Callable[[Draft], None]
-    takes_room: bool = False
+    takes_room: tuple[Memory, ...] = ()
     middle_end: bool = False
 
 
 PASSES: dict[str, Pass] = {
     "versions": Pass(rename_overwritten),
     "accumulate": Pass(accumulate_in_psum),
-    "loads": Pass(keep_loaded, takes_room=True),
-    "reuse": Pass(reuse_results, takes_room=True, middle_end=True),
-    "forward": Pass(forward_copies, takes_room=True, middle_end=True),
+    "loads": Pass(keep_loaded, takes_room=(Memory.SBUF,)),
+    "forward": Pass(forward_copies, takes_room=(Memory.PSUM,), middle_end=True),
+    "reuse": Pass(reuse_results, takes_room=(Memory.SBUF,), middle_end=True),
 }
 MIDDLE_END = tuple(name for name, each in PASSES.items() if each.middle_end)
 
 
-def run(b: Builder, movable: frozenset[int], policy: Policy, *, save_room: bool = False) -> list[Change]:
+def run(b: Builder, movable: frozenset[int], policy: Policy, *, full: Collection[Memory] = ()) -> list[Change]:
     """Run the passes that `policy` has on; returns what each did.
 
-    movable: tiles (by buffer id) whose address the kernel leaves to the compiler. save_room: leave out those that
-    keep tiles for longer.
+    movable: tiles (by buffer id) whose address the kernel leaves to the compiler. full: memories in which the
+    tiles did not fit; passes that take room there are left out.
     """
     draft = Draft(b, movable, policy)
     changes, before = [], draft.size()
     for name, each in PASSES.items():
-        if getattr(policy, name) and not (save_room and each.takes_room):
+        if getattr(policy, name) and not set(full) & set(each.takes_room):
             each.change(draft)
             after = draft.size()
             changes.append(Change(name, before, after))

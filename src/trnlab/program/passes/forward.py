@@ -199,8 +199,8 @@ class _Rebinding:
         row, operands = draft.rows[i], range(draft.first_list[i], draft.first_list[i + 1])
         instr = isa.BY_OPCODE[int(row[OPCODE])]
         access = {k: moved[k] if k in moved else access_of(draft, k) for k in operands}
-        if any(ap.recorded()[0][0] != draft.references[k, PATTERN] for k, ap in access.items() if k not in moved):
-            return -1  # an index reaches further than the pattern
+        if any(self._reaches_further(k, ap) for k, ap in access.items() if k not in moved):
+            return -1
         rules = tuple((int(draft.references[k, ROLE]), *access[k].recorded()[1]) for k in operands)
         key = (instr.opcode, int(row[_ENGINE]), int(row[ATTR]), rules)
         if key not in self.legal:
@@ -211,6 +211,11 @@ class _Rebinding:
             except ConstraintError:
                 self.legal[key] = -1
         return self.legal[key]
+
+    def _reaches_further(self, k: int, ap: AP) -> bool:
+        """Whether an index lets operand `k` touch more than its pattern says."""
+        form, read = pattern(int(self.draft.references[k, PATTERN])), ap.extent()
+        return (form.low, form.high) != (read[0] - ap.offset, read[1] - ap.offset)
 
 
 def access_of(draft: Draft, k: int) -> AP:
