@@ -30,8 +30,8 @@ from trnlab.program.passes.versions import rename_overwritten
 
 @dataclass(frozen=True)
 class Pass:
-    """change: what it does to a draft. takes_room: in these memories tiles live longer, so it is left out where they do
-    not fit.
+    """change: what it does to a draft. takes_room: in these memories tiles live longer, so it is left out where they
+    do not fit.
     middle_end: `nki.compiler.skip_middle_end_transformations` leaves it out.
     """
 
