@@ -9,7 +9,7 @@ from numba.types import void
 from trnlab.sim.functional.formats import load_run, store_run
 from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import copy_bytes, read_u8, read_u16, read_u32, write_u8, write_u16, write_u32
-from trnlab.sim.functional.views import ADDR, CODE, DIMS, ITEM, PITCH, F, P
+from trnlab.sim.functional.views import ADDR, CODE, DIMS, HIGH, ITEM, LOW, PITCH, F, P
 
 DIMENSIONS = 5  # a view's partition and its four free dimensions
 COUNT, STEP, TURN = range(3)  # columns of a walk: elements, bytes between them, current index
@@ -86,6 +86,14 @@ def copy_view(target, source, walks):
     for _ in range(target[P] * target[F] // run):
         copy_run(a, to[0, STEP], b, fro[0, STEP], run, item)
         a, b = advance(to, a, run), advance(fro, b, run)
+
+
+@jit
+def may_overlap(a, b):
+    """Whether two views may share bytes; views on chip only have to lie in the same partitions or columns."""
+    first, second = a[ADDR] + a[LOW], b[ADDR] + b[LOW]
+    long, other = (a[P] - 1) * abs(a[PITCH]) + a[HIGH] - a[LOW], (b[P] - 1) * abs(b[PITCH]) + b[HIGH] - b[LOW]
+    return first < second + other and second < first + long
 
 
 @jit

@@ -16,6 +16,7 @@ from trnlab.sim.functional.kernels import (
     FLOATS,
     GATHER,
     MATMUL,
+    MOVE_ROWS,
     OP0,
     RES,
     SLOTS,
@@ -55,7 +56,7 @@ def reads_infinity(kind, views, present, ints, floats, scratch, report):
     for i in range(FLOATS):
         if abs(floats[i]) == np.inf:
             return True
-    if kind == GATHER and views[DST][CODE] == views[A][CODE]:
+    if kind in (GATHER, MOVE_ROWS) and views[DST][CODE] == views[A][CODE]:
         return True  # it moves bits, out of a table that may be large
     keeps = kind == COPY_PREDICATED or (kind == MATMUL and ints[OP0] != 0)  # some of what is in the destination
     for slot in range(SLOTS):

@@ -79,8 +79,11 @@ def form_of(name: str, usage: Usage) -> Form:
 
 
 def _matmul(u: Usage) -> Form:
-    plain = u.attrs.get("perf_mode", "none") == "none" and not u.attrs.get("is_transpose")
-    if not plain or u.formats[k.DST] is not float32:
+    if u.attrs.get("perf_mode", "none") != "none":
+        return SLOW
+    if u.attrs.get("is_transpose"):
+        return SLOW if u.attrs["accumulate"] else Form(k.TRANSPOSING_MATMUL)
+    if u.formats[k.DST] is not float32:
         return SLOW
     return Form(k.MATMUL, (int(u.attrs["accumulate"]),))
 
@@ -96,8 +99,14 @@ def _copy(u: Usage) -> Form:
 def _dma_copy(u: Usage) -> Form:
     if k.B not in u.formats:
         return Form(k.COPY)
-    rows_of_src = u.attrs.get("indirect", "src") == "src" and u.attrs.get("per_row", True)
-    return Form(k.GATHER) if rows_of_src and u.attrs.get("oob_mode", "error") == "error" else SLOW
+    scatters, skips = u.attrs.get("indirect", "src") == "dst", u.attrs.get("oob_mode", "error") == "skip"
+    if not u.attrs.get("per_row", True):
+        return SLOW
+    if not (scatters or skips):
+        return Form(k.GATHER)
+    if u.formats[k.DST] is not u.formats[k.A]:
+        return SLOW  # what stays is rounded anew with the rest
+    return Form(k.MOVE_ROWS, (int(scatters), 0, int(skips)))
 
 
 def _is_int32(dtype: DType) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trnlab.sim.functional.copying import convert_view, copy_view, transpose_view
+from trnlab.sim.functional.copying import convert_view, copy_view, may_overlap, transpose_view
 from trnlab.sim.functional.finite import EVERYTHING, WRITTEN_AFTER_INFINITY, makes_not_finite, reads_infinity
 from trnlab.sim.functional.formats import stream_key
 from trnlab.sim.functional.kernels import (
@@ -19,15 +19,18 @@ from trnlab.sim.functional.kernels import (
     DROPOUT,
     DST,
     FILL,
+    FLAG,
     GATHER,
     IOTA,
     MATMUL,
     MEANING,
+    MOVE_ROWS,
     NUMBERED_BITS,
     OP0,
     REDUCE,
     SLOTS,
     TRANSPOSE,
+    TRANSPOSING_MATMUL,
     A,
     B,
     affine_select,
@@ -41,7 +44,7 @@ from trnlab.sim.functional.kernels import (
     stream,
 )
 from trnlab.sim.functional.linking import entry, jit
-from trnlab.sim.functional.matmul import can_multiply, forget_overlap, matmul
+from trnlab.sim.functional.matmul import can_multiply, forget_overlap, matmul, transposing_matmul
 from trnlab.sim.functional.native import clock, give_way, load_acquire, store_release
 from trnlab.sim.functional.views import ADDR, CODE, NEAREST, PITCH, P, make_view
 
@@ -70,6 +73,31 @@ def gather(views, walks, scratch, block, key, report):
 
 
 @jit
+def move_rows(views, ints, walks, report):
+    """dst[p] = src[index[p]], or dst[index[p]] = src[p], bit for bit; rows that do not exist may be left out.
+
+    False, and nothing written, where they may not. The views are left as they were.
+    """
+    scatters = ints[OP0] != 0
+    table, tile = views[DST if scatters else A], views[A if scatters else DST]
+    index, rows, count = views[B], tile[P], table[P]
+    for p in range(rows if ints[FLAG] == 0 else 0):
+        row = row_index(index, p)
+        if not 0 <= row < count:
+            report[1], report[2], report[3] = p, row, count
+            return False
+    start, first = table[ADDR], tile[ADDR]
+    table[P] = tile[P] = 1
+    for p in range(rows):
+        row = row_index(index, p)
+        if 0 <= row < count:
+            table[ADDR], tile[ADDR] = start + row * table[PITCH], first + p * tile[PITCH]
+            copy_view(views[DST], views[A], walks)
+    table[P], tile[P], table[ADDR], tile[ADDR] = count, rows, start, first
+    return True
+
+
+@jit
 def move(dst, src, walks, scratch, block, key):
     """Copy bits within one format, else convert."""
     if dst[CODE] == src[CODE]:
@@ -90,6 +118,14 @@ def execute(kind, views, present, ints, floats, packed, walks, scratch, block, p
     elif kind == GATHER:
         if not gather(views, walks, scratch, 4 * block, key, report):
             return BAD_ROW
+    elif kind == MOVE_ROWS:
+        if may_overlap(views[DST], views[A]):
+            return TO_PYTHON
+        if not move_rows(views, ints, walks, report):
+            return BAD_ROW
+    elif kind == TRANSPOSING_MATMUL:
+        if not transposing_matmul(views[DST], views[A], views[B], packed, panels, scratch, 4 * block, key):
+            return TO_PYTHON
     elif kind == TRANSPOSE:
         transpose_view(views[DST], views[A])
     elif kind == FILL:

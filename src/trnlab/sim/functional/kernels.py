@@ -45,8 +45,9 @@ from trnlab.sim.functional.views import (
 # What to run for an instruction. MEANING: the instruction's own definition, through Python.
 (
     MEANING, COPY, GATHER, TRANSPOSE, MATMUL, FILL, TENSOR_TENSOR, TENSOR_SCALAR, SCALAR_TENSOR_TENSOR,
-    ACTIVATION, REDUCE, IOTA, AFFINE_SELECT, SELECT_REDUCE, COPY_PREDICATED, DROPOUT, NUMBERED_BITS,
-) = range(17)  # fmt: skip
+    ACTIVATION, REDUCE, IOTA, AFFINE_SELECT, SELECT_REDUCE, COPY_PREDICATED, DROPOUT, NUMBERED_BITS, MOVE_ROWS,
+    TRANSPOSING_MATMUL,
+) = range(19)  # fmt: skip
 
 # Slots of operands: the destination, the row results, one or two tiles, one or two values per partition.
 DST, RES, A, B, S0, S1 = range(6)

@@ -20,7 +20,7 @@ from numba import cfunc, njit, types
 from numba.core.typing import Signature
 
 from trnlab.isa import activations, alu
-from trnlab.numerics import dtypes
+from trnlab.numerics import dtypes, mx
 from trnlab.program import access, routine
 
 Function = Callable[..., Any]
@@ -98,7 +98,7 @@ def versioned(function: Function) -> Function:
 def _digest() -> str:
     """Of this package's files, and of those whose numbers are compiled into the loops."""
     digest = hashlib.sha256()
-    tables = [Path(str(module.__file__)) for module in (dtypes, alu, activations, access, routine)]
+    tables = [Path(str(module.__file__)) for module in (dtypes, mx, alu, activations, access, routine)]
     for path in [*sorted(Path(__file__).parent.glob("*.py")), *tables]:
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -33,6 +33,7 @@ from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTH
 from trnlab.sim.functional.linking import from_python, link
 from trnlab.sim.functional.matmul import PANELS
 from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning, operand_array
+from trnlab.sim.functional.microscaling import nc_matmul_mx
 from trnlab.sim.functional.pairing import (
     ABORT,
     NO_PACE,
@@ -112,6 +113,7 @@ class Frame:
 
 
 _ALIGNED = 64  # bytes
+_COMPILED = {"nc_matmul_mx": nc_matmul_mx}  # in place of the definition, where the interpreter has no loop
 
 
 class Machine:
@@ -261,7 +263,8 @@ class Machine:
         routine, i = frame.routine, int(sequence[at])
         infinity_read = bool(lane.report[1])
         try:
-            execute_meaning(routine, i, frame.base, frame.pitch, self._rounder(i))
+            instead = {} if self.options.by_definition else _COMPILED
+            execute_meaning(routine, i, frame.base, frame.pitch, self._rounder(i), instead)
         except IndexError as error:
             where = routine.locs[int(routine.loc[i])]
             raise RunError(

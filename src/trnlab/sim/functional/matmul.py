@@ -9,14 +9,42 @@ next matmul stays packed.
 
 from __future__ import annotations
 
+import numpy as np
 from numba.types import int64 as i64
 from numba.types import void
 
+from trnlab.sim.functional.formats import BF16
 from trnlab.sim.functional.linking import exported, jit
-from trnlab.sim.functional.native import TILE_M, TILE_N, copy_bytes, load_f32, multiply_tile, store_f32
-from trnlab.sim.functional.views import ADDR, HIGH, LOW, ONE_ROW, PITCH, VIEW, F, P, is_dense, load_block
+from trnlab.sim.functional.native import (
+    TILE_M,
+    TILE_N,
+    copy_bytes,
+    load_f32,
+    load_u32,
+    multiply_tile,
+    store_f32,
+    write_u32,
+)
+from trnlab.sim.functional.views import (
+    ADDR,
+    CODE,
+    FIRST_ROW,
+    HIGH,
+    LOW,
+    ONE_ROW,
+    PITCH,
+    VIEW,
+    F,
+    P,
+    is_dense,
+    load_block,
+    store_block,
+)
 
 MAX_K, MAX_M, MAX_N = 128, 128, 512
+_PIECE = 16  # elements of a row of the stationary operand that are transposed at a time
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_SIGN, _INFINITY, _NAN = np.uint32(1 << 31), np.uint32(0x7F800000), np.uint32(0x7FC00000)
 GAP = 64  # bytes between panels, so that a row of them does not fall into one set of the host's cache
 LEFT = (MAX_M // TILE_M) * (MAX_K * TILE_M * 4 + GAP)  # bytes of the packed stationary operand
 RIGHT = (MAX_N // TILE_N) * (MAX_K * TILE_N * 4 + GAP)
@@ -112,6 +140,63 @@ def matmul(target, stationary, moving, packed, accumulate, panels, scratch):
         keep_view(packed[1], moving)
     depth, m, n = stationary[P], stationary[F], moving[F]
     multiply_panels(left, right, target[ADDR], target[PITCH], depth, m, n, 0 if accumulate else 1)
+
+
+@exported(void(i64, i64, i64, i64))
+def count_row(row, n, k, columns):
+    """Row k of a matrix: for each column how many elements are not zero, how many are one, and the row of that."""
+    for i in range(n):
+        value = load_f32(row, i)
+        one = value == _ONE
+        store_f32(columns, i, load_f32(columns, i) + (_ONE if value != _ZERO else _ZERO))
+        store_f32(columns, MAX_N + i, load_f32(columns, MAX_N + i) + (_ONE if one else _ZERO))
+        store_f32(columns, 2 * MAX_N + i, load_f32(columns, 2 * MAX_N + i) + (np.float32(k) if one else _ZERO))
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def pick_columns(rows, m, n, columns, out):
+    """out [m, n]: column i is the row of `rows` [k, m] that `columns` says."""
+    for first in range(0, m, _PIECE):
+        last = min(first + _PIECE, m)
+        for i in range(n):
+            row = rows + 4 * m * np.int64(load_f32(columns, 2 * MAX_N + i))
+            for j in range(first, last):
+                store_f32(out, j * n + i, load_f32(row, j))
+
+
+@exported(void(i64, i64))
+def plain_nan(values, n):
+    """Let every NaN be the one of its sign, as conversion to bfloat16 does in the definition."""
+    for i in range(n):
+        word = load_u32(values, i)
+        write_u32(values, i, word & _SIGN | _NAN if word & ~_SIGN > _INFINITY else word)
+
+
+@jit
+def transposing_matmul(target, stationary, moving, packed, panels, scratch, block, key):
+    """target [M, N] = stationary [K, M].T, its columns in the order of the ones of moving [K, N].
+
+    False where some column of moving holds anything but a single one. block: bytes of an area of scratch.
+    """
+    depth, m, n = moving[P], stationary[F], moving[F]
+    if depth > MAX_K or m > MAX_M or n > MAX_N or target[F] != n:
+        return False
+    packed[0][P] = packed[1][P] = 0  # the panels are used for something else
+    columns, out = scratch + block, panels + LEFT
+    for i in range(3 * MAX_N):
+        store_f32(columns, i, _ZERO)
+    for k in range(depth):
+        load_block(moving, k, ONE_ROW, scratch)
+        count_row(scratch, n, k, columns)
+    for i in range(n):
+        if load_f32(columns, i) != _ONE or load_f32(columns, MAX_N + i) != _ONE:
+            return False
+    load_block(stationary, FIRST_ROW, depth, panels)
+    pick_columns(panels, m, n, columns, out)
+    if target[CODE] == BF16:
+        plain_nan(out, m * n)
+    store_block(target, FIRST_ROW, m, out, key)
+    return True
 
 
 @jit

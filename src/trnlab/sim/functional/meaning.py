@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from trnlab.program.routine import COL, Routine
 
 Array = np.ndarray[Any, Any]
 Rounder = Callable[[Array, DType], Array]
+Meaning = Callable[[Mapping[str, Array], Mapping[str, Any]], dict[str, Array]]
 
 
 def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -45,8 +47,14 @@ def operand_array(record: Array, base: Array, pitch: Array) -> tuple[Array, DTyp
     return array_at(address, shape, strides, dtype.numpy), dtype
 
 
-def execute_meaning(routine: Routine, i: int, base: Array, pitch: Array, rounder: Rounder = narrow) -> None:
-    """Run instruction i of the routine through its definition; `rounder` makes a format out of float32."""
+def execute_meaning(
+    routine: Routine, i: int, base: Array, pitch: Array, rounder: Rounder = narrow,
+    instead: Mapping[str, Meaning] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Run instruction i of the routine through its definition; `rounder` makes a format out of float32.
+
+    instead: functions that give the same bits as the definitions of these instructions.
+    """
     instr = isa.BY_OPCODE[int(routine.opcode[i])]
     records = routine.operands[int(routine.first_operand[i]) : int(routine.first_operand[i + 1])]
     named = {instr.operands[int(record[COL["role"]])].name: record for record in records}
@@ -62,7 +70,7 @@ def execute_meaning(routine: Routine, i: int, base: Array, pitch: Array, rounder
         name: _read(picked[name].gathered() if name in picked else array, dtype, moves)
         for name, (array, dtype) in views.items()
     }  # fmt: skip
-    results = instr.meaning(arrays, attrs)
+    results = instead.get(instr.name, instr.meaning)(arrays, attrs)
     for name, value in results.items():
         target, dtype = views[name]
         exact = value.dtype == dtype.numpy and (moves or dtype.kind in "iu")
