@@ -53,9 +53,10 @@ class SourceKernel:
 
 
 def load() -> tuple[SourceKernel, ...]:
-    """All kernels of the package, in file order."""
+    """All kernels of the package, in file order; those of `kernels.toml` come first."""
     folder = files("trnlab.validation").joinpath("data", "sources")
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    found = [entry.name for entry in folder.iterdir() if entry.name.endswith(".toml")]
+    names = sorted(found, key=lambda name: (name != "kernels.toml", name))
     return tuple(kernel for name in names for kernel in parse(folder.joinpath(name).read_text(encoding="utf-8")))
 
 

@@ -96,7 +96,7 @@ def to_plain(row: Row) -> dict[str, Any]:
 
 def from_plain(kernel: SourceKernel, row: Mapping[str, Any]) -> Row:
     """What `to_plain` made of a row of `kernel`. Raises KeyError and TypeError for anything else."""
-    predicted = None if row["predicted_us"] is None else row["predicted_us"] * PS_PER_US
+    predicted = None if row["predicted_us"] is None else round(row["predicted_us"] * PS_PER_US)
     quantities = tuple(Quantity(*q) for q in row["quantities"])
     timed = Timed(kernel, predicted, row["refusal"], row["instructions"], row["seconds"], quantities)
     return Row(timed, row["made"], row["model"], row["policy"])
