@@ -27,6 +27,7 @@ ISA_OLD = "isa_docs.md of ucb-bar/autocomp (the vendor's earlier instruction pag
 MATMUL = "nki/guides/tutorials/kernel-optimization.rst"
 COLLECTIVES = "neuron-runtime/explore/intranode-collective-comm.rst"
 NCCOM = "tools/neuron-sys-tools/nccom-test.rst"
+CONVOLUTION = "ucb-bar/autocomp at dd26a565, examples/trn-advanced/4_conv1d_trace.py, steps 5 and 6"
 MAMBA = "nki/guides/tutorials/fused_mamba.rst"
 PROFILES = "trainium-kernel-fusion profiles of 512 keys"
 
