@@ -137,6 +137,13 @@ class Policy:
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)
     spill: bool = _option(ROOM, "tiles leave the memory between two uses: PSUM to SBUF, SBUF to HBM and back", True)
 
+    triggers: str = _option(
+        TIME, "who triggers transfers: GpSimdE those of arguments and results, SyncE and ScalarE those of other "
+        "memory in HBM (by-role); or SyncE all, on eight queues in turn (sync)", "by-role",
+        choices=("by-role", "sync"), alternatives=("sync",),
+        evidence="all 117 transfers of the eight profiles on trn2; vectors added element by element on trn1 take the "
+        "time of one queue for each tensor",
+    )  # fmt: skip
     reorder: bool = _option(TIME, "engines take what is ready first", True)
     balance: bool = _option(TIME, "instructions that leave their engine open go where they are done first", True)
     rotate: bool = _option(TIME, "tiles of PSUM take the bank that has been free for longest", True)

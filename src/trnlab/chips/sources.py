@@ -30,6 +30,7 @@ NCCOM = "tools/neuron-sys-tools/nccom-test.rst"
 CONVOLUTION = "ucb-bar/autocomp at dd26a565, examples/trn-advanced/4_conv1d_trace.py, steps 5 and 6"
 MAMBA = "nki/guides/tutorials/fused_mamba.rst"
 PROFILES = "trainium-kernel-fusion profiles of 512 keys"
+PUBLIC = "calibration rows of validation/data/sources/kernels.toml"
 
 
 def documented(value: float, unit: str, source: str) -> Figure:

@@ -221,9 +221,10 @@ class Dma:
     descriptor: Figure  # ns per descriptor beyond its bytes
     descriptor_bytes: Figure  # longest run that one descriptor moves
     partitions_per_engine: Figure  # rows of a [128, F] transfer that one engine serves
-    trigger: Figure  # ns that the issuing sequencer is busy (ScalarE, SyncE, TensorE, VectorE)
+    trigger: Figure  # ns that the issuing sequencer is busy (ScalarE, SyncE, TensorE, VectorE), for all engines
     trigger_gpsimd: Figure  # ns that GpSimdE's software is busy with the descriptors of a transfer
     trigger_ring: Figure  # ns that the sequencer is busy when descriptors lie ready in a ring in HBM
+    trigger_lane: Figure  # ns less of either, and of queue_interval, for each engine that takes no part
     queue_interval: Figure  # ns at least between the descriptors of two transfers of one queue
     start: Figure  # ns from the trigger's end to the first byte
     start_indirect: Figure  # the same when descriptors are made by software (gather)

@@ -123,6 +123,7 @@ DMA = Dma(
     ),
     trigger_gpsimd=assumed(86, "ns", "as the other engines"),
     trigger_ring=assumed(86, "ns", f"as on Trainium2 ({DMA_INTRO} timeline)"),
+    trigger_lane=derived(0, "ns", "descriptors lie ready in a ring"),
     queue_interval=derived(
         850,
         "ns",

@@ -14,6 +14,7 @@ from trnlab.chips.sources import (
     ISA_OLD,
     NCCOM,
     PROFILES,
+    PUBLIC,
     assumed,
     derived,
     documented,
@@ -132,6 +133,9 @@ DMA = Dma(
     trigger=measured(600, "ns", f"{PROFILES}: SyncE's triggers follow every 590 to 606 ns; {DGE} says about 600"),
     trigger_ring=measured(86, "ns", f"{DMA_INTRO} timeline of a load of 32 KiB"),
     trigger_gpsimd=measured(581, "ns", f"{PROFILES}: GpSimdE's triggers follow every 581 to 586 ns"),
+    trigger_lane=measured(
+        6.4, "ns", f"{PUBLIC} K0355: transfers of one element every 486 ns; {PROFILES}: of 128 rows every 581 ns"
+    ),
     queue_interval=measured(581, "ns", f"{PROFILES}: GpSimdE's transfers follow every 581 ns, SyncE's every 606 ns"),
     start=measured(650, "ns", f"{PROFILES}: from SBUF, first byte 1234 to 1281 ns after the trigger's start"),
     start_indirect=measured(52, "ns", f"{PROFILES}: from SBUF, first byte 625 to 643 ns after GpSimdE's trigger"),

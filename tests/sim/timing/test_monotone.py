@@ -120,7 +120,8 @@ def test_twice_the_work_in_one_instruction_never_takes_less_time(chip, seed):
                 for sides in ((True, False), (False, True), (False, False), (True, True)):
                     a, b = (dma_cost(w, chip, Engine.SYNC, from_hbm=sides[0], to_hbm=sides[1]) for w in (work, twice))
                     assert b.share + b.lanes * b.stagger >= a.share + a.lanes * a.stagger, (work, field, sides)
-                    assert (b.trigger, b.start) == (a.trigger, a.start)
+                    assert b.start == a.start
+                    assert b.trigger >= a.trigger, "more engines take part, if anything"
             else:
                 a, b = work_cost(work, chip), work_cost(twice, chip)
                 assert b.busy >= a.busy, (work, field)

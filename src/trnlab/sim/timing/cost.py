@@ -45,7 +45,8 @@ class DmaCost(NamedTuple):
     """Cost of a transfer, in picoseconds.
 
     trigger: the issuing engine is busy. start: from then to the first byte. share: one DMA engine is busy. lanes: how
-    many of them take part. stagger: each of them starts so much after the one before.
+    many of them take part. stagger: each of them starts so much after the one before. interval: at least from the
+    transfer before in its queue.
     """
 
     trigger: int
@@ -53,6 +54,7 @@ class DmaCost(NamedTuple):
     share: int
     lanes: int
     stagger: int
+    interval: int
 
 
 def work_cost(work: Work, chip: Chip) -> Cost:
@@ -73,9 +75,12 @@ def dma_cost(work: Work, chip: Chip, engine: Engine, *, from_hbm: bool, to_hbm: 
     share = descriptors * (dma.descriptor.value * PS_PER_NS + size * PS_PER_S / rate)
     share += dma.read_stall.value * PS_PER_NS if from_hbm else 0
     trigger, start = _issue(work, chip, engine)
+    fewer = (dma.engines.value - lanes) * dma.trigger_lane.value
+    trigger -= 0 if work.kind == "dma.ring" else fewer
     start += dma.read_latency.value if from_hbm else 0
     stagger = dma.stagger_read if from_hbm else dma.stagger
-    return DmaCost(_ns(trigger), _ns(start), share=round(share), lanes=lanes, stagger=_ns(stagger.value))
+    interval = _ns(dma.queue_interval.value - fewer)
+    return DmaCost(_ns(trigger), _ns(start), round(share), lanes, _ns(stagger.value), interval)
 
 
 def _issue(work: Work, chip: Chip, engine: Engine) -> tuple[float, float]:

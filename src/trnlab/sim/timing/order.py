@@ -40,12 +40,13 @@ MORE_SHIFT, READ_SHIFT = 32, 60
 MORE_MASK, SLOT_MASK = (1 << 28) - 1, (1 << 32) - 1
 READ, WRITE = 1, 2
 
-# Columns of a cost row, see `plan`. RING to STAGGER are those of DMA. SLOW: BUSY while
+# Columns of a cost row, see `plan`. RING to SPACING are those of DMA. SLOW: BUSY while
 # the PE array runs at half rate.
-ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, PARTS, ISSUE_GAP, RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER, SLOW = (
-    range(14)
-)
-ROW = 14
+(
+    ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, PARTS, ISSUE_GAP,
+    RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER, SPACING, SLOW,
+) = range(15)  # fmt: skip
+ROW = 15
 SBUF_PORT, PSUM_PORT, PSUM_BANK = 1, 2, 4  # bits of PORTS; PSUM_BANK: only with whoever uses the same bank
 BANKS = 8
 PORTS_COUNT = 2 + BANKS
@@ -336,8 +337,8 @@ def _transfer(
     queue, share, stagger = row[RING], row[SHARE], row[STAGGER]
     low, high = row[FIRST_LANE], row[FIRST_LANE] + row[NUM_LANES]
     made, by, before = ready, np.int64(-1), issued[queue, 1]
-    if issued[queue, 0] + parameters[INTERVAL] > made:
-        made, by = issued[queue, 0] + parameters[INTERVAL], before
+    if issued[queue, 0] + row[SPACING] > made:
+        made, by = issued[queue, 0] + row[SPACING], before
     issued[queue, 0], issued[queue, 1] = made, index
     if parameters[ARBITRATION] == NO_CONTENTION:
         return made, made + (row[NUM_LANES] - 1) * stagger + share, by

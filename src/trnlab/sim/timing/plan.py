@@ -143,6 +143,21 @@ def alternatives(routine: Routine, p: Plan, chip: Chip) -> tuple[Ints, tuple[OpI
     return np.array(rows, np.int64).reshape(-1, order.ROW), tuple(ops), other
 
 
+def triggered_by(routine: Routine, p: Plan, chip: Chip, chosen: Array, engine: Array, queue: Array) -> Plan:
+    """The plan with the transfers `chosen` triggered by other engines, on other queues."""
+    rows, ops, keys, row_of = p.rows.tolist(), list(p.ops), list(p.keys), p.row_of.copy()
+    wanted = np.stack([p.row_of[chosen], engine[chosen], queue[chosen]], axis=1)
+    distinct, which = np.unique(wanted, axis=0, return_inverse=True)
+    row_of[chosen] = len(rows) + which.ravel()
+    for number, by, on in distinct.tolist():
+        key = keys[number]._replace(engine=Engine(by), queue=on)
+        keys.append(key)
+        rows.append(_row(key, routine.works[key.work], chip))
+        ops.append(_info(key, routine.works[key.work], np.array(rows[-1], np.int64)))
+    made = np.array(rows, np.int64).reshape(-1, order.ROW)
+    return replace(p, rows=made, ops=tuple(ops), keys=tuple(keys), row_of=row_of)
+
+
 # Who else can do the same work: of the instructions that leave their engine open (nki.isa.tensor_copy, memset).
 _ELSEWHERE = {
     "vector.tensor_copy": (Engine.SCALAR, "scalar.tensor_copy"),
@@ -214,14 +229,14 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
         mask, side_by_side = _parts(work.part)
         gap = cost.busy // side_by_side
         issue = [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, ports, mask, gap]
-        return [*issue, -1, 0, 0, 0, 0, cost.slow]
+        return [*issue, -1, 0, 0, 0, 0, 0, cost.slow]
     dma = dma_cost(
         work, chip, key.engine, from_hbm=bool(key.in_hbm & _SRC_IN_HBM), to_hbm=bool(key.in_hbm & _DST_IN_HBM)
     )
     ring = key.engine * _QUEUES + key.queue
     first = min(key.lane, order.LANES - dma.lanes)
     issue = [key.engine, dma.trigger, dma.start, 0, 0, 0, 0, dma.trigger]
-    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger, 0]
+    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger, dma.interval, 0]
 
 
 def _parts(part: tuple[int, ...]) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Rou
 from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
 from trnlab.sim.timing.plan import Plan, alternatives, plan
+from trnlab.sim.timing.triggers import with_triggers
 
 FAR = 1 << 61
 BANK = 2048  # bytes per partition
@@ -36,11 +37,13 @@ FREE, FIXED, FENCE = range(3)  # how an instruction may move: at will, not past 
 def planned(routine: Routine, chip: Chip, policy: Policy) -> Plan:
     """The plan of a routine as `policy` orders it; remembered with the routine."""
     base = plan(routine, chip)
-    if not len(routine.left_open) or not (policy.reorder or policy.balance):
+    if not len(routine.left_open):
         return base
     plans: dict[tuple[Chip, Policy], Plan] = routine._memo.setdefault("scheduled", {})
     if (chip, policy) not in plans:
-        plans[chip, policy] = _schedule(routine, base, chip, policy)
+        base = with_triggers(routine, base, chip, policy)
+        ordered = policy.reorder or policy.balance
+        plans[chip, policy] = _schedule(routine, base, chip, policy) if ordered else base
     return plans[chip, policy]
 
 

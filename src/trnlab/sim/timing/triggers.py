@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who triggers the transfers of a kernel that leaves it open, and on which queue.
+
+In the profiles of kernels on NeuronCore-v3, descriptors are made when a transfer is triggered. Arguments and results,
+whose addresses are bound at run time, are moved by GpSimdE, whose software makes the descriptors; other memory in HBM
+is loaded by SyncE and stored by ScalarE, whose descriptors the hardware makes. Each has one queue. Where descriptors
+lie ready in rings, as on NeuronCore-v2, every tensor has a queue for each direction, and on later chips there is one
+ring: a transfer of 128 rows takes a public kernel as long as with descriptors that are made (ADR 29).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.chips.spec import Chip
+from trnlab.isa.base import Engine, Memory
+from trnlab.policy import Policy
+from trnlab.program.routine import COL, OPEN_ENGINE, Routine
+from trnlab.sim.timing import order
+from trnlab.sim.timing.order import Array, Ints
+from trnlab.sim.timing.plan import Plan, triggered_by
+
+_QUEUES = 16
+
+
+def with_triggers(routine: Routine, base: Plan, chip: Chip, policy: Policy) -> Plan:
+    """The plan with an engine and a queue for each transfer that leaves its engine open."""
+    is_dma = np.zeros(max(isa.BY_OPCODE) + 1, np.bool_)
+    is_dma[[code for code, instr in isa.BY_OPCODE.items() if instr.is_dma]] = True
+    chosen = np.flatnonzero(is_dma[routine.opcode] & (routine.left_open & OPEN_ENGINE != 0))
+    if policy.triggers == "sync" or not len(chosen):
+        return base
+    loaded, stored = _tensors(routine, base)
+    engine = np.full(len(routine), Engine.SYNC, np.int64)
+    queue = np.zeros(len(routine), np.int64)
+    if chip.has("hwdge"):
+        inside, made = _inside(routine, loaded, stored), ~_in_ring(routine)
+        moved = np.where(stored >= 0, stored, loaded)
+        engine[made & (stored >= 0) & inside[stored]] = Engine.SCALAR
+        engine[made & (moved >= 0) & ~inside[moved]] = Engine.GPSIMD
+    else:
+        queue = np.maximum(np.where(stored >= 0, 2 * stored + 1, 2 * loaded), 0) % _QUEUES
+    return triggered_by(routine, base, chip, chosen, engine, queue)
+
+
+def _tensors(routine: Routine, base: Plan) -> tuple[Ints, Ints]:
+    """Which tensor in HBM each instruction reads, and which it writes, counted among those; -1: none."""
+    number = np.full(len(routine.buffers) + 1, -1, np.int64)
+    in_hbm = [b.id for b in routine.buffers if b.memory is Memory.HBM]
+    number[in_hbm] = np.arange(len(in_hbm))
+    owner = number[routine.operands[:, COL["buffer"]]]
+    writes = np.delete(base.uses, base.beside) >> order.READ_SHIFT & order.WRITE != 0
+    of = np.repeat(np.arange(len(routine)), np.diff(routine.first_operand))
+    loaded, stored = np.full((2, len(routine)), -1, np.int64)
+    loaded[of[~writes]] = np.maximum(loaded[of[~writes]], owner[~writes])
+    stored[of[writes]] = np.maximum(stored[of[writes]], owner[writes])
+    return loaded, stored
+
+
+def _inside(routine: Routine, loaded: Ints, stored: Ints) -> Array:
+    """By tensor: whether it is written first and read later, so that nobody outside of the kernel knows of it."""
+    count = int(max(loaded.max(initial=-1), stored.max(initial=-1))) + 1
+    first = np.full((2, count), len(routine), np.int64)
+    for side, tensors in zip(first, (loaded, stored)):
+        used = np.flatnonzero(tensors >= 0)
+        np.minimum.at(side, tensors[used], used)
+    found: Array = (first[1] < first[0]) & (first[0] < len(routine))
+    return np.append(found, False)
+
+
+def _in_ring(routine: Routine) -> Array:
+    """Transfers whose descriptors lie ready."""
+    kinds = np.array([work.kind == "dma.ring" for work in routine.works], np.bool_)
+    found: Array = kinds[routine.work]
+    return found
