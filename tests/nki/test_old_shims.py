@@ -193,3 +193,22 @@ def test_a_loop_that_only_the_compiler_can_repeat_is_refused():
 
     with pytest.raises(ConstraintError, match=r"TRN414.*\n(.*\n)*.*nl.while_loop"):
         kernel(np.ones((1, 1), np.int32))
+
+
+def test_a_core_with_nothing_to_do_may_slice_its_share():
+    """An empty slice is a view; only an instruction on it is refused."""
+
+    @trnlab.nki.jit
+    def share(x, use):
+        out = new_nl.ndarray(x.shape, x.dtype, buffer=new_nl.shared_hbm)
+        mine = new_nl.ds(0, x.shape[0] if new_nl.program_id(0) else 0)
+        for row in range(x[mine].shape[0]):
+            new_nl.store(out[mine][row : row + 1], new_nl.load(x[row : row + 1]))
+        if use:
+            new_nl.store(out[0:0], new_nl.load(x[0:0]))
+        return out
+
+    x = RNG.standard_normal((3, 8)).astype(np.float32)
+    np.testing.assert_array_equal(share[2](x, False), x)
+    with pytest.raises(ConstraintError, match="TRN410"):
+        share[2](x, True)

@@ -233,7 +233,7 @@ class Tensor(Reference):
             start = 0 if key.start is None else int(key.start)
             stop = count if key.stop is None else int(key.stop)
             start, stop = start + count * (start < 0), stop + count * (stop < 0)
-            if not (0 <= start < stop <= count and step >= 1):
+            if not (0 <= start <= stop <= count and step >= 1):
                 self._outside(axis, f"{key.start}:{key.stop}:{key.step}".replace("None", "").removesuffix(":"))
             return start, -(-(stop - start) // step), step, True
         if hasattr(key, "__index__"):
@@ -453,8 +453,12 @@ class Tensor(Reference):
     def access(self, keep_dims: bool = False) -> AP:
         """The access pattern. `keep_dims`: free dimensions as they are, for instructions that tell them apart.
 
-        Raises ConstraintError for a pattern that no instruction can carry.
+        Raises ConstraintError for a pattern that no instruction can carry, such as that of no elements: a core that
+        has nothing to do may slice its share, and not use it.
         """
+        if not self.size:
+            refuse("an instruction on no elements", limit="1 element and more", got=list(self.shape),
+                   remedy="leave the instruction out where the slice is empty", code="TRN410")  # fmt: skip
         return self._pattern(keep_dims)
 
     def recorded(self) -> Recorded:
