@@ -10,6 +10,8 @@ import pytest
 import trnlab.nki as nki
 import trnlab.nki.isa as nisa
 import trnlab.nki.language as nl
+import trnlab.nki.neuronxcc as old_nki
+import trnlab.nki.neuronxcc.language as old_nl
 from trnlab.errors import ConstraintError, RunError
 
 RNG = np.random.default_rng(1)
@@ -210,3 +212,40 @@ def test_what_transfers_cannot_do_is_refused_at_the_users_line():
         with pytest.raises(ConstraintError) as caught:
             nki.jit(body)(normal(10, 8), picks(4, 10))
         assert (caught.value.code, caught.value.where.file) == (code, __file__), caught.value
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("to", [None, "bfloat16"])
+def test_load_transpose2d_moves_the_same_bits(target, dtype, to):
+    """By the PE array, by the DMA engines or element by element; with and without a cast."""
+    x = (np.random.default_rng(0).standard_normal((300, 96)) * 1000).astype(
+        ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    )
+
+    @old_nki.jit(platform_target=target)
+    def kernel(x):
+        kind = old_nl.bfloat16 if to else x.dtype
+        out = old_nl.ndarray((96, 300), dtype=kind, buffer=old_nl.shared_hbm)
+        old_nl.store(out, old_nl.load_transpose2d(x, dtype=kind))
+        return out
+
+    expected = x.T if to is None else x.T.astype(np.float32).astype(ml_dtypes.bfloat16)
+    assert kernel(x).tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def test_load_transpose2d_moves_rows():
+    """A matrix of float32 is loaded in rows, one of bfloat16 transposed on the way."""
+
+    @old_nki.jit(platform_target="trn2")
+    def kernel(x):
+        out = old_nl.ndarray((128, 512), dtype=x.dtype, buffer=old_nl.shared_hbm)
+        old_nl.store(out, old_nl.load_transpose2d(x))
+        return out
+
+    def kinds(dtype):
+        timeline = kernel.timeline(np.zeros((512, 128), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
+        return [timeline.ops[i].name for i in timeline.op]
+
+    assert sorted(kinds("float32")) == ["dma_copy"] * 5 + ["nc_transpose"] * 4 + ["tensor_copy"] * 4
+    assert sorted(kinds("bfloat16")) == ["dma_copy", "dma_transpose"]

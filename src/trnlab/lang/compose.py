@@ -23,9 +23,10 @@ from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
 from trnlab.lang.tensor import Region, Tensor, refuse
-from trnlab.lang.transfers import dma_copy
+from trnlab.lang.transfers import dma_copy, dma_transpose
 
 FLOAT32 = FORMATS["float32"]
+PARTITIONS = 128  # rows and columns of a block that the PE array transposes
 
 
 def new(
@@ -350,10 +351,28 @@ def _turn_blocks(out: Tensor, x: Tensor) -> None:
 
 
 def load_transpose2d(src: Tensor, dtype: Any = None) -> Tensor:
-    """A tile in SBUF with the transpose of a two-dimensional HBM tensor, moved element by element."""
+    """A tile in SBUF with the transpose of a two-dimensional HBM tensor."""
     tile = new(src, (src.shape[1], src.shape[0]), dtype)
-    dma_copy(tile, src.permute((1, 0)))
+    load_transposed(tile, src)
     return tile
+
+
+def load_transposed(dst: Tensor, src: Tensor) -> None:
+    """dst in SBUF = the transpose of src in HBM, bit by bit.
+
+    Formats of two bytes are transposed by DMA engines that can, other floats by the PE array, a block of rows at a
+    time; integers, which it does not take, and bytes move one by one.
+    """
+    floats = src.format.dtype.kind in "fV" and src.format.itemsize > 1
+    if src.format == dst.format and floats and src.format.itemsize == 2 and current().chip.has("dma_transpose"):
+        dma_transpose(dst, src, (1, 0))
+        return
+    if not floats or src.shape[1] > PARTITIONS:
+        dma_copy(dst, src.permute((1, 0)))
+        return
+    for first in range(0, src.shape[0], PARTITIONS):
+        last = min(first + PARTITIONS, src.shape[0])
+        copy(transpose(load(src.slice(0, first, last))), dst=dst.slice(1, first, last))
 
 
 def identity(n: int, dtype: Any) -> Tensor:

@@ -371,16 +371,12 @@ def atomic_rmw(dst: Tensor, value: Any, op: Any, *, mask: Any = None, **_: Any) 
 
 
 def load_transpose2d(src: Tensor, *, mask: Any = None, dtype: Any = None, **_: Any) -> Tensor:
-    """A tile in SBUF with the transpose of an HBM tensor, moved element by element."""
-
-    def emit(out: Tensor, swapped: Tensor) -> None:
-        transfers.dma_copy(out, swapped)
-
+    """A tile in SBUF with the transpose of an HBM tensor."""
     box = {1 - axis: edges for axis, edges in boxed(mask, src.shape).items()}
     out = each.result((src.shape[1], src.shape[0]), dtype or src.format)
     if not any(low >= high for low, high in box.values()):
         part = cut(src, {1 - axis: edges for axis, edges in box.items()})
-        emit(cut(out, box), part.permute((1, 0)))
+        compose.load_transposed(cut(out, box), part)
         record(out, box)
     return out
 
