@@ -58,6 +58,24 @@ def test_trn2_exp(partitions, columns, expected):
     assert took(timeline, 0) - took(timeline, 1) == pytest.approx(1326, rel=0.001)
 
 
+def test_tables_are_loaded_while_a_function_waits():
+    """Those of the first function from the start of the program on, others as soon as ScalarE has nothing else to do."""
+    b = Builder("functions", TRN2)
+    x = b.tile((128, 2048), "float32")
+    source = b.param("x", (128, 2048), "float32")
+    b.dma_copy(dst=x, src=source)
+    b.activation(dst=x, data=x, op="exp")
+    part = x[:, :64]
+    b.tensor_scalar(dst=part, data=part, op0="multiply", operand0=2.0, engine=Engine.VECTOR)
+    b.activation(dst=x, data=x, op="gelu")
+    b.activation(dst=x, data=x, op="gelu")
+    timeline = time_routine(b.build(), TRN2)
+    exp, first, second = (timeline.end[i] - timeline.start[i] for i in (1, 3, 4))
+    assert exp == second, "its table was there when the data arrived"
+    assert timeline.start[3] > timeline.end[1]
+    assert first - second == round(TRN2.scalar.table_load.value * 1000) - (timeline.start[3] - timeline.end[1])
+
+
 @pytest.mark.parametrize(
     ("dtype", "columns", "expected"),
     [("bfloat16", 512, 217), ("bfloat16", 128, 55.5), ("float32", 512, 859)],

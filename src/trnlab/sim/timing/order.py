@@ -9,6 +9,8 @@ An instruction starts when its engine has issued the one before and all its oper
     ports       engines that share a port of a memory take turns, see `plan`
     part        instructions on different parts of the PE array run side by side
     weights     the PE array takes those of the next instruction while it works on this one, when they are there
+    tables      ScalarE loads those of a function when the instructions before have been issued, those of the first
+                function when the program begins; what of it is left when the operands are there, lengthens it
     half rate   the PE array looks back on each window of its clock: after one with little work the next runs at half
                 rate, after one with more at full rate (only where windows are asked for)
     DMA         the issuing engine is busy with the trigger only; the transfer follows on the DMA engines ("lanes"),
@@ -53,8 +55,8 @@ PORTS_COUNT = 2 + BANKS
 PARTS_OF_ARRAY = 16  # 4 x 4 parts of 32 rows and 32 columns
 
 # Parameters of a run, in picoseconds unless they say otherwise.
-SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, FULL_ABOVE, HALF_LATENCY, ARBITRATION = range(8)
-PARAMETERS = 8
+SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, FULL_ABOVE, HALF_LATENCY, ARBITRATION, BEGAN = range(9)
+PARAMETERS = 9
 READY_FIRST, PROGRAM_ORDER, NO_CONTENTION = range(3)  # of ARBITRATION
 TABLES, WEIGHTS = range(2)  # of `Clocks.unit`
 
@@ -197,8 +199,9 @@ def run(
                     drain = np.int64(parameters[HALF_LATENCY] * window[HALF_RATE])
                 _hold_parts(rows[r, PARTS], t + busy + extra, index, part)
             elif rows[r, TABLE] != 0 and rows[r, TABLE] != unit[TABLES]:
+                loaded = parameters[TABLE_LOAD] + (engine_state[engine, FREE] if unit[TABLES] else parameters[BEGAN])
                 unit[TABLES] = rows[r, TABLE]
-                extra = parameters[TABLE_LOAD]
+                extra = np.int64(max(loaded - t, 0))
             busy, occupied = busy + extra, occupied + extra
             if rows[r, PORTS] and contended:
                 ports = _ports(rows[r, PORTS], first_use[i], first_use[i + 1], uses)

@@ -118,6 +118,7 @@ class Core:
     ) -> None:
         self.startup = to_ps(chip.sync.program_start.value + (chip.sync.profiler.value if profiled else 0))
         self.parameters = _parameters(chip, window_phase, arbitration)
+        self.parameters[order.BEGAN] = self.startup
         self.clocks = order.Clocks(self.startup)
         self.clocks.engine[Engine.GPSIMD, order.FREE] += to_ps(chip.sync.gpsimd_start.value)
         self.clocks.window[order.WINDOW_END] = window_phase or 0
