@@ -59,7 +59,7 @@ def test_trn2_exp(partitions, columns, expected):
 
 
 def test_tables_are_loaded_while_a_function_waits():
-    """Those of the first function from the start of the program on, others as soon as ScalarE has nothing else to do."""
+    """Those of the first function from the start of the program on, others once ScalarE has nothing else to do."""
     b = Builder("functions", TRN2)
     x = b.tile((128, 2048), "float32")
     source = b.param("x", (128, 2048), "float32")
