@@ -86,6 +86,11 @@ class Option:
         return number
 
 
+# "It keeps the execution order and memory allocation that developers specify", says nki/get-started/about/index.rst
+# (line 20, aws-neuron-sdk) of the compiler of the new dialect: what the middle end of the old one does is off there.
+_AS_SPECIFIED: Mapping[str, Value] = {"nki": False}
+
+
 def shown(value: Value) -> str:
     """A value as it is written in a text."""
     if isinstance(value, bool):
@@ -109,9 +114,12 @@ class Policy:
     name: str
 
     versions: bool = _option(RECORDING, "a tile that is overwritten as a whole is a new tile from there on", True)
-    accumulate: bool = _option(RECORDING, "products that are only added to a sum in PSUM are accumulated there", True)
+    accumulate: bool = _option(
+        RECORDING, "products that are only added to a sum in PSUM are accumulated there", True, differs=_AS_SPECIFIED
+    )
     loads: bool = _option(
         RECORDING, "what is loaded from HBM again stays in SBUF, of tensors for which there is room", True,
+        differs=_AS_SPECIFIED,
         evidence="bf16 kernels that load in their inner loop take little more than the time of the PE array, the "
         "vendor's fp32 matmul, whose operands are larger than SBUF, the time of all of its loads",
     )  # fmt: skip
@@ -123,6 +131,7 @@ class Policy:
         RECORDING,
         "readers of a copy of PSUM read PSUM",
         True,
+        differs=_AS_SPECIFIED,
         evidence="profiles of 512 keys: reductions and exp read the scores in PSUM, which the kernels copy to SBUF",
     )
     forward_banks: int = _option(
@@ -132,7 +141,12 @@ class Policy:
         least=1,
         evidence="profiles of 512 keys: four banks of scores",
     )
-    reuse: bool = _option(RECORDING, "what was computed from the same operands before is not computed again", True)
+    reuse: bool = _option(
+        RECORDING,
+        "what was computed from the same operands before is not computed again",
+        True,
+        differs=_AS_SPECIFIED,
+    )
 
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)
     spill: bool = _option(ROOM, "tiles leave the memory between two uses: PSUM to SBUF, SBUF to HBM and back", True)

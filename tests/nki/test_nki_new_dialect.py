@@ -156,10 +156,11 @@ def test_what_lives_at_once_must_fit():
             for tile in tiles:
                 nl.store(x, tile)
 
-    with pytest.raises(CapacityError) as caught:
+    with nki.schedule(spill=False), pytest.raises(CapacityError) as caught:
         hoard(normal(128, 8192))
     assert caught.value.code == "TRN501"
     assert "in use" in str(caught.value)
+    assert hoard.trace(normal(128, 8192)).routine.spills
 
 
 def test_a_tile_on_chip_cannot_be_returned():

@@ -8,12 +8,15 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-import trnlab.nki as nki
-import trnlab.nki.language as nl
+import trnlab.nki.neuronxcc as nki
+import trnlab.nki.neuronxcc.language as nl
 from trnlab import policy
 from trnlab.cli.passes import listed
 from trnlab.errors import UsageError
+from trnlab.nki import schedule
+from trnlab.nki.target import default_chip
 from trnlab.policy import AS_WRITTEN, SCHEDULED
+from trnlab.sim.timing import time_routine
 
 X = np.arange(128 * 64, dtype=np.float32).reshape(128, 64)
 
@@ -73,6 +76,14 @@ def test_defaults_depend_on_chip_and_dialect(monkeypatch):
     policy.parse.cache_clear()
 
 
+def test_the_new_dialect_keeps_what_is_written(undecided):
+    """Its compiler keeps order and memory as developers specify; work that is written twice is done twice."""
+    on = {name for name, value in policy.chosen("trn2", "nki").values().items() if value is True}
+    off = {name for name, value in policy.chosen("trn2", "neuronxcc").values().items() if value is True} - on
+    assert {"accumulate", "loads", "reuse"} <= off
+    assert {"versions", "demand", "spill", "reorder"} <= on
+
+
 def test_the_innermost_choice_counts(undecided, monkeypatch):
     assert policy.chosen() == SCHEDULED
     monkeypatch.setenv(policy.VARIABLE, "reuse=off")
@@ -97,9 +108,9 @@ def doubled(x):
 
 def test_a_recording_is_kept_for_the_options_that_it_depends_on(undecided):
     plain = doubled.trace(X)
-    with nki.schedule(reuse=False):
+    with schedule(reuse=False):
         assert len(doubled.trace(X).routine) == len(plain.routine) + 1
-    with nki.schedule(window=4):
+    with schedule(window=4):
         assert doubled.trace(X) is plain, "when it runs is decided later"
     assert doubled.trace(X) is plain
 
@@ -112,11 +123,9 @@ def test_what_each_pass_did_is_kept_with_the_routine(undecided):
 
 
 def test_a_time_is_that_of_the_policy_under_which_it_is_asked_for(undecided):
-    from trnlab.sim.timing import time_routine
-
     for text in ("as-written", "scheduled", "balance=off"):
         with policy.use(text):
             asked = doubled.timeline(X)
-        chip = nki.kernel.default_chip()
+        chip = default_chip()
         with policy.use(text):
             assert asked.same_times(time_routine(doubled.trace(X).routine, chip, policy=policy.parse(text)))

@@ -36,7 +36,9 @@ def findings(
     if not alone:
         given |= {p for p, tensor in enumerate(recorder.hbm) if tensor.storage.common}
     filled = frozenset(number for position, number in enumerate(routine.params) if position in given)
-    returned = [t for t in returned if t.storage.recorder is recorder and not t.is_indirect()]
+    returned = [
+        t for t in returned if t.storage.recorder is recorder and not t.is_indirect() and not t.on_chip
+    ]  # fmt: skip
     observed = frozenset(routine.params[:arguments])
     if not alone:
         observed |= {t.storage.whole.buffer.id for t in returned}
