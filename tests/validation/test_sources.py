@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from trnlab import policy
 from trnlab.cli.main import main
 from trnlab.errors import UsageError
 from trnlab.validation import sources
@@ -21,7 +22,7 @@ from trnlab.validation.sources.catalogue import Launch, SourceKernel
 from trnlab.validation.sources.checkout import source_of
 from trnlab.validation.sources.kept import Kept
 from trnlab.validation.sources.observed import Quantity
-from trnlab.validation.sources.report import pairs, summaries
+from trnlab.validation.sources.report import covered, pairs, summaries
 from trnlab.validation.sources.results import Row, Timed
 from trnlab.validation.sources.run import time_one
 
@@ -211,3 +212,30 @@ def test_pairs_in_the_wrong_order_are_listed():
     assert pairs(results) == (3, [(results[1], results[0])])
     assert "2 of 3 pairs" in sources.report(made(results))
     assert json.loads(sources.to_json(made(results)))["pairs"] == {"count": 3, "wrong": [["1", "0"]]}
+
+
+@needs_git
+def test_the_alternatives_of_the_policy_give_the_band(clones, monkeypatch):
+    folder, commit = clones
+    monkeypatch.setattr(policy, "alternatives", lambda chosen: [chosen.with_options(reorder=False, balance=False)])
+    (row,) = sources.time_all([kernel(commit)], folder, band=True)
+    ((name, other),) = row.alternatives
+    assert name == "scheduled,reorder=off,balance=off"
+    assert other > row.timed.predicted, "loads wait behind stores"
+    assert row.band == (row.timed.predicted, other)
+    within = replace(row, timed=replace(row.timed, kernel=kernel(commit, measured=other - 1)))
+    assert covered([row, within]) == {("kernels", Split.CHECK): (1 + (row.timed.predicted <= 10e6), 2)}
+    assert "reorder=off" in sources.report([row])
+
+
+@needs_git
+def test_a_kept_recording_is_timed_under_the_policy_that_holds_now(clones, tmp_path):
+    folder, commit = clones
+    kept = Kept(tmp_path)
+    times = []
+    for text in ("scheduled", "scheduled,reorder=off", "scheduled"):
+        with policy.use(text):
+            (row,) = sources.time_all([kernel(commit)], folder, kept=kept)
+        times.append(row.timed.predicted)
+    assert times[0] == times[2] < times[1]
+    assert len(list(tmp_path.glob("*.recording"))) == 1

@@ -176,6 +176,7 @@ def _validate(command: argparse.ArgumentParser) -> None:
         "--record", action="store_true", help="keep what comes out as the results that the package shows"
     )
     command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")
+    command.add_argument("--band", action="store_true", help="with --sources: under the policy's alternatives, too")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="record and time everything anew")
 
 

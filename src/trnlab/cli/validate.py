@@ -67,7 +67,7 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
             remedy="; ".join(sources.fetch_list(absent, folder)),
         )  # fmt: skip
     kept = sources.Kept(None if args.no_cache else (args.cache or cache_folder(os.environ)) / FOLDER)
-    rows = sources.time_all(chosen, folder, _progress(), kept)
+    rows = sources.time_all(chosen, folder, _progress(), kept, band=args.band)
     if args.record:
         sources.record(rows)
     print(sources.to_json(rows) if args.json else sources.report(rows))

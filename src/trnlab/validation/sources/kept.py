@@ -11,11 +11,13 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trnlab.errors import CacheError
 from trnlab.files import write_atomic
+from trnlab.policy import Policy, chosen
 from trnlab.program.routine import Program, Routine
 from trnlab.runtime import serialize
 from trnlab.validation.sources import results
@@ -24,22 +26,36 @@ from trnlab.validation.sources.results import Row
 from trnlab.validation.sources.versions import MODEL, RECORDING, version
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recording of a kernel of a dialect. off: options of the policy that the kernel itself switches off."""
+
+    routine: Routine
+    dialect: str
+    off: tuple[str, ...]
+
+    def policy(self, chip: str) -> Policy:
+        """What the hardware's compiler is taken to make of it, here and now."""
+        return chosen(chip, self.dialect).with_options(**dict.fromkeys(self.off, False))
+
+
 class Kept:
     """A folder of recordings and results; None for a folder keeps nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
-    def routines(self, content: list[Any], make: Callable[[], list[Routine]]) -> list[Routine]:
-        """The routines of a kernel with this content, recorded by `make` where they are not kept."""
+    def recordings(self, content: list[Any], make: Callable[[], list[Recorded]]) -> list[Recorded]:
+        """The recordings of a kernel with this content, made by `make` where they are not kept."""
         path = self._path(content, version(RECORDING), "recording")
         if path is not None:
-            with contextlib.suppress(OSError, CacheError):
-                return list(serialize.load(path).program.routines)
+            with contextlib.suppress(OSError, CacheError, KeyError):
+                return _recordings(serialize.load(path))
         made = make()
         if path is not None and made:
-            program = Program(made[0].name, made[0].target, tuple(made), (), (), (), ())
-            self._write(path, *serialize.dump(program, {}))
+            first, kinds = made[0].routine, [[r.dialect, list(r.off)] for r in made]
+            program = Program(first.name, first.target, tuple(r.routine for r in made), (), (), (), ())
+            self._write(path, *serialize.dump(program, {"recordings": kinds}))
         return made
 
     def result(self, kernel: SourceKernel, content: list[Any], make: Callable[[], Row]) -> Row:
@@ -63,3 +79,8 @@ class Kept:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, *parts)
+
+
+def _recordings(stored: serialize.Stored) -> list[Recorded]:
+    kinds = stored.metadata["recordings"]
+    return [Recorded(r, dialect, tuple(off)) for r, (dialect, off) in zip(stored.program.routines, kinds)]

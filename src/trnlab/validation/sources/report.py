@@ -38,7 +38,34 @@ def report(rows: Sequence[Row]) -> str:
     """When and by what it was made, and a line a kernel, with what was compared of those with profiles; then by group
     and split median, 90th percentile and worst error and refusals; then the order of variants."""
     results = [row.timed for row in rows]
-    return "\n".join([*origin(rows), "", *map(line, results), "", *_summary_lines(results)])
+    return "\n".join([*origin(rows), "", *map(_row, rows), "", *_summary_lines(results), *_band_lines(rows)])
+
+
+def _row(row: Row) -> str:
+    if row.band is None:
+        return line(row.timed)
+    low, high = map(format_time, row.band)
+    names = [f"{name} {format_time(ps)}" for name, ps in row.alternatives if ps != row.timed.predicted]
+    return f"{line(row.timed)}\n      {low} to {high}{': ' if names else ''}{', '.join(names)}"
+
+
+def covered(rows: Sequence[Row]) -> dict[tuple[str, Split], tuple[int, int]]:
+    """By group and split: of how many kernels the band holds what was measured, and of how many there is one."""
+    found: dict[tuple[str, Split], tuple[int, int]] = {}
+    for row in rows:
+        if row.band is not None:
+            key, (low, high) = (row.timed.kernel.group, row.timed.kernel.split), row.band
+            inside, count = found.get(key, (0, 0))
+            found[key] = inside + (low <= row.timed.kernel.measured <= high), count + 1
+    return found
+
+
+def _band_lines(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        f"{f'{group}, {split.value}':<28}{inside:>4} of {count}"
+        for (group, split), (inside, count) in covered(rows).items()
+    ]
+    return ["", "measured within the band of the alternatives", *lines] if lines else []
 
 
 def origin(rows: Sequence[Row]) -> list[str]:
@@ -91,6 +118,7 @@ def to_json(rows: Sequence[Row]) -> str:
             "made": row.made,
             "model": row.model,
             "policy": row.policy,
+            "alternatives": {name: ps / 1e12 for name, ps in row.alternatives},
         }
         for r, row in zip(results, rows)
     ]

@@ -45,12 +45,25 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came out for one kernel: when (a date), by which version of the model, and under which policy."""
+    """What came out for one kernel: when (a date), by which version of the model, and under which policy.
+
+    alternatives: names of policies that the evidence does not exclude either, and the time under each in picoseconds;
+    empty where they were not asked for.
+    """
 
     timed: Timed
     made: str
     model: str
     policy: str
+    alternatives: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """The shortest and the longest time in picoseconds, the prediction among them; None without alternatives."""
+        if self.timed.predicted is None or not self.alternatives:
+            return None
+        times = [self.timed.predicted, *(ps for _, ps in self.alternatives)]
+        return min(times), max(times)
 
 
 def recorded(kernels: Iterable[SourceKernel] | None = None, path: Path | None = None) -> list[Row]:
@@ -90,6 +103,7 @@ def to_plain(row: Row) -> dict[str, Any]:
         "made": row.made,
         "model": row.model,
         "policy": row.policy,
+        "alternatives_us": [[name, ps / PS_PER_US] for name, ps in row.alternatives],
         "quantities": [[q.name, q.measured, q.predicted, q.unit] for q in t.quantities],
     }
 
@@ -99,4 +113,5 @@ def from_plain(kernel: SourceKernel, row: Mapping[str, Any]) -> Row:
     predicted = None if row["predicted_us"] is None else round(row["predicted_us"] * PS_PER_US)
     quantities = tuple(Quantity(*q) for q in row["quantities"])
     timed = Timed(kernel, predicted, row["refusal"], row["instructions"], row["seconds"], quantities)
-    return Row(timed, row["made"], row["model"], row["policy"])
+    others = tuple((name, round(us * PS_PER_US)) for name, us in row.get("alternatives_us", ()))
+    return Row(timed, row["made"], row["model"], row["policy"], others)

@@ -24,14 +24,13 @@ from trnlab.errors import TrnlabError
 from trnlab.lang.formats import format_of
 from trnlab.nki import install_imports
 from trnlab.nki.kernel import Kernel
-from trnlab.program.routine import Routine
 from trnlab.runtime import session
 from trnlab.sim.timing import time_routine
 from trnlab.timeline import Timeline
 from trnlab.validation.sources import observed, results
 from trnlab.validation.sources.catalogue import Launch, SourceKernel
 from trnlab.validation.sources.checkout import profile_of, source_of
-from trnlab.validation.sources.kept import Kept
+from trnlab.validation.sources.kept import Kept, Recorded
 from trnlab.validation.sources.observed import Quantity, compare
 from trnlab.validation.sources.results import Row, Timed
 from trnlab.validation.sources.versions import MODEL, version
@@ -42,7 +41,7 @@ PROLOGUE = (
     "import neuronxcc.nki.typing as nt; import numpy as np; import math\n"
 )
 DIALECTS = ("neuronxcc", "nki")
-Recording = Callable[[], list[Routine]]
+Make = Callable[[], list[Recorded]]
 _ARRAY = re.compile(r"(\w+)\[([\d, ]*)\]")
 
 
@@ -51,17 +50,22 @@ def time_all(
     folder: Path,
     progress: Callable[[SourceKernel, int, int], None] = lambda kernel, number, of: None,
     kept: Kept | None = None,
+    *,
+    band: bool = False,
 ) -> list[Row]:
     """Time each kernel from its source in `folder`; those that took long come last.
 
-    progress: told of each kernel before its turn, with its number and how many there are.
+    progress: told of each kernel before its turn, with its number and how many there are. band: time it under the
+    alternatives of the policy, too.
     """
     wanted = list(kernels)
     seconds = {row.timed.kernel.id: row.timed.seconds for row in results.recorded(wanted)}
     rows: dict[str, Row] = {}
     for number, kernel in enumerate(sorted(wanted, key=lambda k: seconds.get(k.id, 0.0))):
         progress(kernel, number + 1, len(wanted))
-        rows[kernel.id] = row_of(kernel, folder, kept or Kept(None))
+        row = row_of(kernel, folder, kept or Kept(None))
+        others = alternatives(kernel, folder, kept or Kept(None)) if band else ()
+        rows[kernel.id] = replace(row, alternatives=others)
     return [rows[kernel.id] for kernel in wanted]
 
 
@@ -74,7 +78,7 @@ def row_of(kernel: SourceKernel, folder: Path, kept: Kept) -> Row:
     recording = [*content, [p.recording for p in policies]]
 
     def make() -> Row:
-        timed = _time(kernel, source, dump, lambda make: kept.routines(recording, make))
+        timed = _time(kernel, source, dump, lambda make: kept.recordings(recording, make))
         return Row(timed, datetime.now(UTC).date().isoformat(), version(MODEL), str(policies[0]))
 
     return kept.result(kernel, [*content, [repr(p) for p in policies], kernel.statistic, dump], make)
@@ -85,14 +89,24 @@ def time_one(kernel: SourceKernel, folder: Path) -> Timed:
     return row_of(kernel, folder, Kept(None)).timed
 
 
-def _time(kernel: SourceKernel, source: str, dump: Any, kept: Callable[[Recording], list[Routine]]) -> Timed:
-    """kept: gives the routines, calling its argument where it has to record them."""
+def alternatives(kernel: SourceKernel, folder: Path, kept: Kept) -> tuple[tuple[str, int], ...]:
+    """The kernel under every policy that the evidence does not exclude either: its name, and picoseconds."""
+    found = []
+    for other in policy.alternatives(policy.chosen(kernel.chip, DIALECTS[0])):
+        with policy.use(other):
+            predicted = row_of(kernel, folder, kept).timed.predicted
+        found += [] if predicted is None else [(str(other), round(predicted))]
+    return tuple(found)
+
+
+def _time(kernel: SourceKernel, source: str, dump: Any, kept: Callable[[Make], list[Recorded]]) -> Timed:
+    """kept: gives the recordings, calling its argument where it has to make them."""
     began = time.perf_counter()
     try:
         with session.activate(_session(kernel)):
-            routines = kept(lambda: _recorded(kernel, source))
-            timelines = [_timed(routine, kernel, dump) for routine in routines]
-            quantities = () if dump is None else _compared(dump, routines[0], timelines[0])
+            recordings = kept(lambda: _recorded(kernel, source))
+            timelines = [_timed(recorded, kernel, dump) for recorded in recordings]
+            quantities = () if dump is None else _compared(dump, recordings[0], timelines[0])
     except TrnlabError as error:
         return Timed(kernel, None, f"{error.code}: {error.what}", seconds=time.perf_counter() - began)
     total = sum(t.total for t in timelines)
@@ -106,28 +120,33 @@ def _session(kernel: SourceKernel) -> session.Session:
     return session.Session(replace(target, chip=chip))
 
 
-def _recorded(kernel: SourceKernel, source: str) -> list[Routine]:
+def _recorded(kernel: SourceKernel, source: str) -> list[Recorded]:
     install_imports()
     with _module(source, kernel.id) as module:
         return [_record(getattr(module, launch.function), launch, kernel) for launch in kernel.launches]
 
 
-def _record(function: Any, launch: Launch, kernel: SourceKernel) -> Routine:
+def _record(function: Any, launch: Launch, kernel: SourceKernel) -> Recorded:
     assert isinstance(function, Kernel), f"{kernel.id}: {launch.function} is no kernel"
     function.flags = " ".join(kernel.flags)
-    return function.trace(*map(_argument, launch.arguments), **kernel.options).routine
+    routine = function.trace(*map(_argument, launch.arguments), **kernel.options).routine
+    chip = session.current().chip
+    usual, own = policy.chosen(chip.name, function.dialect).values(), function.policy(chip).values()
+    return Recorded(routine, function.dialect, tuple(name for name in usual if usual[name] and not own[name]))
 
 
-def _timed(routine: Routine, kernel: SourceKernel, dump: Any) -> Timeline:
+def _timed(recorded: Recorded, kernel: SourceKernel, dump: Any) -> Timeline:
     """With the half-rate windows of the profile, where there is one."""
     chip = session.current().chip
     phase = None if dump is None else observed.window_phase(dump, chip.tensor.rate_window.value)
-    return time_routine(routine, chip, profiled=kernel.statistic == "profile", window_phase=phase)
+    profiled, choice = kernel.statistic == "profile", recorded.policy(chip.name)
+    return time_routine(recorded.routine, chip, profiled=profiled, window_phase=phase, policy=choice)
 
 
-def _compared(dump: Any, routine: Routine, timeline: Timeline) -> tuple[Quantity, ...]:
-    full_rate = time_routine(routine, session.current().chip, profiled=True)
-    return tuple(compare(observed.of_dump(dump), observed.of_timeline(timeline, routine, full_rate)))
+def _compared(dump: Any, recorded: Recorded, timeline: Timeline) -> tuple[Quantity, ...]:
+    chip = session.current().chip
+    full_rate = time_routine(recorded.routine, chip, profiled=True, policy=recorded.policy(chip.name))
+    return tuple(compare(observed.of_dump(dump), observed.of_timeline(timeline, recorded.routine, full_rate)))
 
 
 def _argument(text: Any) -> Any:
