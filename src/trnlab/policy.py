@@ -205,14 +205,14 @@ SCHEDULED = Policy("scheduled")
 POLICIES = {policy.name: policy for policy in (AS_WRITTEN, SCHEDULED)}
 
 
-def alternatives(policy: Policy) -> list[Policy]:
-    """Policies that the evidence does not exclude either: each differs by one value of one option."""
-    return [
-        policy.with_options(**{o.name: value})
+def alternatives(policy: Policy) -> dict[tuple[str, str], Policy]:
+    """Policies that the evidence does not exclude either, each by the option and the value in which it differs."""
+    return {
+        (o.name, shown(value)): policy.with_options(**{o.name: value})
         for o in options()
         for value in o.alternatives
         if value != getattr(policy, o.name)
-    ]
+    }
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from trnlab.policy import options, shown
+
 KERNEL = """
     import numpy as np
     import nki
@@ -129,3 +131,18 @@ def test_benchmarked_kernels_are_in_the_summary(tmp_path: Path) -> None:
     found = summary(tmp_path, "bench-1")
     assert ([k["calls"] for k in found["kernels"]], found["instructions"]) == ([1], 0)
     assert "predicted" in done.stdout
+
+
+def test_a_band_comes_from_the_choices_of_the_compiler_that_nobody_knows(tmp_path: Path) -> None:
+    done = run(tmp_path, "--band", script(tmp_path, CALLS))
+    assert done.returncode == 0, done.stderr
+    found = summary(tmp_path, "bench-1")
+    undecided = {(o.name, shown(value)) for o in options() for value in o.alternatives}
+    assert {(c["option"], c["value"]) for c in found["choices"]} == undecided, "of both kernels together"
+    low, high = found["step_time_band_s"]
+    changes = [c["change"] for c in found["choices"]]
+    assert low / found["step_time_s"] <= 1 + min(changes) + 1e-9
+    assert high / found["step_time_s"] >= 1 + max(changes) - 1e-9
+    assert "otherwise" in done.stdout
+    plain = run(tmp_path, script(tmp_path, CALLS))
+    assert "choices" not in summary(tmp_path, "bench-2"), plain.stderr

@@ -42,6 +42,19 @@ def test_without_assumptions_there_is_no_band():
     ET.fromstring(tornado(exact))
 
 
+def test_of_the_values_of_one_option_the_shortest_and_the_longest_count():
+    choices = tuple(
+        {"option": option, "value": value, "change": change}
+        for option, value, change in (("window", "64", 0.02), ("window", "8", 0.08), ("triggers", "sync", -0.03))
+    )
+    found = Sensitivity(0.010, FOUND.assumptions, choices)
+    low, high = found.band
+    assert low == pytest.approx(0.010 * (1 - (0.03**2 + 0.04**2 + 0.03**2) ** 0.5))
+    assert high == pytest.approx(0.010 * (1 + (0.06**2 + 0.04**2 + 0.08**2) ** 0.5))
+    assert "+8.00% if the compiler's window is 8" in table(found)
+    assert "-3.00% if the compiler's triggers is sync" in table(Sensitivity(0.010, (), choices))
+
+
 def test_the_picture_has_two_bars_per_assumption_and_the_larger_change_is_the_wider():
     root = ET.fromstring(tornado(FOUND))
     svg = "{http://www.w3.org/2000/svg}"

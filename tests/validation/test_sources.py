@@ -217,7 +217,7 @@ def test_pairs_in_the_wrong_order_are_listed():
 @needs_git
 def test_the_alternatives_of_the_policy_give_the_band(clones, monkeypatch):
     folder, commit = clones
-    monkeypatch.setattr(policy, "alternatives", lambda chosen: [chosen.with_options(reorder=False, balance=False)])
+    monkeypatch.setattr(policy, "alternatives", lambda p: {("x", "y"): p.with_options(reorder=False, balance=False)})
     (row,) = sources.time_all([kernel(commit)], folder, band=True)
     ((name, other),) = row.alternatives
     assert name == "scheduled,reorder=off,balance=off"

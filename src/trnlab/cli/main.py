@@ -71,6 +71,11 @@ def _run(command: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
     add("--set", metavar="FIGURE=VALUE", action="append", help="what if, e.g. chip.dma.engine_bandwidth=30GBps")
     add("--schedule", metavar="NAME", help="what is made of kernels, e.g. as-written or reuse=off: see trnlab passes")
+    add(
+        "--band",
+        action="store_true",
+        help="time kernels with the compiler's other likely choices, too (trnlab passes)",
+    )
     add("--check", metavar="NAME=LEVEL", action="append", help="a check as error, warn or off, e.g. race=warn")
     add("--check-nan", action="store_true", help="stop at the first instruction that makes a NaN or infinity")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="compile everything, keep nothing")

@@ -26,6 +26,7 @@ def main(args: argparse.Namespace) -> int:
     if args.set:
         session.target = replace(session.target, chip=apply_settings(session.chip, args.set))
     session.stochastic_rounding, session.seed, session.check_nan = args.stochastic_rounding, args.seed, args.check_nan
+    session.band = args.band
     if args.no_cache:
         session.cache = None
     script = Script(args.script, args.arguments, args.module)

@@ -9,6 +9,7 @@ kernel.timeline(x, y).total      # time, in picoseconds
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import inspect
@@ -22,7 +23,7 @@ import numpy as np
 
 from trnlab import guards
 from trnlab.chips.spec import Chip
-from trnlab.errors import UsageError
+from trnlab.errors import CapacityError, UsageError
 from trnlab.isa.meeting import Place
 from trnlab.kernel_hooks import LAUNCHERS, NOT_HANDLED, TRACERS
 from trnlab.lang.hbm import Hbm
@@ -36,7 +37,7 @@ from trnlab.nki.launch import ONE_CORE, Launch, one_per_core
 from trnlab.nki.live import Copies, Shadow, content_of
 from trnlab.nki.target import default_chip, release, static_dma
 from trnlab.nki.traces import CallSignature, Recording, Result, Trace, TraceCache, memory_of, result_of, tensors_of
-from trnlab.policy import Policy, chosen
+from trnlab.policy import Policy, alternatives, chosen, use
 from trnlab.program.gang import Member, gang_of
 from trnlab.runtime import kernels
 from trnlab.sim.functional import GangRun, Machine, RunOptions
@@ -119,6 +120,7 @@ class Kernel:
         trace, arrays = self.recorded(*args, **kwargs)
         explain.called(self, trace.routine, args, kwargs)
         memory = self.run(trace, arrays)
+        kernels.timed_otherwise(trace.members, self.here, lambda: self.alternatives(*args, **kwargs))
         for position in trace.written:
             arrays[position].store(memory[position])
         return result_of(trace, memory, origin_of(arrays))
@@ -160,6 +162,15 @@ class Kernel:
         if trace.gang is not None:
             return time_gang(trace.gang, chip, policy=policy)
         return time_routine(trace.routine, chip, policy=policy)
+
+    def alternatives(self, *args: Any, **kwargs: Any) -> dict[tuple[str, str], int]:
+        """Its time in picoseconds with each value of an option of the policy that the evidence does not exclude
+        either, by option and value; without those under which it does not fit."""
+        found = {}
+        for option, other in alternatives(self.here).items():
+            with contextlib.suppress(CapacityError), use(other):
+                found[option] = self.timeline(*args, **kwargs).total
+        return found
 
     def bind(self, args: Any, kwargs: Any) -> tuple[dict[str, Any], list[HostArray]]:
         """Arguments by name with `HostArray` for each array, also inside lists, tuples and dicts."""

@@ -169,8 +169,8 @@ def _utilisation(s: Summary) -> str:
 
 def _between(s: Summary) -> str:
     """The band of the step's time."""
-    low, high = (_time(t) for t in band(s["step_time_s"], s["assumptions"]))
-    return f" ({low} to {high}, by what is assumed)" if low != high else ""
+    low, high = (_time(t) for t in band(s["step_time_s"], s["assumptions"], s.get("choices", ())))
+    return f" ({low} to {high}, by what is not known)" if low != high else ""
 
 
 def _assumed(s: Summary) -> str:

@@ -142,6 +142,7 @@ LISTS: dict[str, Check] = {
     "step_kinds": each(record({
         "executables": _TIMES, "step_time_s": SECONDS, "steps": each(each(whole(1), least=2, most=2), least=1),
     })),
+    "choices": each(record({"option": text, "value": text, "change": number()})),
     "kernels": each(record({
         "name": text, "executable": text, "chip": text, "calls": COUNT, "instructions": COUNT, "time_s": SECONDS,
         "engines": _USE, "bound_by": text,

@@ -165,8 +165,8 @@ def _kernels(s: Summary) -> Iterable[tuple[str, str]]:
 
 
 def _between(s: Summary) -> str:
-    """The band of the step's time, where assumed figures move it by more than nothing."""
-    low, high = (format_time(t * PS_PER_S) for t in band(s["step_time_s"], s["assumptions"]))
+    """The band of the step's time, where what is not known moves it by more than nothing."""
+    low, high = (format_time(t * PS_PER_S) for t in band(s["step_time_s"], s["assumptions"], s.get("choices", ())))
     return f" ({low} to {high})" if low != high else ""
 
 
@@ -186,6 +186,8 @@ def _timed(s: Summary) -> Iterable[tuple[str, str]]:
         yield "" if i else "engines active", f"{name:<7} {use['active']:>4.0%}  {bar(use['active'])}".rstrip()
     yield from _why(s)
     yield "HBM", memory(s)
+    for i, choice in enumerate(s.get("choices", ())):
+        yield "" if i else "otherwise", f"{choice['change']:+.1%} if {choice['option']}={choice['value']}"
     if only_kernels(s):
         yield "leans on", leans(s)
         return

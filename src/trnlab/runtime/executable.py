@@ -22,7 +22,8 @@ class Executable:
 
     cache: "hit", "miss" or "off". seconds: what this process spent to get it, by compiling or by reading.
     gang: the calls of the program, where they are of cores that run side by side. policy: what the hardware's
-    compiler is taken to make of the kernels in it.
+    compiler is taken to make of the kernels in it. alternatives: of a kernel, its time in picoseconds with another
+    value of an option of the policy, where that was asked for.
     """
 
     program: Program
@@ -33,6 +34,7 @@ class Executable:
     seconds: float
     gang: Gang | None = None
     policy: Policy = field(default_factory=chosen)
+    alternatives: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

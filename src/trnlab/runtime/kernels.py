@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,9 +42,27 @@ def called(
     if executed:
         now.counters.instructions += sum(len(m.routine) for m in members)
     if now.run is not None:
-        same = [policy.name, *(routine_digest(m.routine) for m in members)]
-        key = hashlib.sha256("".join(same).encode()).hexdigest()
+        key = _key(members, policy)
         now.run.executed(now.run.executables.get(key) or _executable(members, tensors, gang, chip, policy, key))
+
+
+def timed_otherwise(
+    members: Sequence[Member], policy: Policy, times: Callable[[], dict[tuple[str, str], int]]
+) -> None:
+    """Where the session asks for bands: keep the times of a kernel that was called under alternatives of its policy.
+
+    times: makes them, by option and value, in picoseconds; called once a kernel.
+    """
+    now = session.active()
+    if now is not None and now.band and now.run is not None:
+        executable = now.run.executables.get(_key(members, policy))
+        if executable is not None and not executable.alternatives:
+            executable.alternatives.update(times())
+
+
+def _key(members: Sequence[Member], policy: Policy) -> str:
+    same = [policy.name, *(routine_digest(m.routine) for m in members)]
+    return hashlib.sha256("".join(same).encode()).hexdigest()
 
 
 def _executable(

@@ -59,12 +59,12 @@ def summarise(run: Steps) -> dict[str, Any]:
     read, written = (sum(getattr(part, side) * n for part, n in parts) for side in ("hbm_read", "hbm_write"))
     critical = _critical(parts, step_s)
     tokens_per_s = run.tokens / step_s
-    assumed = _assumptions(calls, step_s)
+    assumed, choices = _assumptions(calls, step_s), _choices(calls, step_s)
     return {
         "step": [{"executable": e.key, "times": count} for e, count in calls],
         "kernels": _kernels(run),
         "step_time_s": step_s,
-        "step_time_band_s": list(band(step_s, assumed)),
+        "step_time_band_s": list(band(step_s, assumed, choices)),
         "tokens_per_step": run.tokens,
         "tokens_per_s": tokens_per_s,
         "mfu": flops / (step_s * peak),
@@ -86,6 +86,7 @@ def summarise(run: Steps) -> dict[str, Any]:
         "step_kinds": _step_kinds(run),
         **insight(parts_of(calls, run.details), chip),
         "assumptions": assumed,
+        **({"choices": choices} if choices else {}),
     }
 
 
@@ -169,6 +170,18 @@ def _kernels(run: Steps) -> list[dict[str, Any]]:
                 **kernel_fields(executable),
             })  # fmt: skip
     return sorted(found, key=lambda kernel: -kernel["time_s"] * kernel["calls"])
+
+
+def _choices(calls: Sequence[tuple[Executable, int]], step_s: float) -> list[dict[str, Any]]:
+    """Changes of the step's time, relative to it, where kernels were also timed under alternatives of the policy."""
+    changes: Counter[tuple[str, str]] = Counter()
+    for executable, count in calls:
+        for (option, value), time in executable.alternatives.items():
+            changes[option, value] += (time - executable.timeline.total) * count
+    return [
+        {"option": option, "value": value, "change": change / PS_PER_S / step_s}
+        for (option, value), change in changes.items()
+    ]
 
 
 def _critical(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str, float]:

@@ -77,6 +77,7 @@ class Session:
     chosen: whether somebody chose the target. Kernels have a default of their own (`for_kernels`), models have none.
     precision: "bf16" (matmul operands rounded to bfloat16, accumulation in float32) or "fp32".
     seed: of stochastic rounding and of the device's random streams. check_nan: stop at the first NaN or infinity.
+    band: time the kernels that a script calls under the alternatives of the policy, too.
     """
 
     target: chips.Target
@@ -84,6 +85,7 @@ class Session:
     stochastic_rounding: bool = False
     seed: int = 0
     check_nan: bool = False
+    band: bool = False
     cache: Cache | None = None
     run: Recorder | None = None
     counters: Counters = field(default_factory=Counters)

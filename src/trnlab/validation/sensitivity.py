@@ -33,11 +33,12 @@ class Sensitivity:
 
     step_s: float
     assumptions: tuple[Assumption, ...]
+    choices: tuple[Assumption, ...] = ()
 
     @property
     def band(self) -> tuple[float, float]:
         """The step's time in seconds with the assumptions off to the fast side and to the slow side."""
-        return band(self.step_s, self.assumptions)
+        return band(self.step_s, self.assumptions, self.choices)
 
 
 def sensitivity(folder: Path) -> Sensitivity:
@@ -48,7 +49,7 @@ def sensitivity(folder: Path) -> Sensitivity:
             f"nothing was timed in {str(folder)!r}", code="TRN814", got=f"a run that is {summary.get('status')}",
             remedy="let the script run at least one step to its end",
         )  # fmt: skip
-    return Sensitivity(summary["step_time_s"], tuple(summary["assumptions"]))
+    return Sensitivity(summary["step_time_s"], tuple(summary["assumptions"]), tuple(summary.get("choices", ())))
 
 
 def table(found: Sensitivity) -> str:
@@ -58,14 +59,18 @@ def table(found: Sensitivity) -> str:
         f"step {_time(found.step_s)}, between {low} and {high} if the figures below are off by a factor of two",
         "",
     ]
+    others = [f"{c['change']:+.2%} if the compiler's {c['option']} is {c['value']}" for c in found.choices]
     if not found.assumptions:
-        return "\n".join([lines[0].partition(",")[0], "it depends on no assumed figure"])
+        between = lines[0] if low == high else f"step {_time(found.step_s)}, between {low} and {high}"
+        return "\n".join(
+            [between.partition(",")[0] if low == high else between, "it depends on no assumed figure", *others]
+        )
     width = max(len(a["figure"]) for a in found.assumptions)
     lines.append(f"{'figure':<{width}}{'value':>20}{'half':>9}{'twice':>9}  why this value")
     for a in found.assumptions:
         value = f"{a['value']:g} {a['unit']}"
         lines.append(f"{a['figure']:<{width}}{value:>20}{a['halved']:>+9.2%}{a['doubled']:>+9.2%}  {a['reason']}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *others])
 
 
 def tornado(found: Sensitivity) -> str:

@@ -92,7 +92,7 @@ def time_one(kernel: SourceKernel, folder: Path) -> Timed:
 def alternatives(kernel: SourceKernel, folder: Path, kept: Kept) -> tuple[tuple[str, int], ...]:
     """The kernel under every policy that the evidence does not exclude either: its name, and picoseconds."""
     found = []
-    for other in policy.alternatives(policy.chosen(kernel.chip, DIALECTS[0])):
+    for other in policy.alternatives(policy.chosen(kernel.chip, DIALECTS[0])).values():
         with policy.use(other):
             predicted = row_of(kernel, folder, kept).timed.predicted
         found += [] if predicted is None else [(str(other), round(predicted))]
