@@ -60,7 +60,9 @@ def every_op():
     noise = b.multiply(b.rng_uniform((4, 6), seed, first=2), b.convert(b.iota((4, 6), int32, 1), float32))
     best = b.reduce(b.reshape(noise, (2, -1)), [-1], "maximum", keepdims=True)
     moved = b.shift_left(b.shift_right_logical(b.shift_right_arithmetic(ids, 1), 1), 2)
-    for i, value in enumerate((total, summed, picked, *grads, lse, product, best, moved)):
+    window = b.slice(q, (0, 0, 0, 0), (2, 2, 3, 3))
+    slid = b.convolution(q, window, padding=((1, 0), (0, 2)), strides=(2, 1), groups=2, spread=(1, 2))
+    for i, value in enumerate((total, summed, picked, *grads, lse, product, best, moved, slid)):
         b.output(value, f"out {i}", alias_of=x if i == 0 else None)
     return b.build()
 

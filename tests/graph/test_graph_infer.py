@@ -23,6 +23,11 @@ PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_paddi
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
 HEADS = {"causal": True, "scale": 0.5, "hides": False}
 
+CONVOLUTION = {
+    "window_strides": (2, 1), "padding_low": (0, 1), "padding_high": (0, 1), "lhs_dilation": (1, 1),
+    "rhs_dilation": (1, 1), "window_reversal": False, "feature_group_count": 2, "batch_group_count": 1,
+    "dtype": float32, "precision": "DEFAULT",
+}  # fmt: skip
 FOLLOWS = [
     *[(name, ["2x3xfloat32"], {}, ["2x3xbool" if name == "is_finite" else F23]) for name in UNARY if name != "not"],
     *[(name, [F23, F23], {}, [F23]) for name in BINARY if name not in ("and", "or", "xor") and "shift" not in name],
@@ -50,6 +55,7 @@ FOLLOWS = [
     ("reduce", [P23], {"dimensions": (0, 1), "kind": "or"}, ["bool"]),
     ("dot_general", ["2x3xbfloat16", "3x4xbfloat16"], DOT, ["2x4xfloat32"]),
     ("dot_general", ["2x3x4xfloat32", "4x2x5xfloat32"], BATCHED, ["2x3x5xbfloat16"]),
+    ("convolution", ["2x6x9x8xfloat32", "4x3x3x2xfloat32"], CONVOLUTION, ["2x4x4x9xfloat32"]),
     ("gather", ["9x5xfloat32", "2x3xint32"], ROWS, ["2x3x5xfloat32"]),
     ("scatter", ["9x5xfloat32", "2x3xint32", "2x3x5xfloat32"], ADD_ROWS, ["9x5xfloat32"]),
     ("trn.gelu", [F23], {"approximate": "tanh"}, [F23]),
@@ -98,6 +104,12 @@ REFUSED = [
     ("dot_general", [F23, "3x4xint32"], DOT, "TRN303"),
     ("dot_general", [F23, "3x4xfloat32"], {**DOT, "rhs_contracting_dimensions": ()}, "TRN304"),
     ("dot_general", [F23, "3x4xfloat32"], {**DOT, "rhs_contracting_dimensions": (5,)}, "TRN304"),
+    ("convolution", ["2x6x9x8xfloat32", "4x6x3x2xfloat32"], CONVOLUTION, "TRN302"),
+    ("convolution", ["2x6x9x8xfloat32", "3x3x3x2xfloat32"], CONVOLUTION, "TRN302"),
+    ("convolution", ["2x6x9x8xfloat32", "4x3x3xfloat32"], CONVOLUTION, "TRN302"),
+    ("convolution", ["2x6x9x8xfloat32", "4x3x3x2xfloat32"], {**CONVOLUTION, "rhs_dilation": (0, 1)}, "TRN304"),
+    ("convolution", ["2x6x9x8xfloat32", "4x3x3x2xfloat32"], {**CONVOLUTION, "padding_low": (0,)}, "TRN304"),
+    ("convolution", ["2x6x9x8xfloat32", "4x3x3x2xfloat32"], {**CONVOLUTION, "batch_group_count": 2}, "TRN304"),
     ("gather", ["9x5xfloat32", F23], ROWS, "TRN303"),
     ("gather", ["9x5xfloat32", I23], {**ROWS, "slice_sizes": (1, 6)}, "TRN302"),
     ("gather", ["9x5xfloat32", I23], {**ROWS, "slice_sizes": (2, 5)}, "TRN302"),

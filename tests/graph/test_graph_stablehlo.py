@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+from convolutions import random_convolution
 from graph_samples import every_op, random_graph, random_inputs
 
 from trnlab.graph.builder import GraphBuilder
@@ -62,3 +63,10 @@ def test_xla_computes_what_the_interpreter_computes(seed):
         tolerance = 2e-5 if value.dtype is float32 else 2**-6
         scale = np.abs(np.nan_to_num(ours.astype(np.float64), posinf=0, neginf=0)).max(initial=1e-3)
         np.testing.assert_allclose(theirs.astype(np.float64), ours.astype(np.float64), tolerance, tolerance * scale)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_xla_computes_the_same_convolutions(seed):
+    graph = random_convolution(seed)
+    arrays = random_inputs(graph)
+    np.testing.assert_allclose(interpret(graph, arrays)[0], through_xla(graph, arrays)[0], rtol=1e-5, atol=1e-5)

@@ -3,6 +3,7 @@
 
 python -m tools.opdb --mode compiled --json results.jsonl
 python -m tools.opdb.table results.jsonl            # writes docs/operators.md
+python -m tools.opdb.table --update results.jsonl   # what was run again; other cells stay
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tools.opdb.report import read_json
@@ -64,9 +65,8 @@ def _cell(group: list[Record]) -> str:
     return f"{runs} +{code[0][0]}" if code else runs
 
 
-def page(records: Iterable[Record]) -> str:
-    """The whole page."""
-    found = cells(records)
+def page(found: Mapping[tuple[str, str], str]) -> str:
+    """The whole page, of cells by operator and dtype."""
     dtypes = [d for d in DTYPES if any(dtype == d for _, dtype in found)]
     names = sorted({op for op, _ in found}, key=str.lower)
     rows = [f"| {op} | " + " | ".join(found.get((op, d), "") for d in dtypes) + " |" for op in names]
@@ -74,7 +74,7 @@ def page(records: Iterable[Record]) -> str:
     return _HEAD + _counted(found) + "\n".join([*head, *rows]) + "\n"
 
 
-def _counted(found: dict[tuple[str, str], str]) -> str:
+def _counted(found: Mapping[tuple[str, str], str]) -> str:
     kinds = Counter(kind_of(cell) for cell in found.values())
     total = sum(kinds.values())
     words = ", ".join(f"{kinds[k]} {k}" for k in ("run", "run in part", "refused", "FAILS"))
@@ -98,4 +98,5 @@ def read_page(text: str) -> dict[tuple[str, str], str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(read_json(Path(sys.argv[1]))))
+    known = read_page(PAGE.read_text()) if sys.argv[1] == "--update" else {}
+    PAGE.write_text(page(known | cells(read_json(Path(sys.argv[-1])))))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in the forms that its kernels take; what they do not take is spelled out in other ops.
+"""Attention in the forms that its kernels take; what they do not take is spelled out in other ops, and so are
+convolutions.
 
 scale      not negative: the sign goes to q
 causal     no more keys than queries: the others are seen by nobody
@@ -13,6 +14,7 @@ import math
 
 import numpy as np
 
+from trnlab.compiler.convolutions import as_products
 from trnlab.compiler.strided import VIEW_OPS
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.composites import define
@@ -24,8 +26,8 @@ _KEPT = frozenset({*VIEW_OPS, "convert", "add", "minimum"})  # of 0 and -inf the
 
 
 def expand_composites(graph: Graph) -> None:
-    """Bring attention into the forms that have a kernel."""
-    rewrite(graph, {"trn.attention": _forward, "trn.attention_backward": _backward})
+    """Bring attention into the forms that have a kernel, and convolutions into matrix products."""
+    rewrite(graph, {"trn.attention": _forward, "trn.attention_backward": _backward, "convolution": as_products})
 
 
 def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:

@@ -279,6 +279,33 @@ class GraphBuilder:
             precision=precision,
         )
 
+    def convolution(
+        self,
+        x: Value,
+        weight: Value,
+        *,
+        strides: Sequence[int] | None = None,
+        padding: tuple[Sequence[int], Sequence[int]] | None = None,
+        dilation: Sequence[int] | None = None,
+        spread: Sequence[int] | None = None,
+        reverse: bool = False,
+        groups: int = 1,
+        batch_groups: int = 1,
+        dt: DType | str = float32,
+    ) -> Value:
+        """x [N, C, ...] and weight [O, C/groups, ...] -> [N, O, ...], summed in float32; see `ops` for its meaning.
+
+        padding: zeros before and after, in each dimension of space (negative: cropped). dilation: of the window.
+        spread: the distance of neighbours of x, with zeros between them.
+        """
+        ones, none = (1,) * (len(x.shape) - 2), (0,) * (len(x.shape) - 2)
+        low, high = (none, none) if padding is None else padding
+        return self.op(
+            "convolution", x, weight, window_strides=tuple(strides or ones), padding_low=tuple(low),
+            padding_high=tuple(high), lhs_dilation=tuple(spread or ones), rhs_dilation=tuple(dilation or ones),
+            window_reversal=reverse, feature_group_count=groups, batch_group_count=batch_groups, dtype=dtype(dt),
+        )  # fmt: skip
+
     def matmul(self, lhs: Value, rhs: Value, dt: DType | str | None = None) -> Value:
         """[..., M, K] times [..., K, N] with equal leading dimensions."""
         lead = tuple(range(len(lhs.shape) - 2))

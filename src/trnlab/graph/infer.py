@@ -293,6 +293,40 @@ def _dot_general(types: Types, attrs: Attrs) -> TensorType:
     return TensorType(shape, attrs["dtype"])
 
 
+def _convolution(types: Types, attrs: Attrs) -> TensorType:
+    lhs, rhs = types
+    _need(lhs.rank == rhs.rank > 2, "operands must have two dimensions and those of space", lhs.rank, rhs.rank)
+    per_dimension = ("window_strides", "padding_low", "padding_high", "lhs_dilation", "rhs_dilation")
+    for key in per_dimension:
+        _need(
+            len(attrs[key]) == lhs.rank - 2,
+            f"{key}: one for each dimension of space",
+            lhs.rank - 2,
+            attrs[key],
+            "TRN304",
+        )
+        _need("padding" in key or min(attrs[key]) > 0, f"{key} must be positive", 1, attrs[key], "TRN304")
+    groups, batches = attrs["feature_group_count"], attrs["batch_group_count"]
+    _need(min(groups, batches) == 1, "groups of features or of batches, not both", 1, (groups, batches), "TRN304")
+    _need(rhs.shape[1] * groups == lhs.shape[1], "channels differ", lhs.shape[1], rhs.shape[1] * groups)
+    _need(
+        rhs.shape[0] % (groups * batches) == 0,
+        "output channels are no multiple of the groups",
+        groups * batches,
+        rhs.shape[0],
+    )
+    _need(lhs.shape[0] % batches == 0, "images are no multiple of the groups", batches, lhs.shape[0])
+    sizes = zip(lhs.shape[2:], rhs.shape[2:], *(attrs[k] for k in per_dimension))
+    return TensorType((lhs.shape[0] // batches, rhs.shape[0], *(_places(*each) for each in sizes)), attrs["dtype"])
+
+
+def _places(size: int, window: int, stride: int, low: int, high: int, spread: int, dilation: int) -> int:
+    """In how many places along one dimension a window lies inside."""
+    inside = max((size - 1) * spread + 1, 0) + low + high
+    extent = max((window - 1) * dilation + 1, 0)
+    return (inside - extent) // stride + 1 if inside >= extent else 0
+
+
 # -- gather and scatter -------------------------------------------------------------------------------------------
 
 
@@ -407,6 +441,7 @@ _RULES: dict[str, Rule] = {
     "pad": _pad,
     "reduce": _reduce,
     "dot_general": _dot_general,
+    "convolution": _convolution,
     "gather": _gather,
     "scatter": _scatter,
     "trn.rng_uniform": _rng_uniform,

@@ -272,8 +272,12 @@ def _concatenate(op: Op, *xs: Array) -> Array:
 
 
 def _pad(op: Op, x: Array, value: Array) -> Array:
-    """Spread over the padded grid; negative padding then crops it."""
     low, high, inside = (op.attrs[k] for k in ("edge_padding_low", "edge_padding_high", "interior_padding"))
+    return _padded(x, low, high, inside, value)
+
+
+def _padded(x: Array, low: Sequence[int], high: Sequence[int], inside: Sequence[int], value: Any = 0) -> Array:
+    """Spread over the padded grid; negative padding then crops it."""
     spread = [n + max(n - 1, 0) * i for n, i in zip(x.shape, inside)]
     grid = np.full([n + max(a, 0) + max(b, 0) for n, a, b in zip(spread, low, high)], value, x.dtype)
     grid[tuple(slice(max(a, 0), max(a, 0) + n, i + 1) for n, a, i in zip(spread, low, inside))] = x
@@ -329,6 +333,28 @@ def _as_matrices(x: Array, batch: tuple[int, ...], contract: tuple[int, ...]) ->
     return x.transpose(*batch, *free, *contract).reshape(sizes), tuple(x.shape[a] for a in free)
 
 
+def _convolution(op: Op, lhs: Array, rhs: Array) -> Array:
+    """One matrix product for each element of the window, in groups: [G, images, places, C] and [G, C, O]."""
+    attrs, space = op.attrs, op.result.shape[2:]
+    rank, groups, batches = len(space), attrs["feature_group_count"], attrs["batch_group_count"]
+    if attrs["window_reversal"]:
+        rhs = np.flip(rhs, tuple(range(2, 2 + rank)))
+    inside = [d - 1 for d in attrs["lhs_dilation"]]
+    spread = _padded(lhs, (0, 0, *attrs["padding_low"]), (0, 0, *attrs["padding_high"]), (0, 0, *inside))
+    images, channels, out = lhs.shape[0] // batches, lhs.shape[1] // groups, rhs.shape[0] // (groups * batches)
+    total = np.zeros((groups * batches, images * math.prod(space), out), lhs.dtype)
+    for element in np.ndindex(*rhs.shape[2:]):
+        begins = [e * d for e, d in zip(element, attrs["rhs_dilation"])]
+        steps = [slice(a, a + (n - 1) * s + 1, s) for a, n, s in zip(begins, space, attrs["window_strides"])]
+        seen = spread[(slice(None), slice(None), *steps)] if min(space, default=1) else spread[..., :0]
+        seen = seen.reshape(batches, images, groups, channels, *space).transpose(0, 2, 1, *range(4, 4 + rank), 3)
+        weights = rhs[(slice(None), slice(None), *element)].reshape(groups * batches, out, channels)
+        total += np.matmul(seen.reshape(groups * batches, -1, channels), weights.swapaxes(1, 2))
+    return (
+        total.reshape(-1, images, *space, out).transpose(1, 0, rank + 2, *range(2, 2 + rank)).reshape(op.result.shape)
+    )
+
+
 # -- code beyond the graph ----------------------------------------------------------------------------------------
 
 
@@ -356,6 +382,7 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
     "pad": _pad,
     "reduce": _reduce,
     "dot_general": _dot_general,
+    "convolution": _convolution,
     "gather": lambda op, x, ids: gather(x, ids, op.attrs),
     "scatter": lambda op, x, ids, update: scatter(x, ids, update, op.attrs),
 }

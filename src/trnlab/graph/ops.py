@@ -8,7 +8,8 @@ from the operands is given by attributes `shape` and `dtype`; and `erf` and `ata
 "trn." are composites: wholes that the chip has hardware or a kernel for, each defined in terms of the other ops in
 `composites`.
 
-Shape letters: B batch, H heads, T query length, S key length, D head size, V rows of a table, C columns.
+Shape letters: B batch, H heads, T query length, S key length, D head size, V rows of a table, C columns; of
+convolutions N images, C channels, O output channels.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ SOURCE = "source"  # no data in: constants, iota, random numbers
 SHAPE = "shape"  # moves elements, computes nothing
 REDUCE = "reduce"
 DOT = "dot"
+CONVOLUTION = "convolution"
 INDEX = "index"  # where elements come from or go depends on data
 ATTENTION = "attention"
 CALL = "call"  # code that the graph does not look into
@@ -124,6 +126,28 @@ _TABLE: tuple[OpDef, ...] = (
             "rhs_batching_dimensions": _NONE,
             "lhs_contracting_dimensions": _INTS,
             "rhs_contracting_dimensions": _INTS,
+            "dtype": _DTYPE,
+            "precision": Attr("str", "DEFAULT", PRECISIONS),
+        },
+    ),
+    # lhs [N,C,...], rhs [O,C/groups,...], result [N,O,...]: window element i of result element j meets element
+    # j * window_strides + i * rhs_dilation of lhs, once that is spread by lhs_dilation and padded (cropped where
+    # negative). window_reversal turns rhs round in every dimension. With feature groups, group g of O sees group g of
+    # C; with batch groups, group g of N, and the result has N/groups.
+    OpDef(
+        "convolution",
+        CONVOLUTION,
+        ("lhs", "rhs"),
+        "f",
+        attrs={
+            "window_strides": _INTS,
+            "padding_low": _INTS,
+            "padding_high": _INTS,
+            "lhs_dilation": _INTS,
+            "rhs_dilation": _INTS,
+            "window_reversal": Attr("bool", False),
+            "feature_group_count": Attr("int", 1),
+            "batch_group_count": Attr("int", 1),
             "dtype": _DTYPE,
             "precision": Attr("str", "DEFAULT", PRECISIONS),
         },

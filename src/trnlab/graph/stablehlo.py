@@ -202,6 +202,8 @@ def _attributes(op: Op) -> str:
             if attrs["precision"] == "DEFAULT"
             else f"{numbers}, precision_config = [{precision}, {precision}]"
         )
+    if op.name == "convolution":
+        return _convolution(attrs, len(op.result.shape) - 2)
     if op.name == "gather":
         names = tuple(k for k in attrs if k != "slice_sizes")
         sizes = _array(attrs["slice_sizes"])
@@ -213,6 +215,22 @@ def _attributes(op: Op) -> str:
     for key, value in attrs.items():
         if key not in ("shape", "dtype", "kind"):
             shown.append(f"{key} = {_array(value) if isinstance(value, tuple) else f'{value} : i64'}")
+    return ", ".join(shown)
+
+
+def _convolution(attrs: dict[str, Any], rank: int) -> str:
+    space = ", ".join(map(str, range(rank)))
+    sides = ", ".join(f"[{low}, {high}]" for low, high in zip(attrs["padding_low"], attrs["padding_high"]))
+    reversal = ", ".join([str(attrs["window_reversal"]).lower()] * rank)
+    precision = f"#stablehlo<precision {attrs['precision']}>"
+    shown = [f"{k} = {_array(attrs[k])}" for k in ("window_strides", "lhs_dilation", "rhs_dilation")]
+    shown += [f"{k} = {attrs[k]} : i64" for k in ("feature_group_count", "batch_group_count")]
+    shown += [
+        f"padding = dense<[{sides}]> : tensor<{rank}x2xi64>",
+        f"window_reversal = array<i1: {reversal}>",
+        f"dimension_numbers = #stablehlo.conv<[b, f, {space}]x[o, i, {space}]->[b, f, {space}]>",
+        f"precision_config = [{precision}, {precision}]",
+    ]
     return ", ".join(shown)
 
 

@@ -32,14 +32,11 @@ _NO_LOWERING = "it has no lowering to the chip"
 _LISTED = "write it with operators that trnlab.frontends.torch.operators() lists, or compute it before the step"
 # Beginnings of operator names, and what to do instead of them.
 _WAYS_OUT = {
-    "aten.convolution": "run the convolutions in eager mode, where the host computes them, and compile the rest",
     "aten.sort": "sort on the host before the step; the largest alone is x.amax() or x.argmax()",
     "aten.topk": "pick on the host before the step; the largest alone is x.amax() or x.argmax()",
     "aten._linalg": "compute it on the host before the step",
     "aten.linalg": "compute it on the host before the step",
     "aten._fft": "compute it on the host before the step",
-    "aten.max_pool": "with windows that do not overlap, reshape and use amax; else compute it on the host",
-    "aten.avg_pool": "with windows that do not overlap, reshape and use mean; else compute it on the host",
     "aten._thnn_fused": "write the cell out with linear, sigmoid and tanh",
 }
 _DEFECT = "TRN219"

@@ -32,7 +32,7 @@ def _of_nothing(op: Op, b: GraphBuilder) -> Value | None:
     result = op.result
     if op.name == "reduce":
         return b.constant(_start(op.attrs["kind"], result.dtype), result.dtype, result.shape)
-    if op.name == "dot_general":
+    if op.name in ("dot_general", "convolution"):
         return b.constant(_number(0, result.dtype), result.dtype, result.shape)
     if op.name == "pad":
         return b.broadcast_in_dim(op.operands[1], result.shape, ())

@@ -3,6 +3,8 @@
 
 from trnlab.frontends.torch.lowerings import (
     attention,
+    batch_norm,
+    convolution,
     division,
     elementwise,
     foreach,
@@ -10,8 +12,10 @@ from trnlab.frontends.torch.lowerings import (
     index,
     matmul,
     nn,
+    pooling,
     random,
     reduce,
+    resample,
     shape,
     sources,
 )
@@ -23,6 +27,8 @@ __all__ = [
     "Refused",
     "Site",
     "attention",
+    "batch_norm",
+    "convolution",
     "division",
     "elementwise",
     "foreach",
@@ -30,8 +36,10 @@ __all__ = [
     "index",
     "matmul",
     "nn",
+    "pooling",
     "random",
     "reduce",
+    "resample",
     "shape",
     "sources",
 ]

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions as matrix products.
+
+Each dimension of space becomes two, the places of the window and the elements of the window, and the product sums
+over channels and elements. Where windows do not overlap, and where they have one element, the two are a view of
+memory, and a convolution is a matmul and nothing else; elsewhere shifted copies lie side by side, in HBM. What is
+spread (gradients by the input, transposed convolutions) is taken apart by residues, so that no product with the zeros
+between is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import gcd
+from typing import Any
+
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Op, Value
+
+Attrs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How a window slides along one dimension.
+
+    Element i of the window in place j meets element j * stride + i * dilation of what lies there, after `low` zeros
+    are put before it (negative: taken away) and as many after it as the last place needs.
+    """
+
+    window: int
+    places: int
+    stride: int
+    dilation: int
+    low: int
+
+
+def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+    """The op in terms of dot_general; for a rewrite."""
+    x, weight = op.operands
+    attrs = op.attrs
+    space = range(len(x.shape) - 2)
+    if attrs["window_reversal"]:
+        weight = _reversed(b, weight)
+    if any(attrs["lhs_dilation"][d] > 1 and attrs["window_strides"][d] > 1 for d in space):
+        x, attrs = _filled(b, x, attrs)
+    if any(d > 1 for d in attrs["lhs_dilation"]):
+        return (_by_residues(b, x, weight, attrs, op.result.shape[2:]),)
+    sweeps = [
+        Sweep(window, places, *(attrs[k][d] for k in ("window_strides", "rhs_dilation", "padding_low")))
+        for d, window, places in zip(space, weight.shape[2:], op.result.shape[2:])
+    ]
+    return (_product(b, x, weight, sweeps, attrs),)
+
+
+def _reversed(b: GraphBuilder, weight: Value) -> Value:
+    for d in range(2, len(weight.shape)):
+        size = weight.shape[d]
+        if size > 1:
+            weight = b.concatenate([b.slice_dim(weight, d, i, i + 1) for i in reversed(range(size))], d)
+    return weight
+
+
+def _filled(b: GraphBuilder, x: Value, attrs: Attrs) -> tuple[Value, Attrs]:
+    """With the zeros between neighbours in memory."""
+    none = [0] * len(x.shape)
+    x = b.pad(x, none, none, [0, 0, *(d - 1 for d in attrs["lhs_dilation"])])
+    return x, {**attrs, "lhs_dilation": (1,) * (len(x.shape) - 2)}
+
+
+# -- what is spread -------------------------------------------------------------------------------------------------
+
+
+def _by_residues(b: GraphBuilder, x: Value, weight: Value, attrs: Attrs, places: Sequence[int]) -> Value:
+    """A convolution for each residue of the places by the spread, and the results in turn.
+
+    Place m * spread + r meets only those elements of the window for which r + i * dilation - low is a multiple of the
+    spread: every `step`-th from some first one.
+    """
+    spread = attrs["lhs_dilation"]
+    counts = [-(-n // s) for n, s in zip(places, spread)]
+    parts = []
+    for residues in product(*map(range, spread)):
+        sweeps, chosen = [], weight
+        for d, residue in enumerate(residues):
+            sweep, first, step = _residue(weight.shape[2 + d], residue, counts[d], d, attrs)
+            sweeps.append(sweep)
+            chosen = b.slice_dim(chosen, 2 + d, first, weight.shape[2 + d], step) if sweep.window else chosen
+        parts.append(_product(b, x, chosen, sweeps, attrs) if all(s.window for s in sweeps) else None)
+    shape = next((p.shape for p in parts if p is not None), (x.shape[0], weight.shape[0], *counts))
+    whole = [b.constant(0.0, attrs["dtype"], shape) if p is None else p for p in parts]
+    return _interleaved(b, whole, spread, places)
+
+
+def _residue(window: int, residue: int, count: int, d: int, attrs: Attrs) -> tuple[Sweep, int, int]:
+    """How one residue's window slides; the first of its elements, and from one to the next.
+
+    Where there is a spread, windows move by one (`as_products` sees to that).
+    """
+    spread, dilation, low = attrs["lhs_dilation"][d], attrs["rhs_dilation"][d], attrs["padding_low"][d]
+    step = spread // gcd(spread, dilation)
+    first = next((i for i in range(min(step, window)) if (residue + i * dilation - low) % spread == 0), window)
+    elements = len(range(first, window, step))
+    distance = step * dilation // spread
+    before = -((residue + first * dilation - low) // spread)
+    stride = attrs["window_strides"][d]
+    return Sweep(elements, count, stride, distance, before), first, step
+
+
+def _interleaved(b: GraphBuilder, parts: Sequence[Value], spread: Sequence[int], places: Sequence[int]) -> Value:
+    """Element m of part r at m * spread + r, in each dimension; what lies beyond `places` is left out."""
+    lead, counts = parts[0].shape[:2], parts[0].shape[2:]
+    rank = len(spread)
+    stacked = b.concatenate([b.reshape(p, (*p.shape, 1)) for p in parts], 2 + rank)
+    apart = b.reshape(stacked, (*lead, *counts, *spread))
+    order = [0, 1, *(a for d in range(rank) for a in (2 + d, 2 + rank + d))]
+    whole = b.reshape(b.transpose(apart, order), (*lead, *(n * s for n, s in zip(counts, spread))))
+    return b.slice(whole, [0] * (2 + rank), (*lead, *places))
+
+
+# -- windows as dimensions ------------------------------------------------------------------------------------------
+
+
+def _product(b: GraphBuilder, x: Value, weight: Value, sweeps: Sequence[Sweep], attrs: Attrs) -> Value:
+    """Sum over channels and elements of the windows, in groups; [N, O, places]."""
+    rank, groups, batches = len(sweeps), attrs["feature_group_count"], attrs["batch_group_count"]
+    windows = _windows(b, x, sweeps)
+    places, elements = [s.places for s in sweeps], [s.window for s in sweeps]
+    images, channels = x.shape[0] // batches, x.shape[1] // groups
+    together = groups * batches
+    windows = b.reshape(windows, (batches, images, groups, channels, *places, *elements))
+    weight = b.reshape(weight, (together, weight.shape[0] // together, channels, *elements))
+    # [groups, images, channels, places, elements]: of the groups of batches and of features one is 1
+    windows = b.reshape(
+        b.transpose(windows, (0, 2, 1, *range(3, 4 + 2 * rank))), (together, images, channels, *places, *elements)
+    )
+    summed = (2, *range(3, 3 + rank)), (2, *range(3 + rank, 3 + 2 * rank))
+    dot = b.dot_general(weight, windows, summed, ((0,), (0,)), attrs["dtype"], attrs["precision"])
+    # [groups, O, images, places]
+    result = b.transpose(dot, (2, 0, 1, *range(3, 3 + rank)))
+    return b.reshape(result, (images, -1, *places))
+
+
+def _windows(b: GraphBuilder, x: Value, sweeps: Sequence[Sweep]) -> Value:
+    """[N, C, places, elements], where x is [N, C, ...]."""
+    x = _padded(b, x, sweeps)
+    rank = len(sweeps)
+    for d in reversed(range(rank)):  # the last dimension first: its neighbours lie side by side in memory
+        x = _split(b, x, 2 + d, sweeps[d])
+    order = [0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2)]
+    return b.transpose(x, order)
+
+
+def _padded(b: GraphBuilder, x: Value, sweeps: Sequence[Sweep]) -> Value:
+    """With the zeros around it, and without what no window reaches."""
+    highs = []
+    for size, s in zip(x.shape[2:], sweeps):
+        reached = (s.places - 1) * s.stride + (s.window - 1) * s.dilation + 1
+        highs.append(reached - size - s.low)
+    lows = [s.low for s in sweeps]
+    if not any(lows) and not any(highs):
+        return x
+    if max(*lows, *highs) <= 0:
+        ends = [n + h for n, h in zip(x.shape[2:], highs)]
+        return b.slice(x, (0, 0, *(-low for low in lows)), (*x.shape[:2], *ends))
+    return b.pad(x, (0, 0, *lows), (0, 0, *highs))
+
+
+def _split(b: GraphBuilder, x: Value, d: int, s: Sweep) -> Value:
+    """Dimension d as two: places, elements."""
+    before, after = x.shape[:d], x.shape[d + 1 :]
+    if s.window == 1 or s.places == 1:
+        count, step = (s.places, s.stride) if s.window == 1 else (s.window, s.dilation)
+        picked = b.slice_dim(x, d, 0, (count - 1) * step + 1, step) if step > 1 else x
+        return b.reshape(picked, (*before, s.places, s.window, *after))
+    if s.stride == s.window and s.dilation == 1:  # windows that touch
+        return b.reshape(x, (*before, s.places, s.window, *after))
+    if s.dilation == s.places and s.stride == 1:  # places that touch
+        apart = b.reshape(x, (*before, s.window, s.places, *after))
+        return b.transpose(apart, (*range(d), d + 1, d, *range(d + 2, len(apart.shape))))
+    if s.window <= s.places:
+        pieces = [_every(b, x, d, i * s.dilation, s.places, s.stride) for i in range(s.window)]
+        return b.concatenate([b.reshape(p, (*before, s.places, 1, *after)) for p in pieces], d + 1)
+    pieces = [_every(b, x, d, j * s.stride, s.window, s.dilation) for j in range(s.places)]
+    return b.concatenate([b.reshape(p, (*before, 1, s.window, *after)) for p in pieces], d)
+
+
+def _every(b: GraphBuilder, x: Value, d: int, first: int, count: int, step: int) -> Value:
+    return b.slice_dim(x, d, first, first + (count - 1) * step + 1, step)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalisation [N, C, ...]: statistics of each channel over all else, in fp32, and their running averages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import float32
+
+
+def _by_channel(site: Site, x: Value | None, like: Value) -> Value | None:
+    """A tensor [C] in fp32, to be broadcast over `like`."""
+    return None if x is None else site.b.reshape(site.wide(x), (1, x.shape[0], *(1 for _ in like.shape[2:])))
+
+
+def _statistics(site: Site, x: Value) -> tuple[Value, Value]:
+    """Mean and variance (over all, not one less) of each channel, [C]."""
+    b, rest = site.b, (0, *range(2, len(x.shape)))
+    count = float(x.type.size // x.shape[1])
+    mean = b.divide(b.reduce(x, rest), count)
+    apart = b.subtract(x, _by_channel(site, mean, x))  # type: ignore[arg-type]
+    return mean, b.divide(b.reduce(b.multiply(apart, apart), rest), count)
+
+
+def _normalised(site: Site, x: Value, mean: Value, rstd: Value, weight: Value | None, bias: Value | None) -> Value:
+    b = site.b
+    centred = b.subtract(x, _by_channel(site, mean, x))  # type: ignore[arg-type]
+    y = b.multiply(centred, _by_channel(site, rstd, x))  # type: ignore[arg-type]
+    scale, shift = _by_channel(site, weight, x), _by_channel(site, bias, x)
+    y = y if scale is None else b.multiply(y, scale)
+    return y if shift is None else b.add(y, shift)
+
+
+def _rstd(site: Site, variance: Value, eps: float) -> Value:
+    return site.b.rsqrt(site.b.add(variance, eps))
+
+
+def _typed(site: Site, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(v if v is None or t is None else site.b.convert(v, t.dtype) for v, t in zip(results, site.types))
+
+
+@lowers("_native_batch_norm_legit_functional.default")
+def batch_norm(site, x, weight, bias, running_mean, running_var, training, momentum, eps):
+    """Result; mean and reciprocal standard deviation of the batch; both running averages, updated."""
+    x = site.wide(x)
+    if not training:
+        results = batch_norm_of_averages(site, x, weight, bias, running_mean, running_var, momentum, eps)
+        return _typed(site, (*results, running_mean, running_var))
+    mean, variance = _statistics(site, x)
+    rstd = _rstd(site, variance, eps)
+    y = _normalised(site, x, mean, rstd, weight, bias)
+    count = x.type.size // x.shape[1]
+    spread = site.b.multiply(variance, count / (count - 1) if count > 1 else float("nan"))
+    averages = _moved(site, running_mean, mean, momentum), _moved(site, running_var, spread, momentum)
+    return _typed(site, (y, mean, rstd, *averages))
+
+
+def _moved(site: Site, old: Value, new: Value, momentum: float) -> Value:
+    b = site.b
+    return b.add(b.multiply(new, momentum), b.multiply(site.wide(old), 1.0 - momentum))
+
+
+@lowers("_native_batch_norm_legit.no_stats")
+def batch_norm_without_averages(site, x, weight, bias, training, momentum, eps):
+    """Result, mean and reciprocal standard deviation of the batch."""
+    x = site.wide(x)
+    mean, variance = _statistics(site, x)
+    rstd = _rstd(site, variance, eps)
+    return _typed(site, (_normalised(site, x, mean, rstd, weight, bias), mean, rstd))
+
+
+@lowers("_native_batch_norm_legit_no_training.default")
+def batch_norm_of_averages(site, x, weight, bias, running_mean, running_var, momentum, eps):
+    """Result by the running averages; then these, as far as PyTorch keeps them (on the CPU nothing)."""
+    mean, rstd = site.wide(running_mean), _rstd(site, site.wide(running_var), eps)
+    y = _normalised(site, site.wide(x), mean, rstd, weight, bias)
+    if site.types[1] is not None and site.types[1].shape == (0,):
+        mean = rstd = site.b.constant(0.0, float32, (0,))
+    return _typed(site, (y, mean, rstd))

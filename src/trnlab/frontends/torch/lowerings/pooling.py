@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling over windows: the largest element, or the average; adaptive forms, too.
+
+A window is walked element by element: for each, a strided slice holds it for all places at once. On the way back each
+element's share goes to its places; by residues of the strides, so that no zeros are written between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import float32, int32
+
+Element = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Windows over the last dimensions of a tensor; `places` of them in each."""
+
+    size: tuple[int, ...]
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    places: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of space."""
+        return len(self.size)
+
+    def elements(self) -> Iterator[Element]:
+        """Of the window, in row-major order."""
+        return product(*map(range, self.window))
+
+    def first(self, element: Element) -> list[int]:
+        """Where an element of the window lies in place 0."""
+        return [e * d - p for e, d, p in zip(element, self.dilation, self.padding)]
+
+    def padded(self, site: Site, x: Value, value: float | int) -> Value:
+        """x with `value` around it, as far as windows reach."""
+        reach = [
+            (n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(self.places, self.strides, self.window, self.dilation)
+        ]
+        lead = [0] * (len(x.shape) - self.rank)
+        high = [r - p - n for r, p, n in zip(reach, self.padding, self.size)]
+        return site.b.pad(x, [*lead, *self.padding], [*lead, *high], value=value)
+
+    def at(self, site: Site, padded: Value, element: Element) -> Value:
+        """One element of all windows, [..., places]."""
+        lead = len(padded.shape) - self.rank
+        start = [e * d for e, d in zip(element, self.dilation)]
+        limit = [a + (n - 1) * s + 1 for a, n, s in zip(start, self.places, self.strides)]
+        strides = [1] * lead + list(self.strides)
+        return site.b.slice(padded, [0] * lead + start, [*padded.shape[:lead], *limit], strides)
+
+    def numbers(self, element: Element) -> np.ndarray:
+        """Row-major numbers, within the input, of one element of all windows; -1 outside. int32 [places]."""
+        axes = [a + np.arange(n) * s for a, n, s in zip(self.first(element), self.places, self.strides)]
+        grid = np.meshgrid(*axes, indexing="ij")
+        inside = np.logical_and.reduce([(g >= 0) & (g < n) for g, n in zip(grid, self.size)])
+        flat = sum(g * prod(self.size[i + 1 :]) for i, g in enumerate(grid))
+        return np.where(inside, flat, -1).astype(np.int32)
+
+    def back(self, site: Site, share: Callable[[Element], Value]) -> Value:
+        """[..., size]: the sum, at each element of the input, of the shares [..., places] that windows have in it."""
+        b = site.b
+        counts = [-(-n // s) for n, s in zip(self.size, self.strides)]
+        sums: dict[Element, Value] = {}
+        for element in self.elements():
+            first = self.first(element)
+            residue = tuple(f % s for f, s in zip(first, self.strides))
+            low = [f // s for f, s in zip(first, self.strides)]
+            given = share(element)
+            lead = [0] * (len(given.shape) - self.rank)
+            high = [m - n - a for m, n, a in zip(counts, self.places, low)]
+            moved = b.pad(given, [*lead, *low], [*lead, *high])
+            sums[residue] = b.add(sums[residue], moved) if residue in sums else moved
+        some = next(iter(sums.values()))
+        zeros = b.constant(0.0, some.dtype, some.shape)
+        parts = [sums.get(r, zeros) for r in product(*map(range, self.strides))]
+        return self._interleaved(site, parts, counts)
+
+    def _interleaved(self, site: Site, parts: Sequence[Value], counts: Sequence[int]) -> Value:
+        b, rank, lead = site.b, self.rank, parts[0].shape[: -self.rank]
+        if len(parts) == 1:
+            return b.slice(parts[0], [0] * len(parts[0].shape), (*lead, *self.size))
+        stacked = b.concatenate([b.reshape(p, (*p.shape, 1)) for p in parts], len(parts[0].shape))
+        apart = b.reshape(stacked, (*lead, *counts, *self.strides))
+        m = len(lead)
+        order = [*range(m), *(a for d in range(rank) for a in (m + d, m + rank + d))]
+        whole = b.reshape(b.transpose(apart, order), (*lead, *(n * s for n, s in zip(counts, self.strides))))
+        return b.slice(whole, [0] * len(whole.shape), (*lead, *self.size))
+
+
+def _pool(
+    x: Value, shape: Sequence[int], rank: int, window: list[int], stride: list[int], padding: list[int],
+    dilation: Sequence[int] = (1,),
+) -> Pool:  # fmt: skip
+    """Windows over x that give a result of `shape`; one number stands for all dimensions."""
+    each = (tuple(v) * (rank if len(v) == 1 else 1) for v in (window, stride or window, padding, dilation))
+    kernel, strides, before, apart = each
+    return Pool(tuple(x.shape[-rank:]), kernel, strides, before, apart, tuple(shape[-rank:]))
+
+
+# -- the largest ----------------------------------------------------------------------------------------------------
+
+
+def _max_pool(site, x, rank, window, stride=(), padding=(0,), dilation=(1,)):
+    """The largest element of each window, and its number within the input; NaN is larger than all."""
+    b, pool = site.b, _pool(x, site.shape, rank, window, stride, padding, dilation)
+    lowest = -math.inf if x.dtype.is_float else int(x.dtype.limits[0])
+    padded = pool.padded(site, x, lowest)
+    numbers = {e: pool.numbers(e) for e in pool.elements()}
+    first = np.full(pool.places, -1, np.int32)
+    for number in reversed(list(numbers.values())):  # where nothing is above the lowest, the first that is inside
+        first = np.where(number >= 0, number, first)
+    best = b.constant(lowest, x.dtype, site.shape)
+    place = b.broadcast_to(b.constant(first, int32), site.shape)
+    for element, number in numbers.items():
+        seen = pool.at(site, padded, element)
+        larger = b.compare(seen, "GT", best)
+        if x.dtype.is_float:
+            larger = b.or_(larger, b.compare(seen, "NE", seen))
+        best = b.select(larger, seen, best)
+        place = b.select(larger, b.broadcast_to(b.constant(number, int32), site.shape), place)
+    return best, place
+
+
+def _max_pool_backward(site, grad, x, rank, window, stride, padding, dilation, indices):
+    b, pool = site.b, _pool(x, grad.shape, rank, window, stride, padding, dilation)
+    grad, indices = site.wide(grad), b.convert(indices, int32)
+
+    def share(element: Element) -> Value:
+        mine = b.compare(indices, "EQ", b.broadcast_to(b.constant(pool.numbers(element), int32), indices.shape))
+        return b.select(mine, grad, 0.0)
+
+    return site.cast(pool.back(site, share))
+
+
+@lowers("max_pool2d_with_indices.default")
+def max_pool2d(site, x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
+    return _max_pool(site, x, 2, kernel_size, stride, padding, dilation)
+
+
+@lowers("max_pool3d_with_indices.default")
+def max_pool3d(site, x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
+    return _max_pool(site, x, 3, kernel_size, stride, padding, dilation)
+
+
+@lowers("max_pool2d_with_indices_backward.default")
+def max_pool2d_backward(site, grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
+    return _max_pool_backward(site, grad, x, 2, kernel_size, stride, padding, dilation, indices)
+
+
+@lowers("max_pool3d_with_indices_backward.default")
+def max_pool3d_backward(site, grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
+    return _max_pool_backward(site, grad, x, 3, kernel_size, stride, padding, dilation, indices)
+
+
+# -- the average ----------------------------------------------------------------------------------------------------
+
+
+def _divisors(pool: Pool, count_include_pad: bool, override: int | None) -> np.ndarray:
+    """What each window's sum is divided by, float32 [places]."""
+    if override is not None:
+        return np.full(pool.places, override, np.float32)
+    whole = np.ones((), np.float32)
+    for d in range(pool.rank):
+        start = np.arange(pool.places[d]) * pool.strides[d] - pool.padding[d]
+        end = np.minimum(start + pool.window[d], pool.size[d] + pool.padding[d])
+        if not count_include_pad:
+            start, end = np.maximum(start, 0), np.minimum(end, pool.size[d])
+        whole = np.multiply.outer(whole, (end - start).astype(np.float32))
+    return whole
+
+
+def _avg_pool(site, x, rank, window, stride, padding, count_include_pad, override):
+    b, pool = site.b, _pool(x, site.shape, rank, window, stride, padding)
+    padded = pool.padded(site, site.wide(x), 0.0)
+    parts = [pool.at(site, padded, element) for element in pool.elements()]
+    total = parts[0]
+    for part in parts[1:]:
+        total = b.add(total, part)
+    divisors = b.constant(_divisors(pool, count_include_pad, override), float32, pool.places)
+    return site.cast(b.divide(total, b.broadcast_to(divisors, total.shape)))
+
+
+def _avg_pool_backward(site, grad, x, rank, window, stride, padding, count_include_pad, override):
+    b, pool = site.b, _pool(x, grad.shape, rank, window, stride, padding)
+    divisors = b.constant(_divisors(pool, count_include_pad, override), float32, pool.places)
+    shares = b.divide(site.wide(grad), b.broadcast_to(divisors, grad.shape))
+    return site.cast(pool.back(site, lambda element: shares))
+
+
+@lowers("avg_pool2d.default")
+def avg_pool2d(
+    site, x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None
+):
+    return _avg_pool(site, x, 2, kernel_size, stride, padding, count_include_pad, divisor_override)
+
+
+@lowers("avg_pool3d.default")
+def avg_pool3d(
+    site, x, kernel_size, stride=(), padding=(0,), ceil_mode=False, count_include_pad=True, divisor_override=None
+):
+    return _avg_pool(site, x, 3, kernel_size, stride, padding, count_include_pad, divisor_override)
+
+
+@lowers("avg_pool2d_backward.default")
+def avg_pool2d_backward(site, grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+    return _avg_pool_backward(site, grad, x, 2, kernel_size, stride, padding, count_include_pad, divisor_override)
+
+
+@lowers("avg_pool3d_backward.default")
+def avg_pool3d_backward(site, grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+    return _avg_pool_backward(site, grad, x, 3, kernel_size, stride, padding, count_include_pad, divisor_override)
+
+
+# -- windows that cover the input -----------------------------------------------------------------------------------
+
+
+def _even_windows(x: Value, places: Sequence[int]) -> list[int]:
+    rank = len(places)
+    if any(n % m for n, m in zip(x.shape[-rank:], places)):
+        raise Refused(
+            f"its windows over {list(x.shape[-rank:])} in {list(places)} places differ in size",
+            "pool to a size that divides that of the input, or use adaptive_avg_pool",
+        )
+    return [n // m for n, m in zip(x.shape[-rank:], places)]
+
+
+@lowers("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
+def adaptive_max_pool(site, x, output_size):
+    places = site.shape[-len(output_size) :]
+    return _max_pool(site, x, len(places), _even_windows(x, places))
+
+
+@lowers("adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default")
+def adaptive_max_pool_backward(site, grad, x, indices):
+    rank = 3 if "3d" in str(site.node.target) else 2
+    window = _even_windows(x, grad.shape[-rank:])
+    return _max_pool_backward(site, grad, x, rank, window, (), (0,), (1,), indices)

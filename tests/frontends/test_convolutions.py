@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions, pooling, resizing and batch statistics against PyTorch, forward and backward."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import check, engine
+from torch import nn
+
+import trnlab.frontends.torch as neuron
+
+GRID = [
+    (size, window, stride, padding, dilation)
+    for size, window, stride, padding, dilation in itertools.product((7, 12), (1, 2, 3), (1, 2, 3), (0, 1, 2), (1, 2))
+    if size + 2 * padding >= dilation * (window - 1) + 1
+]
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("size", "window", "stride", "padding", "dilation"), GRID)
+def test_grid_of_one_dimension(size, window, stride, padding, dilation):
+    """Also as the transposed convolution with the same numbers, whose padding may crop."""
+    given = {"stride": stride, "padding": padding, "dilation": dilation}
+    check(lambda x, w: F.conv1d(x, w, **given), [random(2, 3, size), random(4, 3, window)], on=["interpreter"])
+    if (size - 1) * stride - 2 * padding + dilation * (window - 1) + 1 > 0:
+        weight = random(3, 2, window)
+        check(lambda x, w: F.conv_transpose1d(x, w, **given), [random(2, 3, size), weight], on=["interpreter"])
+
+
+CASES = {
+    "stem of a ResNet": (F.conv2d, (2, 3, 17, 15), (8, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "three by three": (F.conv2d, (2, 8, 9, 9), (16, 8, 3, 3), {"padding": 1}),
+    "one by one": (F.conv2d, (2, 8, 5, 6), (4, 8, 1, 1), {}),
+    "one by one, strided": (F.conv2d, (2, 8, 5, 6), (4, 8, 1, 1), {"stride": 2}),
+    "patches": (F.conv2d, (2, 3, 16, 16), (32, 3, 4, 4), {"stride": 4}),
+    "patches that leave a rest": (F.conv2d, (2, 3, 18, 19), (32, 3, 4, 4), {"stride": 4}),
+    "depthwise": (F.conv2d, (2, 6, 9, 8), (6, 1, 3, 3), {"padding": 1, "groups": 6}),
+    "depthwise, multiplied": (F.conv2d, (1, 4, 9, 8), (8, 1, 5, 5), {"padding": 2, "stride": 2, "groups": 4}),
+    "grouped": (F.conv2d, (2, 8, 7, 7), (12, 2, 3, 3), {"groups": 4}),
+    "dilated": (F.conv2d, (1, 3, 12, 12), (4, 3, 3, 3), {"padding": 2, "dilation": 2}),
+    "sides differ": (F.conv2d, (1, 3, 9, 12), (4, 3, 1, 5), {"padding": (0, 2), "stride": (1, 3)}),
+    "no batch": (F.conv2d, (3, 9, 9), (4, 3, 3, 3), {}),
+    "speech": (F.conv1d, (1, 1, 100), (6, 1, 10), {"stride": 5}),
+    "positional, even window": (F.conv1d, (1, 8, 20), (8, 2, 6), {"padding": 3, "groups": 4}),
+    "volumes": (F.conv3d, (1, 2, 5, 6, 7), (3, 2, 3, 3, 3), {"padding": 1, "stride": (1, 2, 2)}),
+    "transposed": (F.conv_transpose2d, (2, 6, 5, 4), (6, 3, 4, 4), {"stride": 2, "padding": 1}),
+    "transposed, output padding": (
+        F.conv_transpose2d, (1, 4, 5, 5), (4, 2, 3, 3),
+        {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2},
+    ),
+    "transposed, gaps": (F.conv_transpose1d, (1, 3, 5), (3, 2, 2), {"stride": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolution(name, bias):
+    function, x, w, given = CASES[name]
+    inputs = [random(*x), random(*w, seed=1)]
+    if bias:
+        out = w[1] * given.get("groups", 1) if "transposed" in name else w[0]
+        check(lambda x, w, b: function(x, w, b, **given), [*inputs, random(out, seed=2)], rtol=1e-5, atol=5e-5)
+    else:
+        check(lambda x, w: function(x, w, **given), inputs, rtol=1e-5, atol=5e-5)
+
+
+def test_circular_padding_and_modules():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding="same", padding_mode="circular"), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    check(module, [random(2, 3, 6, 6)], on=["trn1"], rtol=1e-5, atol=5e-5)
+
+
+# -- pooling, resizing, batch statistics ----------------------------------------------------------------------------
+
+HOSTILE = torch.tensor([1.0, float("inf"), -float("inf"), float("nan"), -0.0, 3e38, -3e38, 1e-40, 2.0])
+
+
+def hostile(*shape):
+    count = torch.Size(shape).numel()
+    picked = torch.randint(0, len(HOSTILE), (count,), generator=torch.Generator().manual_seed(7))
+    return torch.where(torch.arange(count) % 3 == 0, HOSTILE[picked], random(count)).reshape(shape)
+
+
+POOLS = {
+    "max": lambda x: F.max_pool2d(x, 2),
+    "max, overlapping": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max, dilated": lambda x: F.max_pool2d(x, (2, 3), 1, (0, 1), 2),
+    "max, ceil": lambda x: F.max_pool2d(x, 2, ceil_mode=True),
+    "max of a line": lambda x: F.max_pool1d(x.flatten(2), 3, 2),
+    "average": lambda x: F.avg_pool2d(x, 2),
+    "average, padded": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "average, ceil": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "average of all": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "average, adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+    "max, adaptive": lambda x: F.adaptive_max_pool2d(x, (7, 3)),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "nearest, odd": lambda x: F.interpolate(x, size=(5, 13)),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bilinear, corners": lambda x: F.interpolate(x, size=(4, 17), mode="bilinear", align_corners=True),
+    "bicubic": lambda x: F.interpolate(x, size=(9, 5), mode="bicubic"),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling_and_resizing(name):
+    check(POOLS[name], [random(2, 3, 7, 9)])
+
+
+@pytest.mark.parametrize("name", [name for name in POOLS if name.startswith(("max", "nearest"))])
+def test_what_only_picks_keeps_every_number(name):
+    check(POOLS[name], [hostile(2, 3, 7, 9)], gradients=False)
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (3, 4, 5), (2, 4, 5, 3), (2, 4, 2, 3, 2)])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm(shape, training):
+    check(
+        lambda x, w, b, mean, var: F.batch_norm(x, mean.detach().clone(), var.detach().abs(), w, b, training),
+        [random(*shape) * 3 + 5, *(random(4, seed=i) for i in (1, 2, 3, 4))], rtol=2e-5, atol=2e-5,
+    )  # fmt: skip
+
+
+def residual_network():
+    """Stem, pooling, a block with a shortcut, averages and a head: what a ResNet is made of."""
+
+    class Block(nn.Module):
+        def __init__(self, inside, out, stride):
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.Conv2d(inside, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(),
+                nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out),
+            )  # fmt: skip
+            self.shortcut = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+        def forward(self, x):
+            return F.relu(self.body(x) + self.shortcut(x))
+
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+        Block(8, 8, 1), Block(8, 16, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5),
+    )  # fmt: skip
+
+
+def test_a_residual_network_trains_as_on_the_host():
+    """Three steps with running statistics, `compile_step` beside eager PyTorch."""
+    ours = residual_network()
+    theirs = copy.deepcopy(ours)
+    batches = [(random(4, 3, 32, 32, seed=i), torch.arange(4) % 5) for i in range(3)]
+    with engine("trn1"):
+        ours.to("neuron")
+        step = neuron.compile_step(
+            ours, torch.optim.SGD(ours.parameters(), 0.05, 0.9), lambda net, x, y: F.cross_entropy(net(x), y)
+        )
+        got = [float(step(x.to("neuron"), y.to("neuron"))) for x, y in batches]
+    optimizer, expected = torch.optim.SGD(theirs.parameters(), 0.05, 0.9), []
+    for x, y in batches:
+        loss = F.cross_entropy(theirs(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(float(loss.detach()))
+    assert got == pytest.approx(expected, rel=1e-4)
+    for (name, x), y in zip(ours.state_dict().items(), theirs.state_dict().values()):
+        assert torch.allclose(x.cpu(), y, rtol=1e-3, atol=1e-4), name
