@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of every geometry, rewritten as matrix products: on the interpreter, and on the chip."""
+"""Convolutions of every geometry, as matrix products and by the kernel: on the interpreter, and on the chip."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,10 @@ import pytest
 from compiled import execute
 
 from trnlab.compiler.composites import expand_composites
+from trnlab.compiler.convolutions import has_kernel, is_weight_gradient
+from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
+from trnlab.numerics.dtypes import float32
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "graph"))
 from convolutions import random_convolution
@@ -22,7 +25,7 @@ def test_products_are_the_convolution(seed):
     arrays = random_inputs(graph)
     rewritten = graph.copy()
     expand_composites(rewritten)
-    assert all(op.name != "convolution" for op in rewritten.ops)
+    assert all(op.name != "convolution" for op in rewritten.ops)  # few channels: none has a kernel
     np.testing.assert_allclose(interpret(rewritten, arrays)[0], interpret(graph, arrays)[0], rtol=1e-5, atol=1e-5)
 
 
@@ -33,3 +36,90 @@ def test_on_the_chip(seed, chip):
     arrays = random_inputs(graph)
     expected = interpret(graph, arrays)[0]
     np.testing.assert_allclose(execute(graph, arrays, chip=chip)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def convolved(images, channels, out, space, window, *, turned=False, precision="fp32", chip="trn1", **given):
+    """The kernel's result and the interpreter's; `turned`: weights lie as [channels, out, window]."""
+    b = GraphBuilder("kernel")
+    x = b.input("x", (images, channels, *space), float32)
+    w = b.input("w", (channels, out, *window) if turned else (out, channels, *window), float32)
+    b.output(b.convolution(x, b.transpose(w, (1, 0, *range(2, 2 + len(window)))) if turned else w, **given))
+    graph = b.build()
+    assert has_kernel(next(op for op in graph.ops if op.name == "convolution"))
+    arrays = random_inputs(graph)
+    return execute(graph, arrays, chip=chip, precision=precision)[0], interpret(graph, arrays)[0]
+
+
+ONE = ((1, 1), (1, 1))
+KERNELS = {
+    "same size": ((2, 16, 8, (6, 7), (3, 3)), {"padding": ONE}),
+    "more channels than partitions": ((2, 130, 140, (6, 7), (3, 3)), {"padding": ONE}),
+    "strided, in bands": ((1, 32, 8, (40, 41), (3, 3)), {"strides": (2, 2), "padding": ONE}),
+    "spread, turned round": (
+        (2, 32, 8, (9, 9), (3, 3)),
+        {"spread": (2, 2), "padding": ((1, 1), (2, 2)), "reverse": True, "turned": True},
+    ),
+    "spread, a phase that meets nothing": (
+        (1, 16, 8, (5, 4), (1, 2)),
+        {"spread": (2, 3), "padding": ((0, 1), (1, 0))},
+    ),
+    "a line": ((2, 32, 8, (12,), (5,)), {"padding": ((2,), (2,))}),
+    "dilated": ((1, 20, 8, (12, 13), (3, 3)), {"dilation": (2, 2), "padding": ((2, 2), (2, 2)), "chip": "trn2"}),
+    "nothing covers all places": ((1, 20, 8, (12, 13), (3, 3)), {"padding": ((3, 3), (3, 3)), "chip": "trn3"}),
+    "cropped": ((1, 20, 8, (12, 13), (3, 3)), {"padding": ((-1, 1), (2, -2))}),
+    "windows that touch": ((3, 20, 8, (5, 6), (2, 2)), {"strides": (2, 2)}),
+    "weights in turns": ((1, 300, 700, (5, 5), (5, 5)), {"padding": ((2, 2), (2, 2))}),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernel(name):
+    sizes, given = KERNELS[name]
+    got, expected = convolved(*sizes, **given)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def test_kernel_in_bf16():
+    got, expected = convolved(2, 64, 64, (28, 28), (3, 3), padding=ONE, precision="bf16")
+    assert np.abs(got - expected).max() < 2.0**-7 * np.abs(expected).max()
+
+
+GRADIENTS = {  # images, channels, out, space, pixels of the result, window; strides, padding, dilation
+    "same size": ((2, 16, 8, (6, 7), (6, 7), (3, 3)), (1, 1), (1, 1), (1, 1)),
+    "no padding": ((3, 16, 8, (6, 7), (4, 5), (3, 3)), (1, 1), (0, 0), (1, 1)),
+    "strided": ((2, 20, 8, (12, 13), (6, 7), (3, 3)), (2, 2), (1, 1), (1, 1)),
+    "dilated": ((2, 20, 8, (12, 13), (12, 13), (3, 3)), (1, 1), (2, 2), (2, 2)),
+    "more channels than partitions": ((5, 130, 140, (7, 7), (7, 7), (3, 3)), (1, 1), (1, 1), (1, 1)),
+    "a line": ((2, 20, 8, (50,), (50,), (5,)), (1,), (2,), (1,)),
+    "long rows": ((1, 20, 8, (12, 100), (11, 99), (3, 3)), (1, 1), (0, 1), (1, 1)),
+    "cropped": ((1, 20, 8, (12, 13), (9, 10), (3, 3)), (1, 1), (-1, 0), (1, 1)),
+    "images in groups": ((9, 64, 128, (56, 56), (56, 56), (1, 3)), (1, 1), (0, 1), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradient_kernel(name):
+    """The gradient by the weight, as PyTorch's importer writes it: images and channels exchanged."""
+    (images, channels, out, space, pixels, window), strides, padding, dilation = GRADIENTS[name]
+    b = GraphBuilder("gradient")
+    x, dy = b.input("x", (images, channels, *space), float32), b.input("dy", (images, out, *pixels), float32)
+    swapped = (1, 0, *range(2, 2 + len(space)))
+    after = [
+        (k - 1) * d + (n - 1) * s + 1 - size - p
+        for k, d, n, s, size, p in zip(window, dilation, pixels, strides, space, padding)
+    ]
+    result = b.convolution(
+        b.transpose(x, swapped),
+        b.transpose(dy, swapped),
+        strides=dilation,
+        padding=(padding, after),
+        dilation=strides,
+    )
+    b.output(b.transpose(result, swapped))
+    graph = b.build()
+    op = next(op for op in graph.ops if op.name == "convolution")
+    assert has_kernel(op)
+    assert is_weight_gradient(op)
+    arrays = random_inputs(graph)
+    expected = interpret(graph, arrays)[0]
+    np.testing.assert_allclose(execute(graph, arrays)[0], expected, rtol=1e-5, atol=2e-6 * np.abs(expected).max())

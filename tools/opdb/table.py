@@ -67,6 +67,7 @@ def _cell(group: list[Record]) -> str:
 
 def page(found: Mapping[tuple[str, str], str]) -> str:
     """The whole page, of cells by operator and dtype."""
+    found = {(op, dtype): cell for (op, dtype), cell in found.items() if dtype in DTYPES}
     dtypes = [d for d in DTYPES if any(dtype == d for _, dtype in found)]
     names = sorted({op for op, _ in found}, key=str.lower)
     rows = [f"| {op} | " + " | ".join(found.get((op, d), "") for d in dtypes) + " |" for op in names]

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
+from trnlab.kernels.blocks import BANK, P
 
 Attrs = dict[str, Any]
+FEWEST_CHANNELS = 16  # contracted by the kernel, of the 128 that the PE array takes at once
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,39 @@ class Sweep:
     low: int
 
 
+def has_kernel(op: Op) -> bool:
+    """Whether the library's kernels compute the convolution, and well.
+
+    They contract channels, or pixels for the gradient of a weight, so there must be some; and with one element, or
+    without overlap, there is nothing to save.
+    """
+    x, weight = op.operands
+    attrs, places = op.attrs, op.result.shape[2:]
+    spread, strides = attrs["lhs_dilation"], attrs["window_strides"]
+    if (
+        len(places) > 2
+        or attrs["feature_group_count"] * attrs["batch_group_count"] > 1
+        or x.dtype is not weight.dtype
+        or min(prod(weight.shape[2:]), prod(places)) == 1
+    ):
+        return False
+    if is_weight_gradient(op):
+        return x.shape[0] >= FEWEST_CHANNELS and weight.shape[-1] <= P
+    apart = all(s == 1 or n == 1 for s, n in zip(strides, spread))
+    return x.shape[1] >= FEWEST_CHANNELS and apart and -(-places[-1] // spread[-1]) <= BANK
+
+
+def is_weight_gradient(op: Op) -> bool:
+    """Whether the window is the larger: an image, of which each element of a weight is a place."""
+    attrs, places = op.attrs, op.result.shape[2:]
+    plain = not attrs["window_reversal"] and all(s == 1 for s in attrs["lhs_dilation"])
+    return plain and prod(op.operands[1].shape[2:]) > prod(places)
+
+
 def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
-    """The op in terms of dot_general; for a rewrite."""
+    """The op in terms of dot_general, where there is no kernel for it; for a rewrite."""
+    if has_kernel(op):
+        return None
     x, weight = op.operands
     attrs = op.attrs
     space = range(len(x.shape) - 2)

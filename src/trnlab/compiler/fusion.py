@@ -56,6 +56,8 @@ class Partition:
                 self._new(Kind.CALL, op)
             elif OPS[op.name].kind == "attention":
                 self._new(Kind.ATTENTION, op)
+            elif op.name == "convolution":
+                self._new(Kind.CONVOLUTION, op)
             else:
                 self._place(op)
         self._sink_epilogues()

@@ -23,6 +23,7 @@ class Kind(enum.StrEnum):
     ROWS = "rows"
     DOT = "dot"
     ATTENTION = "attention"
+    CONVOLUTION = "convolution"
     SCATTER = "scatter"
     MOVE = "move"
     CALL = "call"  # a routine that was made elsewhere

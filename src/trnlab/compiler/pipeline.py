@@ -18,6 +18,7 @@ from trnlab.compiler.groups import Class, Group, Kind
 from trnlab.compiler.legalize import legalize
 from trnlab.compiler.lowerings.attention import fits_fused, lower_attention, lower_attention_by_blocks
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
+from trnlab.compiler.lowerings.convolution import lower_convolution
 from trnlab.compiler.lowerings.dot import lower_dot
 from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
@@ -57,6 +58,7 @@ LOWERINGS: dict[Kind, tuple[tuple[Callable[[Lowering], None], Callable[[Group], 
     Kind.ROWS: ((lower_rows, lambda group: True),),
     Kind.DOT: ((lower_dot, lambda group: True),),
     Kind.ATTENTION: ((lower_attention, fits_fused), (lower_attention_by_blocks, lambda group: True)),
+    Kind.CONVOLUTION: ((lower_convolution, lambda group: True),),
     Kind.SCATTER: ((lower_scatter, lambda group: True),),
     Kind.MOVE: ((lower_move, lambda group: True),),
 }

@@ -49,6 +49,7 @@ class _Casts:
         """What to do at each op that the PE array computes."""
         return {
             "dot_general": self._dot,
+            "convolution": self._dot,
             "trn.attention": self._attention,
             "trn.attention_backward": self._attention,
         }

@@ -184,18 +184,29 @@ def _called(graph: Graph) -> set[Value]:
 
 
 def _layouts(graph: Graph) -> dict[Value, Strided]:
-    """Values that lie in memory in another order than their dimensions': attention's [B, H, T, D] as [B, T, H, D].
+    """Values that lie in memory in another order than their dimensions'.
 
-    What comes before and after attention has all heads of a token side by side; so has its memory, and rows are long.
+    Attention's [B, H, T, D] lies as [B, T, H, D]: what comes before and after has all heads of a token side by side;
+    so has its memory, and rows are long. The gradient of a convolution's weight is computed as [C, O, ...] and wanted
+    as [O, C, ...] throughout.
     """
     found = {}
-    outputs = {*graph.outputs, *_called(graph)}
+    outputs, readers = {*graph.outputs, *_called(graph)}, graph.users()
     for op in graph.ops:
         for value in op.results if op.name.startswith("trn.attention") else ():
             if len(value.shape) == 4 and value not in outputs:
                 _, heads, tokens, size = value.shape
                 found[value] = Strided(value, 0, value.shape, (tokens * heads * size, size, heads * size, 1))
+        if op.name == "convolution" and op.result not in outputs and all(map(_swaps, readers[op.result])):
+            first, second, *space = op.result.shape
+            inner = row_major((second, first, *space))
+            found[op.result] = Strided(op.result, 0, op.result.shape, (inner[1], inner[0], *inner[2:]))
     return found
+
+
+def _swaps(op: Op) -> bool:
+    """Whether an op exchanges the first two dimensions."""
+    return op.name == "transpose" and op.attrs["permutation"][:2] == (1, 0)
 
 
 def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

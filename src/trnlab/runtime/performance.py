@@ -132,6 +132,10 @@ def _op_flops(op: Op) -> int:
         shape = op.operands[0].shape
         contracting: tuple[int, ...] = op.attrs["lhs_contracting_dimensions"]
         return 2 * op.result.type.size * prod(shape[d] for d in contracting)
+    if op.name == "convolution":
+        spread: tuple[int, ...] = op.attrs["lhs_dilation"]  # the zeros between cost nothing
+        met = prod(op.operands[1].shape[1:]) // prod(spread)
+        return 2 * op.result.type.size * met
     if op.name in ("trn.attention", "trn.attention_backward"):
         products, first = (2, 0) if op.name == "trn.attention" else (4, 1)
         (b, h, t, d), s = op.operands[first].shape, op.operands[first + 1].shape[2]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
@@ -186,10 +186,18 @@ Rule = Callable[[int, int, "float | None"], Taps]
 
 
 def _resize(site: Site, x: Value, rule: Rule, scales: Sequence[float | None]) -> Value:
-    rank, y = len(scales), site.wide(x)
-    for d, scale in enumerate(scales):
-        dim = len(x.shape) - rank + d
-        y = resized(site, y, dim, rule(x.shape[dim], site.shape[dim], scale))
+    first = len(x.shape) - len(scales)
+    taps = [rule(x.shape[first + d], site.shape[first + d], scale) for d, scale in enumerate(scales)]
+    if all(tap.weights is None for each in taps for tap in each):
+        y = x  # picks elements, whatever their format
+    elif x.dtype.is_float:
+        y = site.wide(x)
+    else:
+        raise Refused(
+            "a weighted mean of integers is rounded differently by each device", "resize x.float(), and round"
+        )
+    for d, each in enumerate(taps):
+        y = resized(site, y, first + d, each)
     return site.cast(y)
 
 

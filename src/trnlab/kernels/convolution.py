@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution as an implicit matrix product: the elements of the window add up in PSUM, nothing is copied.
+
+Channels are contracted on the PE array; the moving operand is the input itself, shifted by one element of the window
+after the other, the stationary one the weights of that element. What a window sees outside of the input is left out
+of its matmul, so that no zeros are stored or streamed. A spread input (the gradient of a strided convolution) has a
+phase for each residue of its places, with only those elements of the window that meet input there.
+
+Letters: N images, K input channels (contracted), M output channels, [H, W] input, [Y, X] places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import ceil
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.blocks import BANK, BANKS, P, ViewSource, Workspace, dma_load, dma_store, load_rows
+from trnlab.kernels.view import View
+from trnlab.kernels.windows import Phase, Slide, Tap
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder, Pool
+
+_WEIGHTS_SHARE, _INPUT_SHARE = 0.45, 0.35  # of the free SBUF; what is left is the results'
+_INPUTS, _RESULTS = 2, 3  # tiles of each in flight
+
+
+def convolution(b: Builder, x: View, weight: View, out: View, slides: tuple[Slide, Slide]) -> None:
+    """Record out[n, m, y, x] = sum over channels and the window, in fp32, rounded once to the format of `out`.
+
+    x [N, K, H, W], weight [M, K, window], out [N, M, Y, X]; x and weight have one format. Uses the SBUF that is free
+    in `b` and leaves it free. Raises CapacityError where it is too little.
+    """
+    with b.scope():
+        _Convolver(b, x, weight, out, slides).record()
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Images [image, +images) and rows of places [start, stop), in steps of a phase, with the input rows for them."""
+
+    image: int
+    images: int
+    start: int
+    stop: int
+    low: int
+    high: int
+
+
+class _Weights:
+    """The stationary operands: [K, M] for each element of the window, of some output channels."""
+
+    def __init__(self, b: Builder, work: Workspace, weight: View, channels: int) -> None:
+        """`channels`: output channels held at a time."""
+        self.b, self.work, self.weight = b, work, weight
+        k, *window = weight.shape[1:]
+        self.elements, self.depth, self.held = window[0] * window[1], ceil(k / P), channels
+        self.direct = weight.strides[1] >= weight.strides[0]
+        if self.direct:
+            self.tile = b.tile((P, self.depth, channels * self.elements), weight.dtype, name="weights")
+        else:
+            self.tile = b.tile((P, self.depth, self.elements, channels), weight.dtype, name="weights")
+        self.first = 0
+
+    def load(self, first: int, count: int) -> None:
+        """Bring output channels [first, +count) on chip."""
+        self.first = first
+        if self.direct:
+            source = ViewSource(self.weight.permute(1, 0, 2, 3))
+            cols = count * self.elements
+            load_rows(self.b, source, self.tile[:, :, :cols], source.shape[0], 0, first * self.elements)
+            return
+        for at in range(first, first + count, P):
+            self._turn(at, min(P, first + count - at))
+
+    def _turn(self, at: int, rows: int) -> None:
+        """Output channels lie in rows: transpose the block of each element and 128 input channels."""
+        k, dt = self.weight.shape[1], self.weight.dtype
+        raw = self.work.pool("raw weights", (P, k * self.elements), dt, bufs=2).next()
+        ViewSource(self.weight).load(self.b, raw[:rows, : k * self.elements], at, 0)
+        side = BANK * 4 // dt.itemsize // P  # transposes that fit into a bank
+        for kb in range(self.depth):
+            height = min(P, k - kb * P)
+            for e in range(0, self.elements, side):
+                several = min(side, self.elements - e)
+                bank = self.b.psum((P, side, P), dt)
+                for i in range(several):
+                    data = raw[:rows].with_dims((self.elements, height), skip=kb * P * self.elements + e + i)
+                    self.b.nc_transpose(dst=bank[:height, i, :rows], data=data, engine=Engine.TENSOR)
+                target = self.tile[:height, kb, e : e + several, at - self.first : at - self.first + rows]
+                self.work.evacuate(target, bank[:height, :several, :rows])
+
+    def at(self, kb: int, height: int, element: int, m: int, count: int) -> AP:
+        """[K, M] of one element of the window: 128 (or `height`) input channels, output channels [m, +count)."""
+        m -= self.first
+        if self.direct:
+            skip = m * self.elements + element
+            return self.tile[:height, kb].with_dims((self.elements, count), skip=skip)
+        return self.tile[:height, kb, element, m : m + count]
+
+
+class _Convolver:
+    def __init__(self, b: Builder, x: View, weight: View, out: View, slides: tuple[Slide, Slide]) -> None:
+        self.b, self.x, self.out, self.slides = b, x, out, slides
+        self.work = Workspace(b)
+        self.phases = slides[0].phases(), slides[1].phases()
+        self.images, self.k = x.shape[:2]
+        self.m, self.depth = out.shape[1], ceil(x.shape[1] / P)
+        self.rows, self.cols = self.phases[0][0].places, self.phases[1][0].places
+        free = b.sbuf_free
+        self.together = min(self.images, max(1, BANK // (self.rows * self.cols)))  # images in a tile of PSUM
+        self.tile_rows = min(self.rows, BANK // self.cols)
+        self.band = self._band(int(free * _INPUT_SHARE) // _INPUTS)
+        self.channels = self._channels(weight, int(free * _WEIGHTS_SHARE))
+        self.weights = _Weights(b, self.work, weight, self.channels)
+        self.banks = [b.psum((P, BANK), bank=i) for i in range(BANKS)]
+        self._turn = 0
+
+    def _band(self, room: int) -> int:
+        """Rows of places, in steps of a phase, whose input fits `room`: all, or a multiple of those of a tile."""
+        band = self.rows
+        while self._input_bytes(band) > room and band > self.tile_rows:
+            band = max(self.tile_rows, (band // 2 + self.tile_rows - 1) // self.tile_rows * self.tile_rows)
+        return band
+
+    def _input_bytes(self, band: int) -> int:
+        tallest = max(self._input_rows(a, min(a + band, self.rows)) for a in range(0, self.rows, band))
+        return self.depth * self.together * tallest * self.x.shape[3] * self.x.dtype.itemsize
+
+    def _input_rows(self, start: int, stop: int) -> int:
+        low, high = self._reach(start, stop)
+        return max(high - low, 1)
+
+    def _reach(self, start: int, stop: int) -> tuple[int, int]:
+        needed = [phase.rows(start, stop) for phase in self.phases[0]]
+        needed = [(a, z) for a, z in needed if a < z]
+        return (min(a for a, _ in needed), max(z for _, z in needed)) if needed else (0, 0)
+
+    def _channels(self, weight: View, room: int) -> int:
+        """Output channels whose weights fit: all, or a multiple of 128."""
+        each = self.depth * weight.shape[2] * weight.shape[3] * weight.dtype.itemsize
+        return min(self.m, max(P, room // each // P * P))
+
+    def record(self) -> None:
+        """All of it."""
+        width = max(self._input_rows(a, min(a + self.band, self.rows)) for a in range(0, self.rows, self.band))
+        shape = (P, self.depth, self.together * width * self.x.shape[3])
+        inputs = self.b.pool(shape, self.x.dtype, bufs=_INPUTS, name="input")
+        height = min(self.band * self.slides[0].spread, self.slides[0].places)
+        results = self.b.pool(
+            (P, self.together, height * self.slides[1].places), self.out.dtype, bufs=_RESULTS, name="result"
+        )
+        for first in range(0, self.m, self.channels):
+            count = min(self.channels, self.m - first)
+            self.weights.load(first, count)
+            for block in self._blocks():
+                tile = inputs.next()
+                self._load(block, tile)
+                for m in range(first, first + count, P):
+                    self._compute(block, tile, results, m, min(P, first + count - m))
+
+    def _blocks(self) -> Iterator[_Block]:
+        for image in range(0, self.images, self.together):
+            for start in range(0, self.rows, self.band):
+                stop = min(start + self.band, self.rows)
+                yield _Block(image, min(self.together, self.images - image), start, stop, *self._reach(start, stop))
+
+    def _load(self, block: _Block, tile: AP) -> None:
+        if block.low == block.high:
+            return
+        for kb in range(self.depth):
+            height = min(P, self.k - kb * P)
+            view = self.x[block.image : block.image + block.images, kb * P : kb * P + height, block.low : block.high]
+            count = block.images * (block.high - block.low) * self.x.shape[3]
+            dma_load(self.b, tile[:height, kb, :count], view.permute(1, 0, 2, 3).ap())
+
+    def _compute(self, block: _Block, tile: AP, results: Pool, m: int, channels: int) -> None:
+        """All places of a block, of some output channels."""
+        spread, width = self.slides[0].spread, self.slides[1].places
+        top, bottom = block.start * spread, min(block.stop * spread, self.slides[0].places)
+        result = results.next()[:channels, : block.images, : (bottom - top) * width]
+        for start in range(block.start, block.stop, self.tile_rows):
+            for rows, cols in product(*self.phases):
+                stop = min(start + self.tile_rows, block.stop, rows.places)
+                if start >= stop or not cols.places:
+                    continue
+                acc = self._sums(block, tile, (rows, cols), (start, stop), m, channels)
+                skip = (start * spread + rows.residue - top) * width + cols.residue
+                pitch = result.dims[0][0]
+                target = result.with_dims(
+                    (pitch, block.images), (spread * width, stop - start), (self.slides[1].spread, cols.places),
+                    skip=skip,
+                )  # fmt: skip
+                self.work.evacuate(target, acc)
+        view = self.out[block.image : block.image + block.images, m : m + channels, top:bottom]
+        dma_store(self.b, view.permute(1, 0, 2, 3).ap(), result)
+
+    def _sums(
+        self, block: _Block, tile: AP, phases: tuple[Phase, Phase], span: tuple[int, int], m: int, channels: int
+    ) -> AP:
+        """One PSUM tile [M, images, rows, columns], finished."""
+        (rows, cols), (start, stop) = phases, span
+        height, width = stop - start, cols.places
+        acc = self.banks[self._turn % BANKS][:channels].with_dims(
+            (height * width, block.images), (width, height), (1, width)
+        )
+        self._turn += 1
+        pairs = _covering_first([(y, x) for y in rows.taps for x in cols.taps if _meets(y, start, stop)], span, width)
+        begun = False
+        if not pairs or not _covers(pairs[0], span, width):
+            self.b.memset(dst=acc, value=0.0, engine=Engine.VECTOR)
+            begun = True
+        last = len(pairs) * self.depth - 1
+        for i, (kb, (y, x)) in enumerate(product(range(self.depth), pairs)):
+            top, bottom = max(y.start, start), min(y.stop, stop)
+            dst = acc[:, :, top - start : bottom - start, x.start : x.stop]
+            self.b.nc_matmul(
+                dst=dst, stationary=self._stationary(kb, y, x, m, channels),
+                moving=self._moving(block, tile, kb, phases, (y, x), (top, bottom)), accumulate=begun, stop=i == last,
+            )  # fmt: skip
+            begun = True
+        return acc
+
+    def _stationary(self, kb: int, y: Tap, x: Tap, m: int, channels: int) -> AP:
+        height = min(P, self.k - kb * P)
+        return self.weights.at(kb, height, y.element * self.slides[1].window + x.element, m, channels)
+
+    def _moving(
+        self, block: _Block, tile: AP, kb: int, phases: tuple[Phase, Phase], taps: tuple[Tap, Tap],
+        span: tuple[int, int],
+    ) -> AP:  # fmt: skip
+        """The input elements that one element of the window meets."""
+        (rows, cols), (y, x), width = phases, taps, self.x.shape[3]
+        first_row = y.first + span[0] * rows.step - block.low
+        first_col = x.first + x.start * cols.step
+        return tile[: min(P, self.k - kb * P), kb].with_dims(
+            ((block.high - block.low) * width, block.images), (rows.step * width, span[1] - span[0]),
+            (cols.step, x.stop - x.start), skip=first_row * width + first_col,
+        )  # fmt: skip
+
+
+def _meets(tap: Tap, start: int, stop: int) -> bool:
+    return max(tap.start, start) < min(tap.stop, stop)
+
+
+def _covers(taps: tuple[Tap, Tap], rows: tuple[int, int], cols: int) -> bool:
+    """Whether these elements of the window meet input in every place."""
+    y, x = taps
+    return y.start <= rows[0] and y.stop >= rows[1] and x.start == 0 and x.stop == cols
+
+
+def _covering_first(pairs: Sequence[tuple[Tap, Tap]], rows: tuple[int, int], cols: int) -> list[tuple[Tap, Tap]]:
+    """The first one of a sum writes, the others add: it must reach every place."""
+    return sorted(pairs, key=lambda taps: not _covers(taps, rows, cols))

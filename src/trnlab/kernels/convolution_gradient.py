@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradient of a convolution by its weight: a product over pixels for each element of the window.
+
+Pixels lie along the free dimension of both operands, and must be contracted: blocks of them are transposed on the PE
+array, the output's gradient once, the input once for each element of the window, as it is shifted. Several elements
+are streamed side by side where there are few channels. Products add up in PSUM over the pixels of some images, and
+in SBUF over the groups of images.
+
+Letters: C channels of the input, O channels of the result, N images, [Y, X] pixels of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import NamedTuple
+
+from trnlab.errors import CapacityError
+from trnlab.isa.base import Engine
+from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
+from trnlab.kernels.view import View
+from trnlab.numerics.dtypes import float32
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder
+
+_SUMS_SHARE = 0.45  # of the free SBUF
+_TURNED_BANKS = 4  # of PSUM, to transpose into; the others add up
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Where the pixels of the result meet the input, along one dimension: y * stride + tap * dilation - low."""
+
+    count: int
+    stride: int
+    dilation: int
+    low: int
+
+    def reach(self, pixels: int) -> int:
+        """Elements of the input from the first that is met to the last, zeros around it included."""
+        return (pixels - 1) * self.stride + (self.count - 1) * self.dilation + 1
+
+
+class _Chunk(NamedTuple):
+    """Pixels contracted by one matmul: some rows of some images of a group."""
+
+    image: int
+    images: int
+    row: int
+    rows: int
+
+
+Step = Callable[[], None]
+
+
+class _Stage(NamedTuple):
+    """What some taps need on chip, and their products."""
+
+    prepare: list[Step]
+    multiply: list[Step]
+
+
+def _interleave(first: list[Step], second: list[Step]) -> None:
+    """Record both, each in its order, spread evenly: the PE array multiplies while others copy what it transposed."""
+    done = 0
+    for i, step in enumerate(first):
+        step()
+        due = len(second) * (i + 1) // len(first)
+        for other in second[done:due]:
+            other()
+        done = due
+    for other in second[done:]:
+        other()
+
+
+def weight_gradient(b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps]) -> None:
+    """Record out[c, o, i, j] = sum over images and pixels of dy[o, n, y, x] and the input that tap (i, j) meets.
+
+    x [C, N, H, W], dy [O, N, Y, X], out [C, O, taps]; x and dy have one format, X is at most 128. Sums are fp32. Uses
+    the SBUF that is free in `b` and leaves it free. Raises CapacityError where it is too little.
+    """
+    with b.scope():
+        _Gradient(b, x, dy, out, taps).record()
+
+
+class _Gradient:
+    def __init__(self, b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps]) -> None:
+        self.b, self.x, self.dy, self.out, self.taps = b, x, dy, out, taps
+        self.work = Workspace(b)
+        self.c, self.images, self.h, self.w = x.shape
+        self.o, self.rows, self.cols = dy.shape[0], dy.shape[2], dy.shape[3]
+        self.depth, self.elements = ceil(self.c / P), taps[0].count * taps[1].count
+        self.seen = taps[0].reach(self.rows), taps[1].reach(self.cols)  # of the input, zeros included
+        self.padded = any(t.low for t in taps) or self.seen[0] > self.h or self.seen[1] > self.w
+        self.side = max(1, BANK // self.c)  # taps side by side in one matmul
+        free = b.sbuf_free
+        self.out_blocks = self._out_blocks(int(free * _SUMS_SHARE))
+        self.group = self._group(free - self.out_blocks * self._sums_bytes())
+        self._turn = self._sum = 0
+
+    def _sums_bytes(self) -> int:
+        """A partition's, for 128 channels of the result."""
+        return self.c * self.elements * (4 + self.out.dtype.itemsize)
+
+    def _out_blocks(self, room: int) -> int:
+        """Blocks of 128 output channels done at a time: x is transposed again for the next ones."""
+        return min(ceil(self.o / P), max(1, room // self._sums_bytes()))
+
+    def _group(self, room: int) -> int:
+        """Images on chip at a time: as many as fit."""
+        size = self.images
+        while size > 1 and self._bytes(size) > room:
+            size = (size + 1) // 2
+        if self._bytes(size) > room:
+            raise CapacityError(
+                "a convolution's gradient needs more SBUF than there is", code="TRN501",
+                limit=f"{room} B per partition", got=f"{self._bytes(size)} B for one image",
+                remedy="make the image smaller, or its channels fewer",
+            )  # fmt: skip
+        return size
+
+    def _bytes(self, images: int) -> int:
+        item = self.x.dtype.itemsize
+        chunks = len(list(self._chunks(images)))
+        raw = self.depth * images * self.h * self.w + self.out_blocks * images * self.rows * self.cols
+        turned = 2 * chunks * (self.out_blocks * P + self._across())
+        padded = 2 * self.depth * images * self.seen[0] * self.seen[1] if self.padded else 0
+        return (2 * raw + turned + padded) * item
+
+    def _across(self) -> int:
+        """Columns of a turned tile: taps side by side, or the channels of one."""
+        return min(self.side, self.elements) * self.c
+
+    def _chunks(self, images: int) -> Iterator[_Chunk]:
+        """The pixels of a group, at most 128 at a time."""
+        rows = min(self.rows, P // self.cols)
+        together = max(1, P // (self.rows * self.cols)) if rows == self.rows else 1
+        for image in range(0, images, together):
+            for row in range(0, self.rows, rows):
+                yield _Chunk(image, min(together, images - image), row, min(rows, self.rows - row))
+
+    # -- the loops --------------------------------------------------------------------------------------------------
+    def record(self) -> None:
+        """All of it."""
+        b, dt = self.b, self.x.dtype
+        chunks, wide = len(list(self._chunks(self.group))), self.out_blocks * P
+        self.inputs = b.pool((P, self.depth, self.group * self.h * self.w), dt, bufs=2, name="input")
+        self.gradients = b.pool((P, self.out_blocks, self.group * self.rows * self.cols), dt, bufs=2, name="gradient")
+        if self.padded:
+            self.spread = b.pool((P, self.depth, self.group * self.seen[0] * self.seen[1]), dt, bufs=2, name="padded")
+            for _ in range(2):
+                b.memset(dst=self.spread.next(), value=0.0, engine=Engine.GPSIMD)
+        self.turned_x = b.pool((P, chunks, self._across()), dt, bufs=2, name="turned input")
+        self.turned_dy = b.pool((P, chunks, wide), dt, bufs=2, name="turned gradient")
+        several = self.group < self.images
+        self.sums = b.tile((P, self.out_blocks, self.c, self.elements), float32 if several else self.out.dtype)
+        self.result = b.tile(self.sums.shape, self.out.dtype, name="result") if several else self.sums
+        self.accumulators = [b.psum((P, BANK), bank=i) for i in range(_TURNED_BANKS, BANKS)]
+        self.banks = [b.psum((P, BANK * 4 // dt.itemsize), dt, bank=i) for i in range(_TURNED_BANKS)]
+        before: list[Step] = []
+        for stage in self._stages():
+            _interleave(before, stage.prepare)
+            before = stage.multiply
+        _interleave(before, [])
+
+    def _stages(self) -> Iterator[_Stage]:
+        """What is transposed, then multiplied, for one step of taps after the other; and what follows."""
+        wide = self.out_blocks * P
+        for first in range(0, self.o, wide):
+            count = min(wide, self.o - first)
+            for image in range(0, self.images, self.group):
+                yield from self._group_stages(first, count, image, min(self.group, self.images - image))
+            yield _Stage([], [partial(self._store, first, count)])
+
+    def _group_stages(self, first: int, count: int, image: int, images: int) -> Iterator[_Stage]:
+        """Those of some images, for output channels [first, +count)."""
+        chunks = list(self._chunks(images))
+        dy, x, turned_dy = self.gradients.next(), self.inputs.next(), self.turned_dy.next()
+        spread, pitch = (self.spread.next(), self.seen) if self.padded else (x, (self.h, self.w))
+        prepare: list[Step] = [
+            partial(self._load, self.dy, dy, first, count, image, images),
+            *(partial(self._turn_gradient, dy, turned_dy[:, i], chunk, count) for i, chunk in enumerate(chunks)),
+            partial(self._load, self.x, x, 0, self.c, image, images),
+            *([partial(self._pad, x, spread, images)] if self.padded else []),
+        ]
+        for tap in range(0, self.elements, self.side):
+            several = min(self.side, self.elements - tap)
+            turned = self.turned_x.next()
+            prepare += [
+                partial(self._turn_input, spread, pitch, turned[:, i], chunk, tap, several)
+                for i, chunk in enumerate(chunks)
+            ]
+            multiply: list[Step] = [
+                step
+                for block in range(0, count, P)
+                for step in self._products(
+                    turned, turned_dy, chunks, block, min(P, count - block), (tap, several), image, images
+                )
+            ]
+            yield _Stage(prepare, multiply)
+            prepare = []
+
+    def _load(self, view: View, tile: AP, first: int, count: int, image: int, images: int) -> None:
+        """[channels, blocks, images and pixels]."""
+        pixels = images * view.shape[2] * view.shape[3]
+        for block in range(ceil(count / P)):
+            height = min(P, count - block * P)
+            start = first + block * P
+            part = view[start : start + height, image : image + images]
+            dma_load(self.b, tile[:height, block, :pixels], part.ap())
+
+    def _pad(self, x: AP, spread: AP, images: int) -> None:
+        """The input between zeros, which are there from the start."""
+        high, wide = self.seen
+        top, left = self.taps[0].low, self.taps[1].low
+        first = max(0, -top), max(0, -left)
+        rows, cols = min(self.h, high - top) - first[0], min(self.w, wide - left) - first[1]
+        for block in range(self.depth):
+            height = min(P, self.c - block * P)
+            source = x[:height, block].with_dims(
+                (self.h * self.w, images), (self.w, rows), (1, cols), skip=first[0] * self.w + first[1]
+            )
+            target = spread[:height, block].with_dims(
+                (high * wide, images), (wide, rows), (1, cols), skip=(top + first[0]) * wide + left + first[1]
+            )
+            self.work.evacuate(target, source)
+
+    # -- transposes -------------------------------------------------------------------------------------------------
+    def _bank(self) -> AP:
+        self._turn += 1
+        return self.banks[self._turn % len(self.banks)]
+
+    def _turn_gradient(self, dy: AP, target: AP, chunk: _Chunk, count: int) -> None:
+        """Pixels to partitions, all output channels side by side."""
+        pixels = self.rows * self.cols
+        skip = chunk.image * pixels + chunk.row * self.cols
+        dims = (pixels, chunk.images), (1, chunk.rows * self.cols)
+        pieces = [(dy[: min(P, count - at), at // P].with_dims(*dims, skip=skip), at) for at in range(0, count, P)]
+        self._transposed(pieces, target, chunk)
+
+    def _turn_input(self, x: AP, pitch: tuple[int, int], target: AP, chunk: _Chunk, tap: int, several: int) -> None:
+        """The input that some taps meet in the pixels of a chunk; all channels side by side, tap after tap."""
+        high, wide = pitch
+        pieces = []
+        for i in range(several):
+            row, col = divmod(tap + i, self.taps[1].count)
+            top = chunk.row * self.taps[0].stride + row * self.taps[0].dilation
+            skip = chunk.image * high * wide + top * wide + col * self.taps[1].dilation
+            dims = (
+                (high * wide, chunk.images),
+                (self.taps[0].stride * wide, chunk.rows),
+                (self.taps[1].stride, self.cols),
+            )
+            for at in range(0, self.c, P):
+                data = x[: min(P, self.c - at), at // P].with_dims(*dims, skip=skip)
+                pieces.append((data, i * self.c + at))
+        self._transposed(pieces, target, chunk)
+
+    def _transposed(self, pieces: list[tuple[AP, int]], target: AP, chunk: _Chunk) -> None:
+        """Each piece into its columns of the target; neighbours share a bank and a copy out of it."""
+        pixels, width = chunk.images * chunk.rows * self.cols, self.banks[0].free
+        while pieces:
+            begin, bank, end = pieces[0][1], self._bank(), pieces[0][1]
+            while pieces and pieces[0][1] == end and end + pieces[0][0].partitions - begin <= width:
+                data, at = pieces.pop(0)
+                dst = bank[:pixels, at - begin : at - begin + data.partitions]
+                self.b.nc_transpose(dst=dst, data=data, engine=Engine.TENSOR)
+                end = at + data.partitions
+            self.work.evacuate(target[:pixels, begin:end], bank[:pixels, : end - begin])
+
+    # -- products ---------------------------------------------------------------------------------------------------
+    def _products(
+        self, turned: AP, turned_dy: AP, chunks: list[_Chunk], block: int, count: int, taps: tuple[int, int],
+        image: int, images: int,
+    ) -> Iterator[Step]:  # fmt: skip
+        """[O, taps and channels] over all chunks, into the sums."""
+        tap, several = taps
+        whole = several * self.c
+        for col in range(0, whole, BANK):
+            width = min(BANK, whole - col)
+            self._sum += 1
+            acc = self.accumulators[self._sum % len(self.accumulators)][:count, :width]
+            for i, chunk in enumerate(chunks):
+                pixels = chunk.images * chunk.rows * self.cols
+                yield partial(
+                    self.b.nc_matmul, dst=acc, stationary=turned_dy[:pixels, i, block : block + count],
+                    moving=turned[:pixels, i, col : col + width], accumulate=i > 0, stop=i == len(chunks) - 1,
+                )  # fmt: skip
+            yield partial(self._gather, acc, block, count, tap, several, col, width, image, images)
+
+    def _gather(
+        self, acc: AP, block: int, count: int, tap: int, several: int, col: int, width: int, image: int, images: int
+    ) -> None:
+        """What a group adds; the last one's sum is the result."""
+        first, last = image == 0, image + images == self.images
+
+        def part(tile: AP) -> AP:
+            whole = tile[:count, block // P]
+            if several > 1:
+                return whole.with_dims((1, several), (self.elements, self.c), skip=tap)
+            return whole.with_dims((self.elements, width), skip=col * self.elements + tap)
+
+        if first:
+            self.work.evacuate(part(self.sums), acc)
+        else:
+            self.work.add(part(self.result if last else self.sums), acc, part(self.sums))
+
+    def _store(self, first: int, count: int) -> None:
+        for at in range(0, count, P):
+            height = min(P, count - at)
+            view = self.out[:, first + at : first + at + height].permute(1, 0, 2, 3)
+            dma_store(self.b, view.ap(), self.result[:height, at // P])

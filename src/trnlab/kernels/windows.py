@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a sliding window meets its input, along one dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tap:
+    """One element of the window: in place m, for m in [start, stop), it meets input element first + m * step of its
+    phase; in the other places it meets zeros."""
+
+    element: int
+    first: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Places residue + m * spread of the result, m in [0, places), and the elements of the window that meet input
+    there."""
+
+    residue: int
+    places: int
+    step: int
+    taps: tuple[Tap, ...]
+
+    def rows(self, start: int, stop: int) -> tuple[int, int]:
+        """The input elements, [first, last), that places m in [start, stop) need; (0, 0) where they need none."""
+        met = [(t, max(start, t.start), min(stop, t.stop)) for t in self.taps]
+        needed = [(t.first + a * self.step, t.first + (b - 1) * self.step + 1) for t, a, b in met if a < b]
+        return (min(a for a, _ in needed), max(b for _, b in needed)) if needed else (0, 0)
+
+
+@dataclass(frozen=True)
+class Slide:
+    """How a window slides along one dimension: see `graph.ops`, convolution. Strides or a spread, not both."""
+
+    size: int
+    window: int
+    places: int
+    stride: int = 1
+    low: int = 0
+    spread: int = 1
+    dilation: int = 1
+    reverse: bool = False
+
+    def phases(self) -> tuple[Phase, ...]:
+        """One for each residue of the places by the spread."""
+        return tuple(self._phase(r) for r in range(min(self.spread, self.places)))
+
+    def _phase(self, residue: int) -> Phase:
+        count = -(-(self.places - residue) // self.spread)
+        step = self.stride if self.spread == 1 else 1
+        taps = []
+        for i in range(self.window):
+            distance = residue * self.stride + i * self.dilation - self.low
+            if distance % self.spread:
+                continue
+            first = distance // self.spread
+            start, stop = max(0, -(first // step)), min(count, (self.size - 1 - first) // step + 1)
+            if start < stop:
+                taps.append(Tap(self.window - 1 - i if self.reverse else i, first, start, stop))
+        return Phase(residue, count, step, tuple(taps))
