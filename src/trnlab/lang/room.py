@@ -55,7 +55,7 @@ class _Fitting:
             self.b.restore(recorded)
             self.changes = passes.run(self.b, self._movable, self.policy, full=too_small)
             full = self._place()
-        if full is not None:
+        if full is not None and full.error.demand.size <= full.limit:
             full = self._make_room(full)
         if full is not None:
             off = tuple(name for name in ("demand", "spill") if not getattr(self.policy, name))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nine sums of a bank each are alive at the same time, in an order that is fixed; PSUM has eight banks."""
+"""Nine sums of a bank each are added to in turns, in an order that is fixed; PSUM has eight banks."""
 
 import numpy as np
 
@@ -20,6 +20,8 @@ def kernel(x):
     with nl.no_reorder():
         for acc in sums:
             nisa.nc_matmul(dst=acc, stationary=tile[:, 0:128], moving=tile)
+        for acc in sums:
+            nisa.nc_matmul(dst=acc, stationary=tile[:, 128:256], moving=tile)
         for acc in sums:
             nisa.tensor_tensor(dst=tile, data1=tile, data2=acc, op=nl.add)
     nl.store(out, tile)
