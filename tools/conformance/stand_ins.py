@@ -10,6 +10,7 @@ import sys
 import warnings
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,7 +74,8 @@ def _frameworks() -> None:
     """torch_xla and torch_neuronx, whose device is this machine's CPU."""
     import torch
 
-    xla, core, model = ModuleType("torch_xla"), ModuleType("torch_xla.core"), ModuleType("torch_xla.core.xla_model")
+    names = ("torch_xla", "torch_xla.core", "torch_xla.core.xla_model")
+    xla, core, model = (module_from_spec(ModuleSpec(name, None)) for name in names)  # others ask for their specs
     members: dict[str, Any] = {
         "xla_device": lambda *_: torch.device("cpu"), "mark_step": lambda *_, **__: None,
         "wait_device_ops": lambda *_, **__: None,
