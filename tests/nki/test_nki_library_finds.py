@@ -233,3 +233,27 @@ def test_scales_of_mx_are_those_of_the_release(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TRNLAB_NKI_RELEASE", "old")
     with pytest.raises(UsageError, match="TRN490"):
         kernel(x)
+
+
+def test_what_a_group_of_mx_does_not_hold_does_not_spoil_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that nothing wrote are quantized with the rest; rows of a product without them are defined."""
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
+
+    def kernel(x: Any, rows: int) -> Any:
+        out = nl.ndarray((32, 32), nl.float32, buffer=nl.shared_hbm)
+        data = nl.ndarray((32, 128), nl.bfloat16, buffer=nl.sbuf)
+        nisa.dma_copy(dst=data[:, 0:64], src=x)
+        words, scales = (nl.ndarray((32, 32), f, buffer=nl.sbuf) for f in (nl.float8_e4m3fn_x4, nl.uint8))
+        nisa.quantize_mx(dst=words, src=data, dst_scale=scales)
+        product = nl.ndarray((32, 16), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul_mx(product, words, words[:, 0:16], scales, scales[:, 0:16])
+        copied = nl.ndarray((32, 16), nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=copied, src=product)
+        nisa.dma_copy(dst=out[0:rows, 0:16], src=copied[0:rows])
+        return out
+
+    x = _normal(32, 64).astype(ml_dtypes.bfloat16)
+    with nki.checks(unwritten_output="off"):
+        assert np.isfinite(nki.jit(kernel)(x, 16)[:16, :16]).all()
+        with pytest.raises(ConstraintError, match="TRN430"):
+            nki.jit(kernel)(x, 17)

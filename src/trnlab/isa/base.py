@@ -124,8 +124,9 @@ class Dataflow(enum.Enum):
     """Which elements of what an instruction reads an element of its result may depend on.
 
     ANY: all of them. PARTITION: those of its own partition. POINTWISE: the one in its own place; an operand of one
-    column counts for its whole row. OCTETS: those of its own eight partitions. TRANSPOSE: the one in its place of the
-    transpose. PRODUCT: a row of the second operand (stationary) and a column of the third (moving).
+    column counts for its whole row. OCTETS: those of its own eight partitions, of an operand four times as long four
+    neighbours in each. TRANSPOSE: the one in its place of the transpose. PRODUCT: a row of the second operand
+    (stationary) and a column of the third (moving).
     """
 
     ANY = enum.auto()

@@ -16,6 +16,7 @@ from trnlab.sim.checks.access_ranges import BASE, DIMS, RUN
 from trnlab.sim.checks.taint import (
     ALL,
     BY_ELEMENT,
+    BY_GROUP,
     BY_ROW,
     OBSERVED,
     PRODUCT,
@@ -241,6 +242,8 @@ def scan(
                         how = TURNED
                     elif kind & POINTWISE and size == marks.shape[0] and tall <= columns.shape[0]:
                         how = BY_ELEMENT
+                    elif kind & OCTETS and 4 * size == marks.shape[0]:
+                        how = BY_GROUP
                     elif kind & (ROWWISE | OCTETS) and tall == rows.shape[0]:
                         how = BY_ROW
                     item = itemsize[records[k, _DTYPE]]

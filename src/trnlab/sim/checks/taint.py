@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 NEVER = 0
 
 # How what is written depends on what is read: all of it on everything; each partition on its own; element on element;
-# as the transpose; column of one operand by column of the other.
-ALL, BY_ROW, BY_ELEMENT, TURNED, PRODUCT = range(5)
+# as the transpose; column of one operand by column of the other; words of four elements, eight partitions together.
+ALL, BY_ROW, BY_ELEMENT, TURNED, PRODUCT, BY_GROUP = range(6)
 _DTYPE, _BUFFER, _START, _PARTS, _PSTEP, _OFFSET, _HBM, _STEP = (
     COL[name]
     for name in ("dtype", "buffer", "start_partition", "partitions", "partition_step", "offset", "is_hbm", "step0")
@@ -140,6 +140,11 @@ def propagate(
                 mark = marks[e * record[_PARTS] + p]
             elif how == PRODUCT:
                 mark = max(rows[p], columns[e])
+            elif how == BY_GROUP:
+                mark, first, wide = 0, p // 8 * 8, marks.shape[0] // record[_PARTS]
+                for q in range(first, min(first + 8, record[_PARTS])):
+                    for lane in range(4):
+                        mark = max(mark, marks[q * wide + 4 * e + lane])
             if not mark:
                 continue
             at = cell_of(record, item, table, p, e)
