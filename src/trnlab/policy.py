@@ -161,6 +161,10 @@ class Policy:
     reorder: bool = _option(TIME, "engines take what is ready first", True)
     balance: bool = _option(TIME, "instructions that leave their engine open go where they are done first", True)
     rotate: bool = _option(TIME, "tiles of PSUM take the bank that has been free for longest", True)
+    by_use: bool = _option(
+        TIME, "loads are issued in the order in which they are first used", True,
+        evidence="profiles of 512 keys: v, which is transposed first, is loaded before q and k, which come first",
+    )  # fmt: skip
     window: int = _option(
         TIME, "how many instructions ahead of the first still to come a compute engine may go", UNLIMITED, least=1
     )

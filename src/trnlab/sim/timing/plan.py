@@ -26,7 +26,7 @@ from trnlab.timeline import OpInfo
 _QUEUES = 16
 _PART = 32  # rows or columns of the PE array
 _READ_IF_ASKED = 4  # an rw destination: read when the instruction's attributes say so
-_SRC_IN_HBM, _DST_IN_HBM = 1, 2
+SRC_IN_HBM, DST_IN_HBM = 1, 2
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class _Key(NamedTuple):
     work: int
     engine: Engine
     queue: int
-    in_hbm: int  # _SRC_IN_HBM | _DST_IN_HBM
+    in_hbm: int  # SRC_IN_HBM | DST_IN_HBM
     dst_item: int  # bytes
     src_item: int
     lane: int
@@ -231,7 +231,7 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
         issue = [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, ports, mask, gap]
         return [*issue, -1, 0, 0, 0, 0, 0, cost.slow]
     dma = dma_cost(
-        work, chip, key.engine, from_hbm=bool(key.in_hbm & _SRC_IN_HBM), to_hbm=bool(key.in_hbm & _DST_IN_HBM)
+        work, chip, key.engine, from_hbm=bool(key.in_hbm & SRC_IN_HBM), to_hbm=bool(key.in_hbm & DST_IN_HBM)
     )
     ring = key.engine * _QUEUES + key.queue
     first = min(key.lane, order.LANES - dma.lanes)
@@ -276,8 +276,8 @@ def _info(key: _Key, work: Work, row: Ints) -> OpInfo:
         k=work.k,
         dtype=work.dtype,
         flops=work.flops,
-        hbm_read=elements * key.src_item if key.in_hbm & _SRC_IN_HBM else 0,
-        hbm_write=elements * key.dst_item if key.in_hbm & _DST_IN_HBM else 0,
+        hbm_read=elements * key.src_item if key.in_hbm & SRC_IN_HBM else 0,
+        hbm_write=elements * key.dst_item if key.in_hbm & DST_IN_HBM else 0,
         queue=key.queue,
         first_lane=int(row[order.FIRST_LANE]),
         lanes=int(row[order.NUM_LANES]),

@@ -25,7 +25,7 @@ from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
-from trnlab.sim.timing.plan import Plan, alternatives, plan
+from trnlab.sim.timing.plan import SRC_IN_HBM, Plan, alternatives, plan
 from trnlab.sim.timing.triggers import with_triggers
 
 FAR = 1 << 61
@@ -66,10 +66,24 @@ def _schedule(routine: Routine, base: Plan, chip: Chip, policy: Policy) -> Plan:
         first_edge = np.searchsorted(edges[:, 0], np.arange(len(routine) + 1)).astype(np.int64)
         row_of, visit, bank = base.row_of.copy(), np.empty(len(routine), np.int32), np.full(slots, -1, np.int64)
         access = (base.first_operand, tiles, *_lifetimes(base.first_operand, tiles))
-        if _list(rows, row_of, choice, first_edge, edges, semaphore, completion, *access, policy.window, bank, visit):
+        rank = _ranks(base, edges, policy)
+        limits = (policy.window, rank, bank, visit)
+        if _list(rows, row_of, choice, first_edge, edges, semaphore, completion, *access, *limits):
             break
     uses = np.where(tiles >= 0, base.uses & ~order.SLOT_MASK | bank[tiles], base.uses)
     return replace(base, rows=rows, ops=ops, row_of=row_of, uses=uses, visit=visit)
+
+
+def _ranks(base: Plan, edges: Array, policy: Policy) -> Ints:
+    """What engines take first of that which could start: instructions by number, loads by that of their first use."""
+    rank = np.arange(len(base.row_of))
+    if policy.by_use:
+        loads = np.array([key.queue >= 0 and key.in_hbm == SRC_IN_HBM for key in base.keys], np.bool_)[base.row_of]
+        uses = edges[loads[edges[:, 0]] & (edges[:, 2] > 0)]
+        first = np.full(len(rank), len(rank))
+        np.minimum.at(first, uses[:, 0], uses[:, 1])
+        rank = np.where(loads & (first < len(rank)), first, rank)
+    return rank
 
 
 def _psum_tiles(routine: Routine) -> Array:
@@ -232,6 +246,7 @@ def _list(
     left_of_tile: Ints,
     openers: Ints,
     window: int,
+    rank: Ints,
     bank: Ints,
     visit: Array,
 ) -> bool:
@@ -246,8 +261,7 @@ def _list(
         left[edges[e, 1]] += 1
     ready = np.zeros(n, np.int64)
     late = np.empty((order.ENGINES, n), np.int64)  # heaps of instructions that wait: by when they are ready
-    here = np.empty((order.ENGINES, n), np.int64)  # heaps of those that could start: by their place in the kernel
-    by_number = np.empty(0, np.int64)
+    here = np.empty((order.ENGINES, n), np.int64)  # heaps of those that could start: by their rank
     num_late, num_here = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
     free, backlog = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
     bank_free, bank_open = np.zeros(order.BANKS, np.int64), np.zeros(order.BANKS, np.bool_)
@@ -272,10 +286,10 @@ def _list(
             return False
         while num_late[engine] > 0 and ready[late[engine, 0]] <= best:
             i, num_late[engine] = _pop(late[engine], num_late[engine], ready)
-            num_here[engine] = _push(here[engine], num_here[engine], i, by_number)
+            num_here[engine] = _push(here[engine], num_here[engine], i, rank)
         if here[engine, 0] >= lowest + window and rows[row_of[here[engine, 0]], order.RING] < 0:
             continue
-        i, num_here[engine] = _pop(here[engine], num_here[engine], by_number)
+        i, num_here[engine] = _pop(here[engine], num_here[engine], rank)
         start, waits = max(free[engine], ready[i]), False
         for k in range(first_use[i], first_use[i + 1]):
             tile = tiles[k]
@@ -323,7 +337,7 @@ def _list(
         if closed or num_stuck > 0:  # whose turn it is may have changed, too
             for m in range(num_stuck):
                 e = rows[row_of[stuck[m]], order.ENGINE]
-                num_here[e] = _push(here[e], num_here[e], stuck[m], by_number)
+                num_here[e] = _push(here[e], num_here[e], stuck[m], rank)
             num_stuck = 0
         for e in range(first_edge[i], first_edge[i + 1]):
             after = edges[e, 1]
