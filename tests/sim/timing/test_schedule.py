@@ -174,3 +174,18 @@ def test_waiting_instructions_come_by_time_then_number_however_long_a_kernel_tak
         first, size = _pop(heap, size, due)
         found.append(int(first))
     assert found == [1, 4, 3, 0, 2, 5]
+
+
+def test_loads_come_in_the_order_of_their_first_use():
+    """Three loads of which the last is used first: it goes first; without the option they go as they are written."""
+    b = Builder("loads", TRN2)
+    b.leaves_order = True
+    sources = [b.param(n, (128, 512), "float32") for n in "xyz"]
+    tiles = [b.tile((128, 512), "float32") for _ in sources]
+    for tile, source in zip(tiles, sources):
+        b.dma_copy(dst=tile, src=source, engine=Engine.SYNC, queue=0)
+    for tile in reversed(tiles):
+        b.activation(dst=tile, data=tile, op="exp")
+    routine = b.build()
+    assert planned(routine, TRN2, SCHEDULED).visit[:3].tolist() == [2, 1, 0]
+    assert planned(routine, TRN2, SCHEDULED.with_options(by_use=False)).visit[:3].tolist() == [0, 1, 2]
