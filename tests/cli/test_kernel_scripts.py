@@ -146,3 +146,16 @@ def test_a_band_comes_from_the_choices_of_the_compiler_that_nobody_knows(tmp_pat
     assert "otherwise" in done.stdout
     plain = run(tmp_path, script(tmp_path, CALLS))
     assert "choices" not in summary(tmp_path, "bench-2"), plain.stderr
+
+
+def test_a_module_whose_package_needs_another_says_which(tmp_path):
+    """`trnlab run -m`: not that the module is missing, but what its package imports."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("import neuronx_frobnicate\n")
+    (package / "tool.py").write_text("print('here')\n")
+    start = "import sys; from trnlab.cli.main import main; sys.exit(main(['run', '-m', 'package.tool']))"
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "need another that is not here" in done.stderr
+    assert "neuronx_frobnicate" in done.stderr

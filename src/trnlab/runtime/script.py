@@ -63,7 +63,13 @@ class Script:
             spec = importlib.util.find_spec(name)
             if spec is not None and spec.submodule_search_locations is not None:
                 spec = importlib.util.find_spec(f"{name}.__main__")
-        except (ModuleNotFoundError, ValueError):
+        except ModuleNotFoundError as error:
+            if error.name is not None and not f"{name}.".startswith(f"{error.name}."):
+                raise UsageError(  # it is one that the packages around the module import
+                    f"the packages around module {name!r} need another that is not here", code="TRN123",
+                    got=str(error), remedy="install it, or run the file itself, without -m",
+                ) from error  # fmt: skip
+        except ValueError:
             pass  # there is none, which is said below
         except Exception as error:  # looking for a module imports the packages around it
             raise UsageError(
