@@ -127,6 +127,22 @@ class Policy:
         RECORDING, "bytes of a partition that are loaded before a block of other tensors is loaded again", 32768,
         evidence="between 3 KiB (fp16 convolutions take the time of the PE array) and 160 KiB (the vendor's matmul)",
     )  # fmt: skip
+    reuse: bool = _option(
+        RECORDING,
+        "what was computed from the same operands before is not computed again",
+        True,
+        differs=_AS_SPECIFIED,
+    )
+    merge: bool = _option(
+        RECORDING, "iterations that do the same side by side are one instruction", True,
+        differs=_AS_SPECIFIED,
+        evidence="profiles of 512 keys: PSUM copies, small reductions, reciprocals; the public convolution whose "
+        "affine_range(64) around instructions of three elements takes a tenth of what affine_range(2048) does",
+    )  # fmt: skip
+    merge_columns: int = _option(
+        RECORDING, "how many columns an instruction has at most that was merged", 512, least=1,
+        evidence="profiles: four transposes are one copy of 512 columns, and no instruction has more",
+    )  # fmt: skip
     forward: bool = _option(
         RECORDING,
         "readers of a copy of PSUM read PSUM",
@@ -140,12 +156,6 @@ class Policy:
         4,
         least=1,
         evidence="profiles of 512 keys: four banks of scores",
-    )
-    reuse: bool = _option(
-        RECORDING,
-        "what was computed from the same operands before is not computed again",
-        True,
-        differs=_AS_SPECIFIED,
     )
 
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)

@@ -355,6 +355,7 @@ class Recorder:
         self.spans.end(0, len(self.builder))
         given = {made.buffer.id: made.address for made in self.tiles if made.address is not None}
         self.builder.settle(given)
+        self.builder.spans = self.spans
         self.written = self.builder.part(0)
         self.builder.leaves_places = all(made.address is None for made in self.tiles if made.region is Region.psum)
         try:

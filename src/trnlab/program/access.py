@@ -107,6 +107,26 @@ class Pattern:
     high: int
     is_hbm: int
 
+    @property
+    def dtype(self) -> DType:
+        """The format of the elements."""
+        return BY_CODE[self.columns[0]]
+
+    @property
+    def partitions(self) -> int:
+        """P."""
+        return self.columns[1]
+
+    @property
+    def partition_step(self) -> int:
+        """Bytes between rows in HBM."""
+        return self.columns[2]
+
+    @property
+    def dims(self) -> Dims:
+        """All four free dimensions."""
+        return tuple(zip(self.columns[3::2], self.columns[4::2]))
+
 
 _patterns: list[Pattern] = []
 

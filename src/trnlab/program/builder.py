@@ -35,6 +35,7 @@ from trnlab.program.access import AP, REFERENCE, Buffer, Reference, operand_reco
 from trnlab.program.grids import with_grids
 from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
 from trnlab.program.slots import AS_ACCESSED, assign_slots
+from trnlab.program.spans import Spans
 
 HBM_ROWS_PER_SLOT = 128
 _ALIGN = 64  # bytes; tiles start on multiples
@@ -75,6 +76,7 @@ class Builder:
         self._works: dict[Work, int] = {}
         self.leaves_order = self.leaves_places = False  # to the hardware's compiler, as kernels do
         self.made_at: dict[int, Location | None] = {}  # the lines that made unplaced tiles, where they are known
+        self.spans: Spans | None = None  # the loops of the recording, before any pass
         self._prints: list[Print] = []
         self._after: list[tuple[int, int]] = []
         self._attrs: list[Attrs] = []

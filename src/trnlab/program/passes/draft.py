@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from trnlab.program.routine import COL
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 READS, WRITES, COVERS = 1, 2, 4  # bits of `Draft.access`
-OPCODE, WORK, ATTR = 0, 3, 4  # columns of `Draft.rows`
+OPCODE, ENGINE, WORK, ATTR, LEFT_OPEN = 0, 1, 3, 4, 6  # columns of `Draft.rows`
 ROLE, PATTERN, OWNER, START, OFFSET = range(5)  # columns of `Draft.references`
 
 
@@ -82,6 +83,22 @@ class Draft:
         self.b.made_at[number] = self.b.made_at.get(origin)
         self.movable.add(number)
         return number
+
+    def put_side_by_side(self, leaders: Ints, counts: Ints, group: Ints, place: Ints) -> None:
+        """Make tiles columns of larger ones. leaders, counts: of each group, its first tile and how many they are;
+        group, place: of each buffer, which group it is in (-1: none), and where.
+        """
+        base = len(self.buffers)
+        for leader, count in zip(leaders.tolist(), counts.tolist()):
+            number, old = self.again(leader, "merged"), self.buffers[leader]
+            shape = (old.shape[0], count, *old.shape[1:])
+            self.buffers[number] = replace(self.buffers[number], shape=shape, nbytes=count * old.nbytes)
+        owner = self.owner.copy()
+        moved = group[owner] >= 0
+        nbytes = np.array([b.nbytes for b in self.buffers], np.int64)
+        self.references[moved, OFFSET] += place[owner[moved]] * nbytes[owner[moved]]
+        self.references[moved, OWNER] = base + group[owner[moved]]
+        self.access[moved] &= ~COVERS
 
     def size(self) -> Size:
         """What there is of it."""
