@@ -28,6 +28,7 @@ from trnlab.errors import UsageError
 VARIABLE = "TRNLAB_SCHEDULE"
 RECORDING, ROOM, TIME = STAGES = ("recording", "room", "time")
 UNLIMITED = 1 << 30  # of a number: "none"
+PHASES = {"0": 0.0, "1/4": 0.25, "1/2": 0.5, "3/4": 0.75}  # of a window
 Value = bool | int | str
 _ONOFF = {"on": True, "off": False}
 
@@ -178,6 +179,16 @@ class Policy:
     window: int = _option(
         TIME, "how many instructions ahead of the first still to come a compute engine may go", UNLIMITED, least=1
     )
+    half_rate: str = _option(
+        TIME,
+        "the PE array is at half rate until it has worked through a window of its clock; the first begins this "
+        "part of a window after the start. Or always at full rate (off)",
+        "off",
+        differs={"trn2": "0"},
+        choices=("off", *PHASES),
+        alternatives=tuple(PHASES)[1:],
+        evidence="profiles of 512 keys: windows are free running, and every run starts at half rate; on trn2 alone",
+    )
 
     def __str__(self) -> str:
         return self.name
@@ -225,7 +236,7 @@ def alternatives(policy: Policy) -> dict[tuple[str, str], Policy]:
         (o.name, shown(value)): policy.with_options(**{o.name: value})
         for o in options()
         for value in o.alternatives
-        if value != getattr(policy, o.name)
+        if getattr(policy, o.name) not in (value, "off")
     }
 
 

@@ -20,7 +20,7 @@ from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.plan import Plan
 from trnlab.sim.timing.schedule import planned
-from trnlab.sim.timing.timer import Columns, Core, timeline_of, to_ps
+from trnlab.sim.timing.timer import Columns, Core, phase_of, timeline_of, to_ps
 from trnlab.timeline import CAUSES, CallInfo, Timeline
 
 _PEER = CAUSES.index("peer")
@@ -53,7 +53,8 @@ class _Stream:
     def __init__(self, member: Member, first: int, chip: Chip, profiled: bool, policy: Policy, out: Columns) -> None:
         self.member, self.first, self.chip, self.out = member, first, chip, out
         self.plan = planned(member.routine, chip, policy)
-        self.core = Core(chip, profiled=profiled)
+        phase = phase_of(policy, chip, [member.routine])
+        self.core = Core(chip, profiled=profiled, window_phase=phase)
         self.slots = _at_rest(member, self.plan, chip)
         self.at = 0
 

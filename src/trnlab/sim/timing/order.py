@@ -272,6 +272,8 @@ def _ports(bits: int, first: int, last: int, uses: Ints) -> int:
 @njit(cache=True)
 def _paced(t: int, work: int, slow: int, parameters: Ints, window: Ints) -> int:
     """How long the PE array takes from `t` on for what takes `work` at full rate and `slow` at half rate."""
+    if work == 0 or slow == 0:  # a what-if in which it costs nothing
+        return work
     now, remaining = t, work
     while True:
         while window[WINDOW_END] <= now:

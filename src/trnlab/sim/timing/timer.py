@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from trnlab.chips.spec import Chip
 from trnlab.errors import Location
 from trnlab.isa.base import Engine
-from trnlab.policy import Policy, chosen
+from trnlab.policy import PHASES, Policy, chosen
 from trnlab.program.routine import Call, Program, Routine, Tensor
 from trnlab.sim.timing import order
 from trnlab.sim.timing.memory import Memories
@@ -37,12 +37,16 @@ def time_program(
 
     The same arguments give the same timeline, always. Raises KeyError for a cost class without a rule.
     profiled: under the profiler, which lengthens the start. window_phase: when some half-rate window of the PE array
-    begins, in picoseconds from the start of the program; without it the array always runs at full rate. arbitration:
+    begins, in picoseconds from the start of the program; without it the policy says so for kernels (`half_rate`), and
+    all else runs at full rate. arbitration:
     whether DMA engines and shared ports serve whoever is ready first, or in the order of the program, or everybody at
     once (`order.READY_FIRST` and so on). policy: what the hardware's compiler makes of kernels that leave it the
     choice, if not what `policy.chosen` says. edit: changes the plan of each routine first, see `whatif`.
     """
-    plans = [planned(routine, chip, policy or chosen(chip.name)) for routine in program.routines]
+    policy = policy or chosen(chip.name)
+    plans = [planned(routine, chip, policy) for routine in program.routines]
+    if window_phase is None:
+        window_phase = phase_of(policy, chip, program.routines)
     if edit is not None:
         plans = [edit(routine, p) for routine, p in zip(program.routines, plans)]
     out = Columns(program.num_instructions)
@@ -67,7 +71,8 @@ def estimate(program: Program, chip: Chip, *, policy: Policy | None = None) -> i
     for call in program.calls:
         p = plans[call.routine]
         work += np.bincount(p.engine, p.rows[p.row_of, order.ISSUE_GAP], order.ENGINES).astype(np.int64)
-    free = time_program(program, chip, arbitration=order.NO_CONTENTION, policy=policy)
+    full_rate = (policy or chosen(chip.name)).with_options(half_rate="off")
+    free = time_program(program, chip, arbitration=order.NO_CONTENTION, policy=full_rate)
     return max(free.total, free.startup + int(work.max()) + to_ps(chip.sync.program_end.value))
 
 
@@ -174,6 +179,13 @@ class Core:
             out.cause[here],
             out.held[here],
         )
+
+
+def phase_of(policy: Policy, chip: Chip, routines: Iterable[Routine]) -> int | None:
+    """When a half-rate window of the PE array begins, in picoseconds; None for full rate, as of compiled programs."""
+    if policy.half_rate == "off" or not all(len(routine.left_open) for routine in routines):
+        return None
+    return to_ps(chip.tensor.rate_window.value * PHASES[policy.half_rate])
 
 
 def _parameters(chip: Chip, window_phase: int | None, arbitration: int) -> order.Ints:

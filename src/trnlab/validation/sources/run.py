@@ -145,7 +145,9 @@ def _timed(recorded: Recorded, kernel: SourceKernel, dump: Any) -> Timeline:
 
 def _compared(dump: Any, recorded: Recorded, timeline: Timeline) -> tuple[Quantity, ...]:
     chip = session.current().chip
-    full_rate = time_routine(recorded.routine, chip, profiled=True, policy=recorded.policy(chip.name))
+    full_rate = time_routine(
+        recorded.routine, chip, profiled=True, policy=recorded.policy(chip.name).with_options(half_rate="off")
+    )
     return tuple(compare(observed.of_dump(dump), observed.of_timeline(timeline, recorded.routine, full_rate)))
 
 
