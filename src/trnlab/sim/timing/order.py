@@ -152,17 +152,19 @@ def run(
     semaphore, as_written = parameters[SEMAPHORE], visit.shape[0] == 0
     contended = parameters[ARBITRATION] != NO_CONTENTION
     for turn in range(row_of.shape[0]):
-        i = turn if as_written else np.int64(visit[turn])
-        r = row_of[i]
+        number = turn if as_written else np.int64(visit[turn])
+        i = np.uint64(number)  # unsigned: as an index it is not asked whether it counts from the end
+        r = np.uint64(row_of[i])
         engine = rows[r, ENGINE]
+        issuer, last_use = np.uint64(engine), np.uint64(first_use[i + np.uint64(1)])
         is_dma = rows[r, RING] >= 0
         who = DMA if is_dma else engine
-        t, by = engine_state[engine, FREE], engine_state[engine, LAST] << 3
+        t, by = engine_state[issuer, FREE], engine_state[issuer, LAST] << 3
         why, wait = START if by < 0 else ISSUE, np.int64(NEVER)
-        for k in range(first_use[i], first_use[i + 1]):
+        for k in range(np.uint64(first_use[i]), last_use):
             use = uses[k]
             flags, first = use >> READ_SHIFT, use & SLOT_MASK
-            for s in range(first, first + (use >> MORE_SHIFT & MORE_MASK) + 1):
+            for s in range(np.uint64(first), np.uint64(first + (use >> MORE_SHIFT & MORE_MASK) + 1)):
                 if flags & READ or is_dma or slot[s, WRITER] & 7 != who:
                     ready = slot[s, WROTE] + semaphore
                     wait = max(wait, ready)
@@ -175,7 +177,7 @@ def run(
                     wait = max(wait, ready)
                     if ready > t:
                         t, by, why = ready, slot[s, column + 1], WAR
-        index = base + i
+        index = base + number
         if is_dma:
             occupied = rows[r, BUSY]
             begin[i], last, held[i] = _transfer(
@@ -204,7 +206,7 @@ def run(
                 extra = np.int64(max(loaded - t, 0))
             busy, occupied = busy + extra, occupied + extra
             if rows[r, PORTS] and contended:
-                ports = _ports(rows[r, PORTS], first_use[i], first_use[i + 1], uses)
+                ports = _ports(rows[r, PORTS], first_use[i], first_use[i + np.uint64(1)], uses)
                 free, user = _port_free(ports, engine, t, busy, parameters[ARBITRATION], port, port_count)
                 if free > t:
                     t, by, why = free, user << 3, PORT
@@ -213,13 +215,13 @@ def run(
             finish = t + busy + rows[r, LATENCY] + drain
         end[i] = t + occupied
         if contended:
-            engine_state[engine, FREE], engine_state[engine, LAST] = t + occupied, index
+            engine_state[issuer, FREE], engine_state[issuer, LAST] = t + occupied, index
         start[i], done[i], blocker[i], cause[i] = t, finish, by >> 3, why
         mark = index * 8 + who
-        for k in range(first_use[i], first_use[i + 1]):
+        for k in range(np.uint64(first_use[i]), last_use):
             use = uses[k]
             flags, first = use >> READ_SHIFT, use & SLOT_MASK
-            for s in range(first, first + (use >> MORE_SHIFT & MORE_MASK) + 1):
+            for s in range(np.uint64(first), np.uint64(first + (use >> MORE_SHIFT & MORE_MASK) + 1)):
                 if flags & READ:
                     if slot[s, READER] & 7 == who:
                         if finish > slot[s, READ_AT]:
@@ -326,7 +328,7 @@ def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: In
             count[p, side] += 1
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def _transfer(
     row: Ints,
     ready: int,
@@ -339,8 +341,9 @@ def _transfer(
     gaps: Ints,
 ) -> Any:
     """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
-    queue, share, stagger = row[RING], row[SHARE], row[STAGGER]
-    low, high = row[FIRST_LANE], row[FIRST_LANE] + row[NUM_LANES]
+    queue, share, stagger = np.uint64(row[RING]), row[SHARE], row[STAGGER]
+    low = row[FIRST_LANE]
+    first_lane, lanes = np.uint64(low), np.uint64(row[NUM_LANES])
     made, by, before = ready, np.int64(-1), issued[queue, 1]
     if issued[queue, 0] + row[SPACING] > made:
         made, by = issued[queue, 0] + row[SPACING], before
@@ -352,24 +355,25 @@ def _transfer(
         fits |= (gaps[g, 0] >= made + share) & (gaps[g, 1] >= share)
     if fits and parameters[ARBITRATION] == READY_FIRST:
         return _backfill(row, made, by, before, index, ring, lane, gap, gaps)
-    first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), low, False
-    at = made
-    for n in range(low, high):
-        begin = max(at, lane[FREE, n])
-        opened |= begin > lane[FREE, n]
+    first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), np.uint64(0), False
+    at, late = made, made
+    for k in range(lanes):
+        free = lane[FREE, first_lane + k]
+        begin = max(at, free)
+        opened |= begin > free
         first = min(first, begin)
         if begin > last:
-            last, final = begin, n
+            last, final, late = begin, first_lane + k, at
         at += stagger
-    if lane[FREE, final] > made + (final - low) * stagger:
+    if lane[FREE, final] > late:
         by = lane[LAST, final]
     if opened:
-        _remember(low, high, made, stagger, lane, gap, gaps, last)
+        _remember(low, low + row[NUM_LANES], made, stagger, lane, gap, gaps, last)
     at = made
-    for n in range(low, high):
-        until = max(at, lane[FREE, n]) + share
-        ring[queue, n] = lane[FREE, n] = until
-        lane[LAST, n] = index
+    for k in range(lanes):
+        until = max(at, lane[FREE, first_lane + k]) + share
+        ring[queue, first_lane + k] = lane[FREE, first_lane + k] = until
+        lane[LAST, first_lane + k] = index
         at += stagger
     return first, last + share, by
 
@@ -400,12 +404,17 @@ def _backfill(
     newest = gaps[GAPS, 0]
     oldest = max(newest - GAPS + 1, 0)
     fresh, opened, filled = newest & (GAPS - 1), False, np.int64(0)
+    end = newest  # sets without room for this transfer on any lane are left out at both ends
+    while oldest < end and not _has_room(oldest & (GAPS - 1), made, share, gaps):
+        oldest += 1
+    while oldest < end and not _has_room((end - 1) & (GAPS - 1), made, share, gaps):
+        end -= 1
     for n in range(low, low + row[NUM_LANES]):
         earliest, cause = made + (n - low) * row[STAGGER], by
         if ring[queue, n] > earliest:
             earliest, cause = ring[queue, n], before
         at: Any = np.int64(-1)
-        for k in range(oldest, newest):
+        for k in range(oldest, end):
             g = k & (GAPS - 1)
             if gaps[g, 0] >= earliest + share and gaps[g, 1] >= share:
                 since, until = gap[g, 0, n], gap[g, 1, n]
@@ -439,6 +448,12 @@ def _backfill(
         if filled >> g & 1:
             _measure(g, gap, gaps)
     return first, last, blocked
+
+
+@njit(cache=True, inline="always")
+def _has_room(g: int, made: int, share: int, gaps: Ints) -> bool:
+    """Whether some gap of a set may be long enough, and late enough, for `share` from `made` on."""
+    return bool(gaps[g, 0] >= made + share) & bool(gaps[g, 1] >= share)
 
 
 @njit(cache=True, inline="always")
