@@ -15,7 +15,7 @@ from dataclasses import dataclass
 ALIGN = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Demand:
     """`size` bytes per partition during instructions first..last; `address` when the kernel says where."""
 

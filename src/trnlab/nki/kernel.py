@@ -208,7 +208,7 @@ class Kernel:
 
     def record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> Recording:
         """Record the kernel for the arguments of each rank, with all cores of all ranks."""
-        with _collector_paused():
+        with collector_paused():
             return self._record(calls, chip)
 
     def _record(self, calls: Sequence[tuple[dict[str, Any], list[HostArray]]], chip: Chip) -> Recording:
@@ -300,7 +300,7 @@ class Kernel:
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Within the block, Python does not look for cycles among its objects, again and again through all there are.
 
     Recording makes many objects and hardly any cycles: reference counts free what is not needed any more.

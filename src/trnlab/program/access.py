@@ -164,14 +164,18 @@ def operand_records(references: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarr
 
     The columns first and last are the first and the last byte touched within the buffer.
     """
-    numbers, row = np.unique(references[:, 1], return_inverse=True)
-    used = [_patterns[number] for number in numbers]
-    shared = np.array([(*p.columns, p.low, p.high, p.is_hbm) for p in used], np.int64).reshape(-1, 14)[row]
-    role, _, buffer, start, offset = references.T
-    return np.column_stack(
-        [role, buffer, shared[:, 0], start, shared[:, 1:3], offset, shared[:, 3:11],
-         offset + shared[:, 11], offset + shared[:, 12], shared[:, 13]]
-    )  # fmt: skip
+    role, pattern, buffer, start, offset = references.T
+    used = np.flatnonzero(np.bincount(pattern))
+    row = np.zeros(len(_patterns), np.int64)
+    row[used] = np.arange(len(used))
+    shared = np.zeros((len(used), 18), np.int64)  # in the order of the records
+    for at, number in enumerate(used.tolist()):
+        p = _patterns[number]
+        shared[at, [2, 4, 5, *range(7, 18)]] = (*p.columns, p.low, p.high, p.is_hbm)
+    records = shared[row[pattern]]
+    records[:, 0], records[:, 1], records[:, 3], records[:, 6] = role, buffer, start, offset
+    records[:, 15:17] += offset[:, None]
+    return records
 
 
 class Reference:

@@ -168,9 +168,11 @@ class Builder:
         """First and last instruction that names each buffer (by id), and the number of instructions so far."""
         ids = np.array(self._operands, np.int64).reshape(-1, REFERENCE)[:, 2]
         owner = np.repeat(np.arange(len(self)), np.diff(np.array(self._rows[END::COLUMNS]), prepend=0))
-        last = dict(zip(ids.tolist(), owner.tolist()))
-        first = dict(zip(ids[::-1].tolist(), owner[::-1].tolist()))
-        return {buffer: (first[buffer], last[buffer]) for buffer in first}, len(self)
+        first, last = np.full(len(self._buffers), len(self)), np.full(len(self._buffers), -1)
+        np.minimum.at(first, ids, owner)
+        np.maximum.at(last, ids, owner)
+        named = np.flatnonzero(last >= 0)
+        return dict(zip(named.tolist(), zip(first[named].tolist(), last[named].tolist()))), len(self)
 
     def settle(self, addresses: Mapping[int, int]) -> None:
         """Give unplaced tiles (by buffer id) their byte address within a partition, before `build`."""
