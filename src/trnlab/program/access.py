@@ -172,7 +172,7 @@ def operand_records(references: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarr
     for at, number in enumerate(used.tolist()):
         p = _patterns[number]
         shared[at, [2, 4, 5, *range(7, 18)]] = (*p.columns, p.low, p.high, p.is_hbm)
-    records = shared[row[pattern]]
+    records: np.ndarray[Any, np.dtype[np.int64]] = shared[row[pattern]]
     records[:, 0], records[:, 1], records[:, 3], records[:, 6] = role, buffer, start, offset
     records[:, 15:17] += offset[:, None]
     return records

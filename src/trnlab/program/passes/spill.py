@@ -11,6 +11,7 @@ changes no value.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -90,18 +91,19 @@ def spill(draft: Draft, memory: Memory, limit: int, unit: int) -> tuple[Draft, l
 def _chosen(draft: Draft, memory: Memory, room: int, unit: int, log: _Log) -> list[_Leave]:
     """One sweep over the routine: whenever a tile finds no room, another leaves."""
     tiles = _tiles(draft, memory)
-    fixed = {p.operand[COL["buffer"]] for p in draft.b.prints}
+    waiting = _Waiting(tiles, {p.operand[COL["buffer"]] for p in draft.b.prints}, log)
     alive: dict[int, int] = {}
     ending: list[tuple[int, int]] = []
     found: list[_Leave] = []
     total = 0
-    for number, tile in sorted(tiles.items(), key=lambda item: item[1].places[0]):
+    for number in waiting.order:
+        tile = tiles[number]
         now = tile.places[0]
         while ending and ending[0][0] < now:
             total -= alive.pop(heappop(ending)[1], 0)
         size = -(-tile.buffer.nbytes // unit) * unit
         while total + size > room:
-            victim = _furthest(tiles, alive, now, log, fixed)
+            victim = waiting.furthest(now, alive)
             if victim is None:
                 return found
             found.append(victim)
@@ -110,6 +112,47 @@ def _chosen(draft: Draft, memory: Memory, room: int, unit: int, log: _Log) -> li
         total += size
         heappush(ending, (tile.places[-1], number))
     return found
+
+
+class _Waiting:
+    """The tiles in the order of their next use, the last first, while a sweep over the routine goes on.
+
+    order: tiles as they become alive; of equal ones the earliest leaves. fixed: tiles that stay.
+    """
+
+    def __init__(self, tiles: dict[int, _Tile], fixed: set[int], log: _Log) -> None:
+        self.tiles, self.fixed, self.log = tiles, fixed, log
+        self.order = sorted(tiles, key=lambda number: tiles[number].places[0])
+        self._turn = {number: turn for turn, number in enumerate(self.order)}
+        self._uses = sorted((place, number) for number, tile in tiles.items() for place in tile.places[:-1])
+        self._seen = 0  # uses before the place that the sweep has come to
+        self._heap: list[tuple[int, int, int]] = []  # minus the next use, turn, tile
+
+    def furthest(self, now: int, alive: Mapping[int, int]) -> _Leave | None:
+        """What can leave now and is needed last."""
+        self._advance(now)
+        aside, found = [], None
+        while self._heap and found is None:
+            entry = heappop(self._heap)
+            number, tile = entry[2], self.tiles[entry[2]]
+            uses = tile.around(now)
+            if number in self.fixed or (number not in alive and tile.places[0] < now):
+                continue  # it never leaves, or has left
+            if number not in alive or uses is None or (self.log.memory is Memory.PSUM and tile.last_write > now):
+                aside.append(entry)  # not now
+            elif uses[1] == -entry[0]:
+                saved = number in self.log.copies and tile.last_write == tile.places[0]
+                found = _Leave(number, *uses, saved=saved)
+        for entry in aside:
+            heappush(self._heap, entry)
+        return found
+
+    def _advance(self, now: int) -> None:
+        while self._seen < len(self._uses) and self._uses[self._seen][0] <= now:
+            place, number = self._uses[self._seen]
+            places = self.tiles[number].places
+            heappush(self._heap, (-places[bisect_right(places, place)], self._turn[number], number))
+            self._seen += 1
 
 
 def _tiles(draft: Draft, memory: Memory) -> dict[int, _Tile]:
@@ -126,19 +169,6 @@ def _tiles(draft: Draft, memory: Memory) -> dict[int, _Tile]:
         if access[k] & WRITES:
             tile.last_write = int(at[k])
     return tiles
-
-
-def _furthest(tiles: dict[int, _Tile], alive: dict[int, int], now: int, log: _Log, fixed: set[int]) -> _Leave | None:
-    """What can leave now and is needed last."""
-    best: _Leave | None = None
-    for number in alive:
-        tile = tiles[number]
-        uses = tile.around(now)
-        if uses is None or number in fixed or (log.memory is Memory.PSUM and tile.last_write > now):
-            continue
-        if best is None or uses[1] > best.before:
-            best = _Leave(number, *uses, saved=number in log.copies and tile.last_write == tile.places[0])
-    return best
 
 
 def _apply(draft: Draft, leaves: list[_Leave], log: _Log) -> Draft:
