@@ -123,16 +123,32 @@ def _follow(report: Path, process: subprocess.Popen[str]) -> Iterator[dict[str, 
 
 
 NOT_SIMULATED = ("TRN414", "TRN408")
+BROKEN = {  # cases of d2ad3a5 that fail in code of the library: what the error says, and why
+    "test_qkv_cte_mxfp8_static_dequant": (
+        "'module' object is not callable", "qkv_cte.py imports the module stream_shuffle_broadcast and calls it"),
+    "test_qkv_cte_mx_bf16_static_dequant": ("is_input_swizzled", "the kernel has no argument is_input_swizzled"),
+}  # fmt: skip
+DISAGREE = {  # cases that count as failed, and what they ask for
+    "test_moe_tkg_mx": "a sum over partitions that nothing wrote: on the chip whatever was left behind, times zero",
+}
 
 
 def judge(line: dict[str, Any]) -> tuple[str, str]:
     """Status and reason: refused is what trnlab says that it does not simulate, and what needs another package.
 
-    A case is broken when the tests' own code fails before it calls a kernel.
+    A case is broken when the tests' own code fails before it calls a kernel, or as `BROKEN` says.
     """
-    text = line.get("text", "")
+    text, function = line.get("text", ""), line["name"].split("::")[-1].split("[")[0]
     if line["outcome"] == "passed":
         return "passed", ""
+    error, why = BROKEN.get(function, ("", ""))
+    if error and error in text:
+        return "broken", why
+    status, reason = _judged(line, text)
+    return status, f"{reason}  ({DISAGREE[function]})" if status == "failed" and function in DISAGREE else reason
+
+
+def _judged(line: dict[str, Any], text: str) -> tuple[str, str]:
     if line["outcome"] == "skipped":
         return "skipped", last_line(text)
     if not line.get("reached", True) and "trnlab" not in text:
