@@ -126,6 +126,7 @@ class Policy:
     )  # fmt: skip
     loads_window: int = _option(
         RECORDING, "bytes of a partition that are loaded before a block of other tensors is loaded again", 32768,
+        alternatives=(4096, 131072),
         evidence="between 3 KiB (fp16 convolutions take the time of the PE array) and 160 KiB (the vendor's matmul)",
     )  # fmt: skip
     reuse: bool = _option(
@@ -158,6 +159,15 @@ class Policy:
         least=1,
         evidence="profiles of 512 keys: four banks of scores",
     )
+    coalesce: bool = _option(
+        RECORDING, "loads and stores of iterations at equal distances in HBM are one transfer", True,
+        differs=_AS_SPECIFIED, alternatives=(False,),
+        evidence="the profiles show 2, 4 and 8 tiles in one transfer",
+    )  # fmt: skip
+    coalesce_bytes: int = _option(
+        RECORDING, "bytes of a partition that a transfer of several has at most", 4096, least=1,
+        evidence="two tiles of 2 KiB are merged in the profiles, of 4 KiB none",
+    )  # fmt: skip
 
     demand: bool = _option(ROOM, "what makes a tile moves to where the tile is first used", True)
     spill: bool = _option(ROOM, "tiles leave the memory between two uses: PSUM to SBUF, SBUF to HBM and back", True)
@@ -166,7 +176,7 @@ class Policy:
         TIME, "who triggers transfers: GpSimdE those of arguments and results, SyncE and ScalarE those of other "
         "memory in HBM (by-role); or SyncE all, on eight queues in turn (sync)", "by-role",
         choices=("by-role", "sync"), alternatives=("sync",),
-        evidence="all 117 transfers of the eight profiles on trn2; vectors added element by element on trn1 take the "
+        evidence="all 126 transfers of the eight profiles on trn2; vectors added element by element on trn1 take the "
         "time of one queue for each tensor",
     )  # fmt: skip
     reorder: bool = _option(TIME, "engines take what is ready first", True)

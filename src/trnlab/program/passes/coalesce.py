@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coalescing: what iterations load from, or store to, places at equal distances in HBM is one transfer.
+
+    for i in nl.affine_range(4):
+        nl.store(out[i], tile)              # four stores of [128, 128]: one of [128, 4, 128]
+
+The tiles become columns of one. A transfer is made of as many as `coalesce_bytes` allow: the profiles show merged
+transfers of two, four and eight tiles, and none that is larger. A load waits for no other iteration, so that loads are
+merged only if what is computed of them is: loads in the inner loop of a matmul, whose products go into one sum, stay
+apart, as in the vendor's tutorial; and so do tiles of one element a partition, of which nothing lies side by side.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from trnlab import isa
+from trnlab.errors import ConstraintError
+from trnlab.isa.base import Engine, Memory
+from trnlab.isa.meeting import Meeting
+from trnlab.numerics.dtypes import BY_CODE, DType
+from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, Dims, operand_records, pattern, pattern_of
+from trnlab.program.passes.draft import ATTR, OFFSET, OPCODE, PATTERN, START, WORK, WRITES, Draft
+from trnlab.program.routine import COL, OPEN_ORDER
+
+_ENGINE, _LINE, _OPEN = 1, 5, 6  # columns of `Draft.rows`
+_NEAR = 2048  # instructions between the first and the last of one transfer
+
+
+class Move(NamedTuple):
+    """A transfer: instruction, its operands on chip and in HBM, when it is its turn."""
+
+    at: int
+    chip: int
+    hbm: int
+    place: int
+
+
+class Use(NamedTuple):
+    """An operand of a buffer: when, first and last byte, whether it is written, of which instruction."""
+
+    place: int
+    first: int
+    last: int
+    writes: bool
+    at: int
+
+
+class Shape(NamedTuple):
+    """The form of an operand: as in an access pattern, without dimensions of one element."""
+
+    dtype: DType
+    partitions: int
+    partition_step: int
+    dims: Dims
+
+
+class Form(NamedTuple):
+    """What a run of transfers becomes: amount of work, patterns of destination and source."""
+
+    work: int
+    patterns: tuple[int, int]
+
+
+def coalesce_transfers(draft: Draft) -> None:
+    """Make one transfer of neighbouring ones: loads first, then stores."""
+    meetings = [code for code, instr in isa.BY_OPCODE.items() if isinstance(instr, Meeting)]
+    if draft.b.prints or draft.b.dependencies or np.isin(draft.rows[:, OPCODE], meetings).any():
+        return
+    for storing in (False, True):
+        runs = _Search(draft, storing).runs()
+        _apply(draft, runs, storing)
+
+
+class _Search:
+    """The runs of transfers in one direction that can be merged."""
+
+    def __init__(self, draft: Draft, storing: bool) -> None:
+        self.draft, self.storing = draft, storing
+        self.place = np.full(len(draft), -1, np.int64)
+        kept = draft.order[~draft.deleted[draft.order]]
+        self.place[kept] = np.arange(len(kept))
+        records = operand_records(draft.references)
+        self.first, self.last = records[:, COL["first"]].tolist(), records[:, COL["last"]].tolist()
+        self.candidates = self._candidates()
+        wanted = {int(draft.owner[k]) for move in self.candidates for k in (move.chip, move.hbm)}
+        self.uses = self._uses(wanted)
+
+    def runs(self) -> list[list[Move]]:
+        """Each is of transfers of one line that follow each other at equal distances."""
+        by_form: dict[tuple[int, ...], list[Move]] = defaultdict(list)
+        for move in self.candidates:
+            by_form[self._form(move)].append(move)
+        found, taken = [], set()
+        for moves in by_form.values():
+            run: list[Move] = []
+            for move in moves:
+                tile = int(self.draft.owner[move.chip])
+                if run and self._extends(run, move) and tile not in taken:
+                    run.append(move)
+                    continue
+                found.append(run)
+                taken |= {int(self.draft.owner[m.chip]) for m in run} if len(run) > 1 else set()
+                run = [move]
+            found.append(run)
+            taken |= {int(self.draft.owner[m.chip]) for m in run} if len(run) > 1 else set()
+        return [run for run in found if len(run) > 1]
+
+    def _candidates(self) -> list[Move]:
+        """Plain transfers between SBUF and HBM that may move, in order."""
+        draft = self.draft
+        copies = (draft.rows[:, OPCODE] == isa.REGISTRY["dma_copy"].opcode) & (self.place >= 0)
+        free = copies & (draft.rows[:, _OPEN] & OPEN_ORDER != 0)
+        found = []
+        for i in np.flatnonzero(free)[np.argsort(self.place[free])].tolist():
+            dst, end = draft.first_list[i], draft.first_list[i + 1]
+            chip, hbm = (dst + 1, dst) if self.storing else (dst, dst + 1)
+            memories = [draft.buffers[int(draft.owner[k])].memory for k in (chip, hbm)]
+            if end - dst == 2 and memories == [Memory.SBUF, Memory.HBM]:
+                found.append(Move(i, chip, hbm, int(self.place[i])))
+        return found
+
+    def _uses(self, wanted: set[int]) -> dict[int, list[Use]]:
+        """Who uses these buffers, in order."""
+        draft = self.draft
+        uses: dict[int, list[Use]] = {buffer: [] for buffer in wanted}
+        owner, writes = draft.owner.tolist(), (draft.access & WRITES != 0).tolist()
+        of, place = draft.of_list, self.place.tolist()
+        for k, buffer in enumerate(owner):
+            if buffer in wanted and place[of[k]] >= 0:
+                uses[buffer].append(Use(place[of[k]], self.first[k], self.last[k], writes[k], of[k]))
+        for found in uses.values():
+            found.sort()
+        return uses
+
+    def _form(self, move: Move) -> tuple[int, ...]:
+        """What transfers of one run have in common."""
+        draft = self.draft
+        tile, row = draft.buffers[int(draft.owner[move.chip])], draft.rows[move.at]
+        sides = [int(n) for k in (move.chip, move.hbm) for n in draft.references[k, [PATTERN, START]]]
+        own = (tile.nbytes, tile.partitions, tile.first_partition, tile.dtype.code)
+        return (*(int(row[c]) for c in (_LINE, _ENGINE, ATTR)), *own, *sides, int(draft.owner[move.hbm]))
+
+    def _extends(self, run: list[Move], move: Move) -> bool:
+        """Whether a transfer can be made with those of a run."""
+        steps = _steps(self.draft, run[0], move, len(run))
+        if steps is None or (len(run) > 1 and steps != _steps(self.draft, run[0], run[1], 1)):
+            return False
+        width = self.last[move.chip] - self.first[move.chip] + 1
+        small = width * (len(run) + 1) <= self.draft.policy.coalesce_bytes
+        if not small or not _shape(self.draft, move.chip).dims:
+            return False
+        if move.place - run[0].place > _NEAR or not self._whole([*run, move]):
+            return False
+        return self._may_move(run, move) and (self.storing or self._independent(run, move))
+
+    def _whole(self, run: list[Move]) -> bool:
+        """Different tiles are all of theirs, used by nobody before they are loaded, and the compiler's to place."""
+        tiles = [int(self.draft.owner[m.chip]) for m in run]
+        if len(set(tiles)) == 1:
+            return True
+        for move, tile in zip(run, tiles):
+            buffer = self.draft.buffers[tile]
+            if tile not in self.draft.movable or tiles.count(tile) > 1:
+                return False
+            if (self.first[move.chip], self.last[move.chip]) != (0, buffer.nbytes - 1):
+                return False
+            if not self.storing and self.uses[tile][0].place < move.place:
+                return False
+        return True
+
+    def _may_move(self, run: list[Move], move: Move) -> bool:
+        """Whether nothing in between touches what the transfers move: a load goes to the first one, stores to the
+        last."""
+        moved = run if self.storing else [move]
+        after, before = (None, move.place) if self.storing else (run[0].place, move.place)
+        own = {m.at for m in (*run, move)}
+        for m in moved:
+            start = m.place if after is None else after
+            for k in (m.chip, m.hbm):
+                written = (k == m.hbm) == self.storing  # by the transfer itself
+                if self._touched(k, start, before, own, also_reads=written):
+                    return False
+        return True
+
+    def _touched(self, k: int, start: int, stop: int, own: set[int], *, also_reads: bool) -> bool:
+        """Whether somebody else writes (or reads) bytes of operand k in between."""
+        uses = self.uses[int(self.draft.owner[k])]
+        low = bisect_right(uses, start, key=lambda use: use.place)
+        high = bisect_left(uses, stop, key=lambda use: use.place)
+        return any(
+            use.first <= self.last[k]
+            and self.first[k] <= use.last
+            and (use.writes or also_reads)
+            and use.at not in own
+            for use in uses[low:high]
+        )
+
+    def _independent(self, run: list[Move], move: Move) -> bool:
+        """Whether what is computed of the tiles is the same instruction's, or goes to different places."""
+        one, other = self._readers(run[-1]), self._readers(move)
+        return bool(one & other) or not self._results(one) & self._results(other)
+
+    def _readers(self, move: Move) -> set[int]:
+        uses = self.uses[int(self.draft.owner[move.chip])]
+        low, high = self.first[move.chip], self.last[move.chip]
+        return {u.at for u in uses if not u.writes and u.first <= high and low <= u.last}
+
+    def _results(self, instructions: set[int]) -> set[int]:
+        draft, found = self.draft, set()
+        for i in instructions:
+            for k in range(draft.first_list[i], draft.first_list[i + 1]):
+                if draft.access[k] & WRITES:
+                    found.add(int(draft.owner[k]))
+        return found
+
+
+def _shape(draft: Draft, k: int) -> Shape:
+    """The form of operand k."""
+    code, partitions, partition_step, *dims = pattern(int(draft.references[k, PATTERN])).columns
+    pairs = zip(dims[::2], dims[1::2])
+    return Shape(BY_CODE[code], partitions, partition_step, tuple(pair for pair in pairs if pair[1] > 1))
+
+
+def _steps(draft: Draft, first: Move, move: Move, count: int) -> tuple[int, int] | None:
+    """Bytes from one transfer to the next in HBM, and on chip where it is one tile, if `move` is `count` behind."""
+    tile = draft.buffers[int(draft.owner[first.chip])]
+    hbm, rest = divmod(int(draft.references[move.hbm, OFFSET] - draft.references[first.hbm, OFFSET]), count)
+    same = draft.owner[move.chip] == draft.owner[first.chip]
+    apart = int(draft.references[move.chip, OFFSET] - draft.references[first.chip, OFFSET])
+    chip, remainder = divmod(apart, count) if same else (tile.nbytes, 0)
+    return None if rest or remainder or hbm <= 0 or chip <= 0 else (hbm, chip)
+
+
+def _apply(draft: Draft, runs: list[list[Move]], storing: bool) -> None:
+    """Put tiles side by side, and make one transfer of each run that the chip takes."""
+    made = [(run, form) for run in runs if (form := _merged(draft, run)) is not None]
+    group = np.full(len(draft.buffers), -1, np.int64)
+    place = np.zeros(len(draft.buffers), np.int64)
+    leaders: list[int] = []
+    counts: list[int] = []
+    for run, _ in made:
+        tiles = [int(draft.owner[m.chip]) for m in run]
+        if len(set(tiles)) > 1:
+            group[tiles], place[tiles] = len(leaders), np.arange(len(tiles))
+            leaders.append(tiles[0])
+            counts.append(len(tiles))
+    if leaders:
+        draft.put_side_by_side(np.array(leaders), np.array(counts), group, place)
+    for run, form in made:
+        kept = run[-1] if storing else run[0]
+        for k, origin in ((kept.chip, run[0].chip), (kept.hbm, run[0].hbm)):
+            draft.references[k] = draft.references[origin]
+        dst = draft.first_list[kept.at]
+        draft.references[[dst, dst + 1], PATTERN] = form.patterns
+        draft.rows[kept.at, WORK] = form.work
+        draft.deleted[[m.at for m in run if m is not kept]] = True
+
+
+def _merged(draft: Draft, run: list[Move]) -> Form | None:
+    """The form of one transfer of a whole run; None where it has too many dimensions, or the chip refuses it."""
+    steps = _steps(draft, run[0], run[1], 1)
+    assert steps is not None
+    operands: dict[str, AP] = {}
+    numbers = []
+    instr, (at, chip, hbm, _) = isa.REGISTRY["dma_copy"], run[0]
+    for name, k in zip(("dst", "src"), sorted((chip, hbm))):
+        buffer, old = draft.buffers[int(draft.owner[k])], _shape(draft, k)
+        dims = _repeated(old.dims, steps[0] if k == hbm else steps[1], len(run), old.dtype.itemsize)
+        if dims is None:
+            return None
+        start = int(draft.references[k, START])
+        room = _wider(buffer, len(run)) if k == chip else buffer
+        operands[name] = AP(room, old.dtype, start, old.partitions, old.partition_step, 0, dims)
+        numbers.append(
+            pattern_of(int(buffer.memory), old.dtype.code, old.partitions, old.partition_step, dims).number
+        )
+    try:
+        engine = Engine(int(draft.rows[at, _ENGINE]))
+        work = isa.validate(instr, operands, draft.attributes(at), engine, draft.b.chip, None)
+    except ConstraintError:
+        return None
+    return Form(draft.b.work_index(work), (numbers[0], numbers[1]))
+
+
+def _wider(tile: Buffer, count: int) -> Buffer:
+    """A tile with room for more of its kind."""
+    return replace(tile, nbytes=tile.nbytes * count)
+
+
+def _repeated(dims: Dims, step: int, count: int, itemsize: int) -> Dims | None:
+    """A pattern several times with `step` bytes in between; None where there are too many dimensions."""
+    every, rest = divmod(step, itemsize)
+    if dims and every == dims[0][0] * dims[0][1]:
+        found = ((dims[0][0], dims[0][1] * count), *dims[1:])
+    else:
+        found = ((every, count), *dims)
+    return None if rest or len(found) > MAX_FREE_DIMS else found
