@@ -5,9 +5,9 @@
         nl.store(out[i], tile)              # four stores of [128, 128]: one of [128, 4, 128]
 
 The tiles become columns of one. A transfer is made of as many as `coalesce_bytes` allow: the profiles show merged
-transfers of two, four and eight tiles, and none that is larger. A load waits for no other iteration, so that loads are
-merged only if what is computed of them is: loads in the inner loop of a matmul, whose products go into one sum, stay
-apart, as in the vendor's tutorial; and so do tiles of one element a partition, of which nothing lies side by side.
+transfers of two, four and eight tiles, and none that is larger. Loads are merged only where their results go to
+different places: those in the inner loop of a matmul, whose products go into one sum, stay apart, as in the vendor's
+tutorial; and so do tiles of one element a partition, as in public kernels that add vectors.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class _Search:
 
     def __init__(self, draft: Draft, storing: bool) -> None:
         self.draft, self.storing = draft, storing
+        self.taken: set[int] = set()  # tiles of runs that are complete
         self.place = np.full(len(draft), -1, np.int64)
         kept = draft.order[~draft.deleted[draft.order]]
         self.place[kept] = np.arange(len(kept))
@@ -96,20 +97,25 @@ class _Search:
         by_form: dict[tuple[int, ...], list[Move]] = defaultdict(list)
         for move in self.candidates:
             by_form[self._form(move)].append(move)
-        found, taken = [], set()
+        found: list[list[Move]] = []
         for moves in by_form.values():
             run: list[Move] = []
             for move in moves:
-                tile = int(self.draft.owner[move.chip])
-                if run and self._extends(run, move) and tile not in taken:
+                if run and self._is_free(move) and self._extends(run, move):
                     run.append(move)
                     continue
-                found.append(run)
-                taken |= {int(self.draft.owner[m.chip]) for m in run} if len(run) > 1 else set()
-                run = [move]
+                self._close(run, found)
+                run = [move] if self._is_free(move) else []
+            self._close(run, found)
+        return found
+
+    def _is_free(self, move: Move) -> bool:
+        return int(self.draft.owner[move.chip]) not in self.taken
+
+    def _close(self, run: list[Move], found: list[list[Move]]) -> None:
+        if len(run) > 1:
             found.append(run)
-            taken |= {int(self.draft.owner[m.chip]) for m in run} if len(run) > 1 else set()
-        return [run for run in found if len(run) > 1]
+            self.taken |= {int(self.draft.owner[m.chip]) for m in run}
 
     def _candidates(self) -> list[Move]:
         """Plain transfers between SBUF and HBM that may move, in order."""
@@ -155,6 +161,8 @@ class _Search:
         small = width * (len(run) + 1) <= self.draft.policy.coalesce_bytes
         if not small or not _shape(self.draft, move.chip).dims:
             return False
+        if self.storing and not self._apart(move, steps[0], len(run) + 1):
+            return False
         if move.place - run[0].place > _NEAR or not self._whole([*run, move]):
             return False
         return self._may_move(run, move) and (self.storing or self._independent(run, move))
@@ -173,6 +181,14 @@ class _Search:
             if not self.storing and self.uses[tile][0].place < move.place:
                 return False
         return True
+
+    def _apart(self, move: Move, step: int, count: int) -> bool:
+        """Whether stores `step` bytes apart touch different elements: one behind the other, or all in one row."""
+        shape = _shape(self.draft, move.hbm)
+        item = shape.dtype.itemsize
+        row = item + sum(abs(each) * (n - 1) * item for each, n in shape.dims)
+        in_row = row <= step and row + step * (count - 1) <= shape.partition_step
+        return self.last[move.hbm] - self.first[move.hbm] < step or in_row
 
     def _may_move(self, run: list[Move], move: Move) -> bool:
         """Whether nothing in between touches what the transfers move: a load goes to the first one, stores to the
