@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import trnlab.nki.neuronxcc as nki
 import trnlab.nki.neuronxcc.compiler as ncc
@@ -14,6 +15,12 @@ from trnlab import policy
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((256, 256)).astype(np.float32)
 W = RNG.standard_normal((256, 1024)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch):
+    """Transfers of several iterations are not merged."""
+    monkeypatch.setenv(policy.VARIABLE, "coalesce=off")
 
 
 def matmul(x, w):

@@ -49,11 +49,12 @@ def versions_of(kernel, *arguments):
 
 
 def test_a_tile_that_is_overwritten_is_a_new_tile(without):
+    without("coalesce")
     kernel = one_tile()
     assert len(versions_of(kernel, X)) == 3, "one for each iteration after the first"
     np.testing.assert_array_equal(kernel(X), 2 * X)
     renamed = kernel.timeline(X).total
-    without("versions")
+    without("versions", "coalesce")
     kept = one_tile()
     assert not versions_of(kept, X)
     np.testing.assert_array_equal(kept(X), 2 * X)

@@ -16,6 +16,12 @@ from trnlab.sim.timing.schedule import planned
 X = np.zeros((512, 512), np.float32)
 
 
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch):
+    """Transfers of several iterations are not merged."""
+    monkeypatch.setenv(policy.VARIABLE, "coalesce=off")
+
+
 def through_hbm(target: str, flags: str = ""):
     """A kernel that keeps something in HBM in between: two loads and two stores a block."""
 
