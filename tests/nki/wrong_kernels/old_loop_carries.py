@@ -15,6 +15,6 @@ def kernel(x):
     total = nl.zeros((128, 128), dtype=nl.float32, buffer=nl.sbuf)
     for i in nl.affine_range(4):
         tile = nl.load(x[0:128, i * 128 : (i + 1) * 128])
-        total[...] = nl.maximum(total, tile)  # wrong
+        total[...] = nl.subtract(tile, total)  # wrong
         nl.store(out[0:128, i * 128 : (i + 1) * 128], value=total)
     return out
