@@ -12,8 +12,7 @@ and where there would be more, the oldest tile is copied after all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +21,8 @@ from trnlab import isa
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import BY_CODE
-from trnlab.program.access import AP, MAX_FREE_DIMS, operand_records, pattern
-from trnlab.program.passes.draft import ATTR, OPCODE, PATTERN, READS, ROLE, WORK, WRITES, Bools, Draft, Ints
+from trnlab.program.access import AP, MAX_FREE_DIMS, Dims, operand_records, pattern, pattern_of
+from trnlab.program.passes.draft import ATTR, OPCODE, OWNER, READS, WORK, WRITES, Bools, Draft, Ints
 from trnlab.program.routine import COL
 
 _ENGINE = 1  # column of `Draft.rows`
@@ -48,6 +47,7 @@ def forward_copies(draft: Draft) -> None:
             for other in kept.add(_held(draft, recording, copy, readers[copy], before)):
                 rebinding.restore(other.before)
                 draft.deleted[other.copy] = False
+    rebinding.finish()
 
 
 class _Recording(NamedTuple):
@@ -154,78 +154,94 @@ def _reads_part(draft: Draft, recording: _Recording, operands: Ints, copies: Int
 
 
 class _Rebinding:
-    """Binds operands to other memory, as far as the chip allows."""
+    """Binds operands to other memory, as far as the chip allows. Works on lists; `finish` changes the draft."""
 
     def __init__(self, draft: Draft, recording: _Recording) -> None:
-        self.draft, self.records = draft, recording.records
+        self.draft = draft
+        self.references: list[list[int]] = draft.references.tolist()
+        self.rows: list[list[int]] = draft.rows.tolist()
+        columns = [COL[name] for name in ("buffer", "start_partition", "offset")]
+        self.places: list[list[int]] = recording.records[:, columns].tolist()
+        self.of, self.first = draft.of_list, draft.first_list
+        self.forms: dict[int, int] = {}  # of each pattern, the same in PSUM; -1 where an index reaches further
         self.legal: dict[Any, int] = {}  # what decides it: number of the work, -1 where the chip refuses
+        self.changed: set[int] = set()
 
-    def bind(self, copy: int, readers: list[int]) -> list[tuple[int, Ints]] | None:
+    def bind(self, copy: int, readers: list[int]) -> list[tuple[int, list[int]]] | None:
         """Let these operands read what `copy` copies. Returns what they were, None where one of them may not."""
-        before: list[tuple[int, Ints]] = []
-        by_instruction: dict[int, list[int]] = {}
-        for k in readers:
-            by_instruction.setdefault(self.draft.of_list[k], []).append(k)
-        for i, operands in by_instruction.items():
-            moved = {k: self._forwarded(k, copy) for k in operands}
-            work = self._work(i, moved)
+        first = self.first[copy]
+        (_, to_start, to_offset), (source, start, offset) = self.places[first], self.places[first + 1]
+        before = [(k, self.references[k]) for k in readers]
+        for k, (role, form, _, own_start, own_offset) in before:
+            moved = [role, self._form(form), source, own_start + start - to_start, own_offset + offset - to_offset]
+            self.references[k] = moved
+        for i in {self.of[k] for k in readers}:
+            work = self._work(i)
             if work < 0:
                 self.restore(before)
                 return None
-            self.draft.rows[i, WORK] = work
-            for k, ap in moved.items():
-                before.append((k, self.draft.references[k].copy()))
-                self.draft.references[k, PATTERN:] = ap.recorded()[0]
+            self.rows[i][WORK] = work
+        self.changed.update(readers)
         return before
 
-    def restore(self, before: list[tuple[int, Ints]]) -> None:
+    def restore(self, before: list[tuple[int, list[int]]]) -> None:
         """Take a binding back."""
         for k, reference in before:
-            self.draft.references[k] = reference
-        for i in {self.draft.of_list[k] for k, _ in before}:
-            self.draft.rows[i, WORK] = self._work(i, {})
+            self.references[k] = reference
+        for i in {self.of[k] for k, _ in before}:
+            self.rows[i][WORK] = self._work(i)
 
-    def _forwarded(self, k: int, copy: int) -> AP:
-        """Operand `k`, which reads a part of the result of a copy, as the same part of its source."""
-        dst, src = (self.records[self.draft.first_list[copy] + n] for n in range(2))
-        ap, source = access_of(self.draft, k), self.draft.buffers[int(src[COL["buffer"]])]
-        start = ap.start_partition + int(src[COL["start_partition"]] - dst[COL["start_partition"]])
-        offset = ap.offset + int(src[COL["offset"]] - dst[COL["offset"]])
-        return replace(ap, buffer=source, start_partition=start, offset=offset)
+    def finish(self) -> None:
+        """Write what has changed into the draft."""
+        for k in self.changed:
+            self.draft.references[k] = self.references[k]
+            self.draft.rows[self.of[k], WORK] = self.rows[self.of[k]][WORK]
 
-    def _work(self, i: int, moved: Mapping[int, AP]) -> int:
-        """The work of an instruction with other operands, -1 where the chip would refuse it."""
-        draft = self.draft
-        row, operands = draft.rows[i], range(draft.first_list[i], draft.first_list[i + 1])
-        instr = isa.BY_OPCODE[int(row[OPCODE])]
-        access = {k: moved[k] if k in moved else access_of(draft, k) for k in operands}
-        if any(self._reaches_further(k, ap) for k, ap in access.items() if k not in moved):
-            return -1
-        rules = tuple((int(draft.references[k, ROLE]), *access[k].recorded()[1]) for k in operands)
-        key = (instr.opcode, int(row[_ENGINE]), int(row[ATTR]), rules)
+    def _form(self, number: int) -> int:
+        """The number of a pattern's form in PSUM."""
+        if number not in self.forms:
+            form = pattern(number)
+            code, partitions, step, *free = form.columns
+            moved = pattern_of(int(Memory.PSUM), code, partitions, step, _dims(free))
+            self.forms[number] = moved.number if (moved.low, moved.high) == (form.low, form.high) else -1
+        return self.forms[number]
+
+    def _work(self, i: int) -> int:
+        """The work of an instruction with its operands as they are now, -1 where the chip would refuse it."""
+        opcode, engine, attr = (self.rows[i][column] for column in (OPCODE, _ENGINE, ATTR))
+        operands = self.references[self.first[i] : self.first[i + 1]]
+        buffers = self.draft.buffers
+        key = (opcode, engine, attr, *((role, form, buffers[owner].memory, buffers[owner].first_partition + start,
+               offset if buffers[owner].memory is Memory.PSUM else offset % 64)
+               for role, form, owner, start, offset in operands))  # fmt: skip
         if key not in self.legal:
-            named = {instr.operands[int(draft.references[k, ROLE])].name: ap for k, ap in access.items()}
-            try:
-                work = isa.validate(instr, named, draft.attributes(i), Engine(int(row[_ENGINE])), draft.b.chip, None)
-                self.legal[key] = draft.b.work_index(work)
-            except ConstraintError:
-                self.legal[key] = -1
+            self.legal[key] = self._checked(opcode, engine, attr, operands)
         return self.legal[key]
 
-    def _reaches_further(self, k: int, ap: AP) -> bool:
-        """Whether an index lets operand `k` touch more than its pattern says."""
-        form, read = pattern(int(self.draft.references[k, PATTERN])), ap.extent()
-        return (form.low, form.high) != (read[0] - ap.offset, read[1] - ap.offset)
+    def _checked(self, opcode: int, engine: int, attr: int, operands: list[list[int]]) -> int:
+        """As `_work`, by the rules of the instruction."""
+        instr, b = isa.BY_OPCODE[opcode], self.draft.b
+        if any(form < 0 for _, form, *_ in operands):
+            return -1
+        named = {}
+        for role, form, owner, start, offset in operands:
+            code, partitions, step, *free = pattern(form).columns
+            ap = AP(self.draft.buffers[owner], BY_CODE[code], start, partitions, step, offset, _dims(free))
+            if ap.extent() != (offset + pattern(form).low, offset + pattern(form).high):
+                return -1  # an index reaches further than the pattern
+            named[instr.operands[role].name] = ap
+        try:
+            return b.work_index(isa.validate(instr, named, dict(b.attributes[attr]), Engine(engine), b.chip, None))
+        except ConstraintError:
+            return -1
 
 
-def access_of(draft: Draft, k: int) -> AP:
-    """Operand `k` of a draft, as it is now."""
-    _, number, owner, start, offset = draft.references[k].tolist()
-    code, partitions, partition_step, *free = pattern(number).columns
+def _dims(free: list[int]) -> Dims:
+    """Steps and counts of the free dimensions, without those in front that are padding."""
     dims = list(zip(free[::2], free[1::2]))
     while dims and dims[0] == (0, 1):
         dims.pop(0)
-    return AP(draft.buffers[owner], BY_CODE[code], start, partitions, partition_step, offset, tuple(dims))
+    return tuple(dims)
 
 
 @dataclass(eq=False)
@@ -239,13 +255,13 @@ class _Held:
     banks: int
     since: int
     until: int
-    before: list[tuple[int, Ints]]
+    before: list[tuple[int, list[int]]]
 
 
 def _held(
-    draft: Draft, recording: _Recording, copy: int, readers: list[int], before: list[tuple[int, Ints]]
+    draft: Draft, recording: _Recording, copy: int, readers: list[int], before: list[tuple[int, list[int]]]
 ) -> _Held:
-    tile = int(draft.owner[draft.first_list[copy] + 1])
+    tile = int(draft.references[draft.first_list[copy] + 1, OWNER])
     banks = -(-draft.buffers[tile].nbytes // draft.b.chip.psum.bank_bytes_per_partition)
     until = max(int(recording.place[draft.of_list[k]]) for k in readers)
     return _Held(copy, tile, banks, int(recording.place[copy]), until, before)
