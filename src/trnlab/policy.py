@@ -135,6 +135,11 @@ class Policy:
         True,
         differs=_AS_SPECIFIED,
     )
+    reuse_out_of: str = _option(
+        RECORDING, "loops that results are moved out of: those around them that do not change them, or all", "inner",
+        choices=("inner", "all"), alternatives=("all",),
+        evidence="the vendor's first Mamba kernel, 256 channels, takes the time of all products of delta and u",
+    )  # fmt: skip
     merge: bool = _option(
         RECORDING, "iterations that do the same side by side are one instruction", True,
         differs=_AS_SPECIFIED,

@@ -385,3 +385,34 @@ def test_every_pass_is_an_option():
     recording = [o.name for o in policy.options() if o.stage == policy.RECORDING and isinstance(o.default, bool)]
     assert list(passes.PASSES) == recording, "in the order in which they run"
     assert all(o.about for o in policy.options())
+
+
+def nested(inner_first):
+    """The inverse of a block that only one of two loops changes, in the innermost loop."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((128, 2048), dtype=x.dtype, buffer=nl.shared_hbm)
+        loaded = nl.load(x)
+        for i in nl.affine_range(4):
+            for j in nl.affine_range(4):
+                which = i if inner_first else j
+                part = nisa.reciprocal(data=loaded[:, nl.ds(512 * which, 512)])
+                nl.store(out[:, nl.ds(512 * i + 128 * j, 128)], part[:, nl.ds(0, 128)])
+        return out
+
+    return kernel
+
+
+def inverses_of(kernel):
+    with policy.use(merge=False):
+        timeline = kernel.timeline(X)
+    return sum(timeline.ops[o].kind == "vector.reciprocal" for o in timeline.op)
+
+
+def test_results_move_out_of_the_loops_that_do_not_change_them():
+    """Out of the inner loop, four are left; an outer loop repeats what its inner loop makes anew each time."""
+    assert inverses_of(nested(inner_first=True)) == 4
+    assert inverses_of(nested(inner_first=False)) == 16
+    with policy.use(reuse_out_of="all"):
+        assert inverses_of(nested(inner_first=False)) == 4

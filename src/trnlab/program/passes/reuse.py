@@ -5,6 +5,9 @@ A kernel negates the row maximum in its inner loop, or transposes a tile in ever
 unrolled in a recording, so that moving such work out of a loop is the same as finding it done already. An instruction
 counts as done when one with the same attributes has read the same elements, none of which was written since, and its
 whole result is still there. Only results in SBUF are kept for longer: what lies in PSUM is found again as its copy.
+As in moving invariants out of loops, a result is kept while the instruction of the source that made it makes no
+other: of `for i: for j: f(i)` one f(i) is left for each i, but all of `for i: for j: f(j)`, unless `reuse_out_of` is
+"all".
 Results of transfers are left to `loads`.
 """
 
@@ -31,7 +34,7 @@ from trnlab.program.passes.draft import (
     Draft,
 )
 
-_ENGINE = 1  # column of `Draft.rows`
+_ENGINE, _LINE = 1, 5  # columns of `Draft.rows`
 _LONGEST = 4096  # bytes of a partition: larger results are not kept for a later reader
 
 
@@ -54,9 +57,12 @@ def reuse_results(draft: Draft) -> None:
 def _same_results(draft: Draft, single: set[int]) -> dict[int, int]:
     """Tiles in SBUF that hold what an earlier one holds."""
     value: dict[int, int] = {}  # of tiles that are written once: an earlier one of the same value
-    known: dict[Any, tuple[int, int]] = {}  # what computed a value: when, and its tile
+    known: dict[Any, tuple[int, int, Any]] = {}  # what computed a value: when, its tile, where in the source
     written: dict[int, int] = {}  # when a buffer was last written
     kept: dict[int, int] = {}
+    latest: dict[Any, int] = {}  # of each instruction of the source: which of its executions was not a repetition
+    outer = draft.policy.reuse_out_of == "all"
+    here = _Source(draft)
     repeats = {code: _repeats(instr) for code, instr in isa.BY_OPCODE.items()}
     begins, references, access = draft.first_list, draft.references.tolist(), draft.access.tolist()
     for i, row in enumerate(draft.rows.tolist()):
@@ -73,16 +79,35 @@ def _same_results(draft: Draft, single: set[int]) -> dict[int, int]:
         ):
             sources = [references[k] for k in operands if k != results[0]]
             key = _key(draft, row, dst, sources, value)
-            when, tile = known.get(key, (-1, -1))
-            if when >= 0 and all(written.get(value.get(s[OWNER], s[OWNER]), -1) <= when for s in sources):
+            source = here(i, row[_LINE], row[OPCODE], dst[PATTERN])
+            when, tile, maker = known.get(key, (-1, -1, source))
+            there = when >= 0 and (outer or latest[maker] == when)
+            if there and all(written.get(value.get(s[OWNER], s[OWNER]), -1) <= when for s in sources):
                 value[dst[OWNER]] = tile
                 if draft.buffers[tile].memory is Memory.SBUF and draft.buffers[tile].nbytes <= _LONGEST:
                     kept[dst[OWNER]] = tile
             else:
-                known[key] = i, dst[OWNER]
+                known[key] = i, dst[OWNER], source
+                latest[source] = i
         for k in results:
             written[references[k][OWNER]] = i
     return kept
+
+
+class _Source:
+    """Which instruction of the source each instruction is an execution of: what is unrolled while recording, in an
+    iteration of a loop of the compiler, counts as written out.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        spans = draft.b.spans
+        self.span = np.zeros(len(draft), np.int32) if spans is None else spans.of_instructions(len(draft))
+        self.count: dict[Any, int] = {}
+
+    def __call__(self, i: int, *what: int) -> Any:
+        key = (int(self.span[i]), *what)
+        self.count[key] = turn = self.count.get(key, -1) + 1
+        return (*what, turn)
 
 
 def _repeats(instr: isa.base.Instruction) -> bool:
