@@ -166,6 +166,20 @@ def test_sums_of_several_matmuls_keep_banks_of_their_own():
     assert count(merged, "tensor_copy") == 4
 
 
+def test_tiles_of_transfers_stay_apart():
+    """A public vector addition takes the time of its loads and its stores side by side (trn1, K0367)."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        for i in nl.affine_range(32):
+            nl.store(out[:, nl.ds(2 * i, 2)], nl.add(nl.load(x[:, nl.ds(2 * i, 2)]), 1.0))
+        return out
+
+    merged, _ = both(kernel, X[:, :64])
+    assert count(merged, "tensor_scalar") == 32
+
+
 def test_what_one_iteration_hands_to_the_next_is_not_merged():
     """A running sum in a loop that is declared independent, as sums may be, and a tile that is shared."""
 

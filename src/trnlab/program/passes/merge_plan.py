@@ -148,15 +148,21 @@ def _pieces(draft: Draft, records: Ints) -> tuple[Ints, Ints, int]:
 
 
 def tiles_of(draft: Draft) -> Tiles:
-    """The buffers as `plan` sees them. Sums of several matmuls in PSUM keep banks of their own."""
-    forms: dict[Any, int] = {}
-    tensor = (draft.rows[draft.of, ENGINE] == Engine.TENSOR) & (draft.access & WRITES != 0)
-    tensor &= ~draft.deleted[draft.of]
-    products = np.bincount(draft.owner[tensor], minlength=len(draft.buffers))
+    """The buffers as `plan` sees them.
+
+    Sums of several matmuls in PSUM keep banks of their own, and tiles that transfers fill or fetch are not put side
+    by side: work on them does not wait for the last transfer.
+    """
+    alive, count = ~draft.deleted[draft.of], len(draft.buffers)
+    products = alive & (draft.rows[draft.of, ENGINE] == Engine.TENSOR) & (draft.access & WRITES != 0)
+    transfers = [code for code, instr in isa.BY_OPCODE.items() if instr.is_dma]
+    moved = alive & np.isin(draft.rows[draft.of, OPCODE], transfers)
+    alone = (np.bincount(draft.owner[products], minlength=count) > 1) | np.isin(np.arange(count), draft.owner[moved])
     bank = draft.b.chip.psum.bank_bytes_per_partition
+    forms: dict[Any, int] = {}
     form = [
         forms.setdefault((b.memory, b.dtype, b.shape, b.nbytes, b.first_partition), len(forms))
-        if n in draft.movable and products[n] <= 1 else -1
+        if n in draft.movable and not alone[n] else -1
         for n, b in enumerate(draft.buffers)
     ]  # fmt: skip
     return Tiles(
