@@ -3,6 +3,7 @@
 # make test     formatting, lint, types, layers, tests
 # make bench    the speed table
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
+# make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
 # Each makes .venv first if it is not there; a second call starts at once.
 
 TARGET ?= trn1.2xlarge
@@ -19,7 +20,7 @@ TORCH := torch==2.13.0
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench opdb format clean
+.PHONY: demo test check bench opdb zoo format clean
 
 demo: $(READY)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
@@ -35,6 +36,16 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python tools/bench.py
+
+zoo: .venv-zoo/.ready
+	.venv-zoo/bin/python -m tools.zoo --page
+
+.venv-zoo/.ready: pyproject.toml
+	@test -x .venv-zoo/bin/python || $(PYTHON) -m venv .venv-zoo
+	@echo "installing into .venv-zoo"
+	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH) torchvision
+	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check -e . transformers timm diffusers
+	@touch $@
 
 opdb: $(READY)
 	$(BIN)/python -m tools.opdb --jobs 2 --json .opdb_cache/results.jsonl
@@ -53,4 +64,4 @@ $(READY): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-zoo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

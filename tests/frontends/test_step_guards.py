@@ -197,6 +197,26 @@ def parameters_that_only_the_optimizer_has(to):
     )
 
 
+class Registry(dict):
+    """As in Hugging Face's models: its methods do not keep to those of a dictionary."""
+
+    def get(self, key):
+        return super().get(str(key)) or 1.0
+
+    def __setitem__(self, key, value):
+        super().__setitem__(str(key), value)
+
+
+@case
+def a_dictionary_with_methods_of_its_own(to):
+    model, registry = linear(to, 4, 3), Registry()
+
+    def between(i):
+        registry[model.__class__] = 2.0 + i
+
+    return Setup(model, sgd(model), lambda m, x, y: classify(m, x * registry.get(m.__class__), y), between)
+
+
 @case
 def tied_parameters(to):
     model = linear(to, 4, 4, 4)

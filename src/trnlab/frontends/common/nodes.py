@@ -7,6 +7,7 @@ compared by identity here; whether another object is as good is for the `Image` 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -184,20 +185,25 @@ class Globals(Node):
 
 
 class Items(Node):
-    """What a dictionary holds."""
+    """What a dictionary holds. Of a subclass of dict that, too, and not what its own methods say of it."""
 
     def __init__(self, owner: Any, label: str, skip: Callable[[Any], bool] | None = None) -> None:
         super().__init__(owner, label)
         self.skip = skip
 
     def read(self) -> Mapping[Any, Any]:
-        if self.skip is None:
-            found: Mapping[Any, Any] = self.owner
-            return found
-        return {k: v for k, v in self.owner.items() if not self.skip(k)}
+        found: Mapping[Any, Any] = self.owner
+        if isinstance(found, dict) and type(found) is not dict:
+            found = dict(_plain(found).items(found))
+        return found if self.skip is None else {k: v for k, v in found.items() if not self.skip(k)}
 
     def store(self, key: Any, value: Any) -> None:
-        _put(self.owner, key, value)
+        if not isinstance(self.owner, dict):
+            _put(self.owner, key, value)
+        elif value is MISSING:
+            _plain(self.owner).pop(self.owner, key, None)
+        else:
+            _plain(self.owner).__setitem__(self.owner, key, value)
 
 
 class Elements(Node):
@@ -278,6 +284,11 @@ class Said:
 
 def _equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
+
+
+def _plain(mapping: dict[Any, Any]) -> Any:
+    """Python's own class that a dictionary is, behind what a subclass may have changed."""
+    return OrderedDict if isinstance(mapping, OrderedDict) else dict
 
 
 def _put(mapping: dict[Any, Any], key: Any, value: Any) -> None:

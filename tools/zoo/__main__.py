@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train the zoo, each model in a process of its own, and write the table of docs/models.md.
+
+    python -m tools.zoo [NAME ...] [--way compile_step] [--steps 20] [--results FILE] [--page]
+
+Needs transformers, timm, torchvision and diffusers: `make zoo` makes an environment that has them. Results are kept
+in a file; a model is trained again only when trnlab has changed since.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tools.zoo.run_one import WAYS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "models.md"
+HEAD = """# Models
+
+Models of other packages, unmodified, in tiny sizes with random weights, trained on the simulated Trainium (trn1,
+fp32) beside PyTorch on the host in float64. `trains`, with the largest distance of a loss: the losses of all steps
+are as near as rounding explains (at most 20 times what the host's own float32 is off, or 1e-5). Else what is in the
+way. The page is written by `make zoo`.
+
+"""
+
+
+def arguments() -> argparse.Namespace:
+    """Of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.zoo", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="models; all without this")
+    parser.add_argument("--way", action="append", choices=WAYS, help="how they are compiled; both without this")
+    parser.add_argument("--steps", type=int, default=20, help="steps of training (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=900, help="for one model (%(default)s)")
+    parser.add_argument("--results", type=Path, default=ROOT / ".zoo_cache.jsonl", help="where results are kept")
+    parser.add_argument("--page", action="store_true", help="write docs/models.md from the results")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Train what has no result yet; 1 when a model is wrong or crashes."""
+    options = arguments()
+    from tools.zoo.models import MODELS
+
+    known = read(options.results)
+    version = digest()
+    for name in options.names or MODELS:
+        for way in options.way or WAYS:
+            record = known.get((name, way))
+            if record is None or record.get("version") != version or record["steps"] != options.steps:
+                record = train(name, way, options.steps, options.seconds) | {"version": version}
+                known[name, way] = record
+                options.results.write_text("".join(json.dumps(r) + "\n" for r in known.values()))
+            print(line(record), flush=True)
+    if options.page:
+        PAGE.write_text(page(list(known.values())))
+    return int(any(r["verdict"] in ("wrong", "crash") for r in known.values()))
+
+
+def digest() -> str:
+    """Of all that may change a result."""
+    files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools" / "zoo").glob("*.py")])
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16]
+
+
+def read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Results by model and way."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {(r["model"], r["way"]): r for r in map(json.loads, lines)}
+
+
+def train(name: str, way: str, steps: int, seconds: int) -> dict[str, Any]:
+    """The record of one model, from a process of its own."""
+    command = [sys.executable, "-m", "tools.zoo.run_one", name, way, str(steps)]
+    environment = {**os.environ, "TRNLAB_PRECISION": "fp32", "HF_HUB_OFFLINE": "1"}
+    failed = {"model": name, "way": way, "steps": steps, "verdict": "crash", "seconds": seconds}
+    try:
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, cwd=ROOT)
+    except subprocess.TimeoutExpired:
+        return failed | {"verdict": "too slow", "code": f"over {seconds} s"}
+    found = [text.removeprefix("RESULT ") for text in ended.stdout.splitlines() if text.startswith("RESULT ")]
+    return (
+        json.loads(found[-1])
+        if found
+        else failed | {"code": f"exit {ended.returncode}", "message": ended.stderr[-2000:]}
+    )
+
+
+def line(record: dict[str, Any]) -> str:
+    """One result, for the terminal."""
+    return f"{record['model']:<26}{record['way']:<15}{cell(record):<60}{record['seconds']:>7} s"
+
+
+def cell(record: dict[str, Any]) -> str:
+    """One result, for the table."""
+    verdict, hosts = record["verdict"], sum(record.get("host_ops", {}).values())
+    if verdict in ("trains", "wrong"):
+        relative = record["gap"] / record["scale"]
+        return f"{verdict}, {relative:.0e}" + (f", {hosts} operators on the host" if hosts else "")
+    operators = ", ".join(record.get("operators", ()))
+    return " ".join(filter(None, (verdict, record.get("code", ""), operators)))
+
+
+def page(records: list[dict[str, Any]]) -> str:
+    """The whole page."""
+    names = list(dict.fromkeys(r["model"] for r in records))
+    cells = {(r["model"], r["way"]): cell(r) for r in records}
+    counts = [sum(r["verdict"] == "trains" for r in records if r["way"] == way) for way in WAYS]
+    said = f"Of {len(names)} models {counts[0]} train with `compile_step` and {counts[1]} with `torch.compile`.\n\n"
+    rows = [f"| {n} | {cells.get((n, WAYS[0]), '')} | {cells.get((n, WAYS[1]), '')} |" for n in names]
+    head = f"| model | {' | '.join(WAYS)} |\n|---|---|---|\n"
+    return HEAD + said + head + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
