@@ -21,7 +21,10 @@ from benchmarks import lines
 from trnlab import nki
 from trnlab.nki import isa as nisa
 from trnlab.nki import language as nl
+from trnlab.nki import neuronxcc
 from trnlab.nki.imports import install_imports
+from trnlab.nki.neuronxcc import isa as old_isa
+from trnlab.nki.neuronxcc import language as old
 from trnlab.sim.functional import RunOptions
 
 SIZE, SEQUENCE, HEAD = 2048, 4096, 128
@@ -129,6 +132,19 @@ def small_steps(x: Any) -> Any:
     return out
 
 
+@neuronxcc.jit
+def old_steps(x: Any) -> Any:
+    """The same in the older dialect: products of three numbers, and their sums, as in public convolutions."""
+    out = old.ndarray(x.shape, dtype=x.dtype, buffer=old.shared_hbm)
+    rows, three = old.arange(128)[:, None], old.arange(3)[None, :]
+    a, sums = old.load(x), old.ndarray((128, 8), dtype=x.dtype, buffer=old.sbuf)
+    for i in old.affine_range(SMALL // 2):
+        product = old_isa.tensor_tensor(a[rows, three + i % 5], a[rows, three], op=np.multiply)
+        sums[rows, i % 8] = old_isa.tensor_reduce(np.add, product, axis=[1])
+    old.store(out, sums)
+    return out
+
+
 # -- measuring ----------------------------------------------------------------------------------------------------
 def bf16(rng: np.random.Generator, *shape: int) -> Array:
     """Normal random numbers in bfloat16."""
@@ -185,21 +201,35 @@ def flash_line() -> lines.Line:
 
 
 def overhead_lines() -> list[lines.Line]:
-    """What recording and checking cost, and that the second call records nothing."""
+    """What recording, passes and checks cost in both dialects, and that the second call records nothing."""
     x = np.zeros((128, 8), np.float32)
 
-    def first() -> None:
-        small_steps.traces.clear()
-        small_steps.trace(x)
+    def anew(kernel: Any) -> Any:
+        return type(kernel)(kernel.function).trace(x)
 
-    recording, again = lines.in_turns([first, lambda: small_steps.trace(x)], ROUNDS)
-    each = recording / SMALL * 1e6
+    small_steps.trace(x)
+    functions = [lambda: anew(small_steps), lambda: anew(old_steps), lambda: small_steps.trace(x), yardstick]
+    recording, older, again, python = lines.in_turns(functions, ROUNDS)
+    each, of_old = recording / SMALL * 1e6, older / SMALL * 1e6
+    note = f"{SMALL} instructions; a line of plain Python takes {python / YARDS * 1e9:.0f} ns here"
     return [
-        lines.at_most("recording and checks, small instruction", each, 15, "us", f"{SMALL} instructions"),
+        lines.at_most("recording and checks, small instruction", each, 10, "us", note),
+        lines.at_most("  in the older dialect", of_old, 10, "us", "index expressions, a tile for each result"),
         lines.at_most(
             "the same kernel once more / first time", again / recording, 0.01, "x", f"{again * 1e6:.0f} us"
         ),
     ]
+
+
+YARDS = 20_000
+
+
+def yardstick() -> None:
+    """What this machine makes of two lines of Python that look something up."""
+    seen: dict[tuple[int, str], int] = {}
+    for i in range(YARDS // 2):
+        key = i & 7, "a"
+        seen[key] = seen.get(key, 0) + i
 
 
 def main() -> None:
