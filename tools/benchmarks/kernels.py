@@ -135,12 +135,13 @@ def small_steps(x: Any) -> Any:
 @neuronxcc.jit
 def old_steps(x: Any) -> Any:
     """The same in the older dialect: products of three numbers, and their sums, as in public convolutions."""
-    out = old.ndarray(x.shape, dtype=x.dtype, buffer=old.shared_hbm)
+    count = SMALL // 2
+    out = old.ndarray((128, count), dtype=x.dtype, buffer=old.shared_hbm)
     rows, three = old.arange(128)[:, None], old.arange(3)[None, :]
-    a, sums = old.load(x), old.ndarray((128, 8), dtype=x.dtype, buffer=old.sbuf)
-    for i in old.affine_range(SMALL // 2):
+    a, sums = old.load(x), old.ndarray((128, count), dtype=x.dtype, buffer=old.sbuf)
+    for i in old.affine_range(count):
         product = old_isa.tensor_tensor(a[rows, three + i % 5], a[rows, three], op=np.multiply)
-        sums[rows, i % 8] = old_isa.tensor_reduce(np.add, product, axis=[1])
+        sums[rows, i] = old_isa.tensor_reduce(np.add, product, axis=[1])
     old.store(out, sums)
     return out
 
