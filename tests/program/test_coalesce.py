@@ -132,3 +132,18 @@ def test_random_kernels_compute_the_same_bits(seed):
         apart = made()
         np.testing.assert_array_equal(merged, apart(x))
         assert counted < transfers(apart, x)
+
+
+def test_what_is_loaded_element_by_element_is_computed_so():
+    """Tiles of one element a partition: neither their transfers nor their sums are merged."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        for i in nl.affine_range(16):
+            nl.store(out[nl.ds(128 * i, 128)], nl.multiply(nl.load(x[nl.ds(128 * i, 128)]), 2.0))
+        return out
+
+    x = RNG.standard_normal((2048, 1)).astype(np.float32)
+    assert len(kernel.trace(x).routine) == 3 * 16
+    np.testing.assert_array_equal(kernel(x), 2 * x)
