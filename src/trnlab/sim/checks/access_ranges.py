@@ -63,6 +63,11 @@ class Regions:
         """Cells of a region."""
         return int(self.count[region])
 
+    def cells_of(self, region: int) -> slice:
+        """Where the cells of a region are."""
+        first = int(self.first[region])
+        return slice(first, first + self.size(region))
+
     def table(self, observed: set[int]) -> Array:
         """One row per buffer for `taint`; observed: buffers that the caller sees."""
         of = self.of_buffer

@@ -103,13 +103,18 @@ class _Pass:
 
     def _seen(self, writer: Array, taint: Array) -> Array:
         """Rows of findings for what is undefined at the end where the caller looks."""
+        if not taint.any():
+            return np.zeros((0, w.FINDING), np.int64)
         g = self.regions
-        cells = [_cells_of(result, g) for result in self.results]
+        cells = [np.zeros(0, np.int64)]
+        for result in self.results:
+            if taint[g.cells_of(int(g.of_buffer[result.buffer]))].any():
+                cells.append(_cells_of(result, g))
         for number in self.observed:
-            region = int(g.of_buffer[number]) if number < len(g.of_buffer) else 0
             if number < len(g.of_buffer):
-                cells.append(np.arange(g.first[region], g.first[region] + g.size(region)))
-        at = np.concatenate([c[taint[c] > 0] for c in cells]) if cells else np.zeros(0, np.int64)
+                mine = g.cells_of(int(g.of_buffer[number]))
+                cells.append(mine.start + np.flatnonzero(taint[mine]))
+        at = np.concatenate([c[taint[c] > 0] for c in cells])
         origins, amounts = np.unique(np.stack([taint[at], writer[at]], axis=1), axis=0, return_counts=True)
         rows = np.full((len(origins), w.FINDING), -1, np.int64)
         rows[:, 0], rows[:, 2] = w.MISSING, amounts
