@@ -78,19 +78,23 @@ def spill(draft: Draft, memory: Memory, limit: int, unit: int) -> tuple[Draft, l
 
     Returns the draft with the instructions added, and what left; nothing where nothing could leave.
     """
-    room = limit if memory is Memory.PSUM else int(limit * _FILLED)
+    limit = limit if memory is Memory.PSUM else int(limit * _FILLED)
+    wanted = limit // 2 // unit * unit if memory is Memory.PSUM else limit  # half is for tiles that live shortly
     log = _Log(memory)
     for _ in range(MOST_ROUNDS):
-        chosen = _chosen(draft, memory, room, unit, log)
+        chosen = _chosen(draft, (wanted, limit), unit, log)
         if not chosen:
             break
         draft = _apply(draft, chosen, log)
     return draft, log.spills
 
 
-def _chosen(draft: Draft, memory: Memory, room: int, unit: int, log: _Log) -> list[_Leave]:
-    """One sweep over the routine: whenever a tile finds no room, another leaves."""
-    tiles = _tiles(draft, memory)
+def _chosen(draft: Draft, room: tuple[int, int], unit: int, log: _Log) -> list[_Leave]:
+    """One sweep over the routine: whenever tiles take more than the first number of `room`, one leaves that can.
+
+    Where none can, they may take up to the second.
+    """
+    tiles = _tiles(draft, log.memory)
     waiting = _Waiting(tiles, {p.operand[COL["buffer"]] for p in draft.b.prints}, log)
     alive: dict[int, int] = {}
     ending: list[tuple[int, int]] = []
@@ -102,10 +106,12 @@ def _chosen(draft: Draft, memory: Memory, room: int, unit: int, log: _Log) -> li
         while ending and ending[0][0] < now:
             total -= alive.pop(heappop(ending)[1], 0)
         size = -(-tile.buffer.nbytes // unit) * unit
-        while total + size > room:
+        while total + size > room[0]:
             victim = waiting.furthest(now, alive)
-            if victim is None:
+            if victim is None and total + size > room[1]:
                 return found
+            if victim is None:
+                break
             found.append(victim)
             total -= alive.pop(victim.tile)
         alive[number] = size
