@@ -212,3 +212,48 @@ def test_a_core_with_nothing_to_do_may_slice_its_share():
     np.testing.assert_array_equal(share[2](x, False), x)
     with pytest.raises(ConstraintError, match="TRN410"):
         share[2](x, True)
+
+
+def test_bits_of_one_number_reach_all_partitions():
+    """A [1, 1] tile of 32 bits next to a column: 0xFFFFFFFD and -(2**31) + 1 are no float32."""
+
+    @nki.jit
+    def kernel(x, bit, large):
+        out = nl.ndarray((2, *x.shape), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        nl.store(out[0], nl.bitwise_and(tile, nl.invert(nl.load(bit))))
+        nl.store(out[1], nl.bitwise_or(tile, nl.load(large)))
+        return out
+
+    x = np.arange(128, dtype=np.uint32)[:, None]
+    bit, large = np.array([[2]], np.uint32), np.array([[0x80000001]], np.uint32)
+    np.testing.assert_array_equal(kernel(x, bit, large), np.stack([x & ~bit, x | large]))
+
+
+def test_none_is_a_new_dimension():
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((64, 4, 8), dtype=x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        nl.store(out, nl.add(tile[:, None, :], nl.zeros((64, 4, 8), dtype=x.dtype)))
+        return out
+
+    x = RNG.standard_normal((64, 8)).astype(np.float32)
+    np.testing.assert_array_equal(kernel(x), np.repeat(x[:, None], 4, 1))
+
+
+def test_masks_joined_by_or_where_one_is_decided():
+    @nki.jit
+    def kernel(x, rows, late):
+        out = nl.zeros(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        p, f = nl.mgrid[0:64, 0:8]
+        mask = (p < rows) | (f < late)
+        nl.store(out[p, f], nl.load(x[p, f], mask=mask), mask=mask)
+        return out
+
+    x = RNG.standard_normal((64, 8)).astype(np.float32)
+    expected = np.where(np.arange(64)[:, None] < 50, x, 0)
+    np.testing.assert_array_equal(kernel(x, 50, 0), expected)
+    np.testing.assert_array_equal(kernel(x, 50, 8), x)
+    with pytest.raises(ConstraintError, match="TRN411"):
+        kernel(x, 50, 4)

@@ -168,13 +168,15 @@ def broadcast_to(x: Tensor, shape: tuple[int, ...], dtype: Any = None) -> Tensor
 
 
 def _to_partitions(x: Tensor, partitions: int) -> Tensor:
-    """One row copied to many partitions: ones.T @ row, exact for floats; integers pass as float32."""
+    """One row copied to many partitions: ones.T @ row, exact: integers pass as float32, 32 bits in halves."""
     row = in_sbuf(x)
-    if format_of(row.format) not in ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2"):
-        row = copy(row, FLOAT32)
-    ones = current().once(("ones", partitions, row.format), lambda: filled((1, partitions), 1.0, row.format))
     out = current().tensor((partitions, *x.shape[1:]), x.format, Region.sbuf)
     flat, target = row.reshape(1, -1), out.reshape(partitions, -1)
+    if row.format.itemsize == 4 and row.format.dtype.kind in "iu":
+        flat, target = flat.view("uint16"), target.view("uint16")
+    if format_of(flat.format) not in ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2"):
+        flat = copy(flat, FLOAT32)
+    ones = current().once(("ones", partitions, flat.format), lambda: filled((1, partitions), 1.0, flat.format))
     step = current().chip.psum.bank_bytes_per_partition // 4
     for start in range(0, flat.shape[1], step):
         stop = min(start + step, flat.shape[1])

@@ -202,6 +202,31 @@ class Mask:
 
     __rand__ = __and__
 
+    def __or__(self, other: Any) -> Any:
+        """Where one of the two holds everywhere or nowhere. Raises ConstraintError for other unions: no box."""
+        for one, rest in ((self, other), (other, self)):
+            known = one.decided() if isinstance(one, Mask) else bool(one)
+            if known is not None:
+                return True if known else rest
+        refuse("masks that are joined by or leave no box", limit="conditions joined by &", got="a | b",
+               remedy="compute the parts one after the other, each under its own mask", code="TRN411")  # fmt: skip
+
+    __ror__ = __or__
+
+    def decided(self) -> bool | None:
+        """Whether it holds for all indices (True) or for none (False); None where that differs or is not seen."""
+        holds = []
+        for expression, compare in self.terms:
+            axes = [(c, n) for c, n in zip(expression.coefficients, expression.extents) if c]
+            if not axes:
+                holds.append(_TRUTH[compare](expression.constant, 0))
+            elif len(axes) > 1 or compare == "not_equal":
+                return None
+            else:
+                low, high = _holds(axes[0][0], expression.constant, compare, axes[0][1])
+                holds.append(None if 0 < high - low < axes[0][1] else high > low)
+        return False if False in holds else None if None in holds else True
+
     def __bool__(self) -> bool:
         """Only in `a < m and b < n`, which kernels write for `&`: the next comparison joins this one."""
         frame = sys._getframe(1)

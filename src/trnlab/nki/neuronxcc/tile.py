@@ -45,9 +45,22 @@ class Tile(Tensor):
             nothing = any(low >= high for low, high in box.values())
             return _view_as(Empty, self) if nothing else cut(self, box)  # type: ignore[return-value]
         keys = key if isinstance(key, tuple) else (key,)
+        if any(k is None for k in keys):
+            return self._with_new_axes(keys)
         if any(isinstance(k, _ADVANCED) for k in keys) or self._overruns(keys):
             return self._indexed(self._expand(keys))
         return super().__getitem__(key)
+
+    def _with_new_axes(self, keys: tuple[Any, ...]) -> Self:
+        """None in an index is a new dimension of one element, as in NumPy; on chip not before the partition."""
+        before = [sum(k is not Ellipsis for k in keys[:at]) for at, k in enumerate(keys) if k is None]
+        if Ellipsis in keys:
+            refuse("new dimensions next to an ellipsis", limit="x[:, None]", got=keys,
+                   remedy="write out the other dimensions, or use nl.expand_dims", code="TRN410")  # fmt: skip
+        view = self[tuple(k for k in keys if k is not None) or ...]
+        for axis in before:
+            view = view.expand_dim(axis)
+        return view
 
     def _overruns(self, keys: tuple[Any, ...]) -> bool:
         """Whether a slice of an HBM tensor may end past it, which a mask then makes good."""
