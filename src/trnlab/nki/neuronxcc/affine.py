@@ -215,7 +215,7 @@ class Mask:
 
     def decided(self) -> bool | None:
         """Whether it holds for all indices (True) or for none (False); None where that differs or is not seen."""
-        holds = []
+        holds: list[bool | None] = []
         for expression, compare in self.terms:
             axes = [(c, n) for c, n in zip(expression.coefficients, expression.extents) if c]
             if not axes:
