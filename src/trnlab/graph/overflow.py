@@ -163,12 +163,13 @@ def _dot(b: GraphBuilder, op: Op) -> Value:
 
 
 def _convert(b: GraphBuilder, op: Op) -> Value | None:
-    """NaN fails both comparisons, and so counts as beyond."""
+    """What int64 holds and int32 does not. Infinities, NaN and what is beyond int64 PyTorch leaves undefined."""
     x = op.operands[0]
     if not x.dtype.is_float:
         return None
     x = b.convert(x, float32)
-    return b.not_(b.and_(b.compare(x, "GE", -_LIMIT), b.compare(x, "LT", _LIMIT)))
+    inside = b.and_(b.compare(x, "GE", -_LIMIT), b.compare(x, "LT", _LIMIT))
+    return b.and_(b.not_(inside), b.compare(b.abs(x), "LT", 2.0**63))
 
 
 def _shift_left(b: GraphBuilder, op: Op) -> Value:
