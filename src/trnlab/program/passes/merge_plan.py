@@ -23,7 +23,6 @@ from trnlab.program.passes.draft import (
     OFFSET,
     OPCODE,
     PATTERN,
-    READS,
     ROLE,
     START,
     WRITES,
@@ -108,27 +107,13 @@ def code_of(draft: Draft, inside: Bools) -> Code:
     records = operand_records(references)
     low, high, pieces = _pieces(draft, records)
     elements = np.prod(records[:, [COL[f"count{i}"] for i in range(4)]], axis=1)
-    merges = merges[rows[:, OPCODE]] & ~inside & ~_of_single_elements(draft, elements)
+    merges = merges[rows[:, OPCODE]] & ~inside
     return Code(
         rows[:, OPCODE].copy(), rows[:, ENGINE].copy(), rows[:, ATTR].copy(), merges, draft.first,
         references[:, ROLE].copy(), references[:, PATTERN].copy(), draft.owner.copy(), references[:, START].copy(),
         references[:, OFFSET].copy(), draft.access, parts[rows[draft.of, OPCODE], references[:, ROLE]], elements, low,
         high, pieces,
     )  # fmt: skip
-
-
-def _of_single_elements(draft: Draft, elements: Ints) -> Bools:
-    """Instructions that read tiles which a transfer fills with one element a partition.
-
-    Such transfers are not merged either (`coalesce`), and one instruction would wait for all of them: public kernels
-    that add vectors so take as long as one addition after the other.
-    """
-    on_chip = np.array([b.memory is not Memory.HBM for b in draft.buffers], np.bool_)[draft.owner]
-    copied = draft.rows[draft.of, OPCODE] == isa.REGISTRY["dma_copy"].opcode
-    filled = np.unique(draft.owner[copied & on_chip & (elements == 1) & (draft.access & WRITES != 0)])
-    found = np.zeros(len(draft), np.bool_)
-    found[draft.of[np.isin(draft.owner, filled) & (draft.access & READS != 0)]] = True
-    return found
 
 
 def _parts() -> tuple[Ints, Bools]:
