@@ -257,3 +257,24 @@ def test_masks_joined_by_or_where_one_is_decided():
     np.testing.assert_array_equal(kernel(x, 50, 8), x)
     with pytest.raises(ConstraintError, match="TRN411"):
         kernel(x, 50, 4)
+
+
+def test_columns_that_nobody_uses_may_be_undefined_in_a_sum():
+    """A last tile that is not full, summed up whole in PSUM: an alarm only where an undefined column is stored."""
+
+    def kernel(w, x, stored):
+        columns = x.shape[1]
+        out = nl.ndarray((128, stored), dtype=np.float32, buffer=nl.shared_hbm)
+        total = nl.zeros((128, 512), nl.float32, buffer=nl.psum)
+        weights = nl.load(w)
+        for _ in range(2):
+            tile = nl.ndarray((128, 512), dtype=np.float32, buffer=nl.sbuf)
+            tile[:, 0:columns] = nl.load(x)
+            total += nisa.nc_matmul(weights, tile)
+        nl.store(out, nl.copy(total)[:, 0:stored])
+        return out
+
+    w, x = (RNG.standard_normal(shape).astype(np.float32) for shape in ((128, 128), (128, 20)))
+    np.testing.assert_allclose(nki.jit(kernel)(w, x, 20), 2 * w.T @ x, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ConstraintError, match="TRN430"):
+        nki.jit(kernel)(w, x, 21)

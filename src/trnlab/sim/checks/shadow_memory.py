@@ -211,7 +211,8 @@ def scan(
                                                 overtaken += 1
                                             if not flag & SOME:
                                                 writer[cell] = i + WRITTEN
-                                                taint[cell] = 0
+                                                if not flag & ADDS:  # what was undefined in a sum stays so
+                                                    taint[cell] = 0
                                             elif before == NEVER:
                                                 writer[cell] = INITIAL
                                             if among:
@@ -226,7 +227,7 @@ def scan(
                                                     group[cell] = ((i + 1) << 2) | ((group[cell] & 1) << 1) | 1
                 if missing and flag & SOME and missing < seen:
                     missing = 0
-                if step == 0 and flag & MUST and (missing or tainted):
+                if step == 0 and flag & MUST and (missing or (tainted and not flag & ADDS)):
                     told = _tell(found, told, MISSING, k if missing else tainted - 1, missing, i, -1)
                 elif step == 0 and (missing or tainted) and slow < SLOW:
                     undefined = True
