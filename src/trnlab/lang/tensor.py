@@ -41,6 +41,9 @@ class Region(enum.Enum):
         self.title = name  # `value` is slow to get
 
 
+_HBM, _IN_SBUF = Memory.HBM, Region.sbuf  # to look a member up takes 200 ns in Python 3.11
+
+
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Storage:
     """The memory that views share. row: elements of `format` per partition (on chip; 0 in HBM).
@@ -62,7 +65,7 @@ class Storage:
     @property
     def row(self) -> int:
         """Elements per partition."""
-        return prod(self.shape[1:]) if self.region.memory is not Memory.HBM else 0
+        return prod(self.shape[1:]) if self.region.memory is not _HBM else 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class Tensor(Reference):
     @property
     def on_chip(self) -> bool:
         """Whether it lies in SBUF or PSUM."""
-        return self.storage.region.memory is not Memory.HBM
+        return self.storage.region.memory is not _HBM
 
     @property
     def indirection(self) -> Indirection | None:
@@ -428,7 +431,7 @@ class Tensor(Reference):
         if not self.on_chip or self._indirect is not None or not self.is_contiguous():
             refuse("columns are picked of a dense tensor on chip", limit="SBUF or PSUM, contiguous rows", got=self,
                    remedy="copy it into a tile of its own first", code="TRN410")  # fmt: skip
-        in_sbuf = isinstance(index, Tensor) and index.storage.region is Region.sbuf
+        in_sbuf = isinstance(index, Tensor) and index.storage.region is _IN_SBUF
         if not in_sbuf or index.shape[0] != self.shape[0]:
             refuse("an index has the partitions of what it picks from", limit=f"[{self.shape[0]}, n] in SBUF",
                    got=index, remedy="load the offsets into a tile of that height")  # fmt: skip
@@ -471,7 +474,7 @@ class Tensor(Reference):
         """What is recorded of a view on chip; None for other views, and those that instructions cannot carry."""
         storage = self.storage
         buffer = storage.whole.buffer
-        if storage.region.memory is Memory.HBM or self._indirect is not None:
+        if storage.region.memory is _HBM or self._indirect is not None:
             return None
         pattern, itemsize, step = _form(storage.region.memory, self.format, self.shape, self.strides)
         row = buffer.nbytes // itemsize

@@ -81,6 +81,6 @@ _ENGINES = {
 
 def chip_engine(choice: engine | None) -> Engine | None:
     """The chip's engine, or None where the choice is open."""
-    if choice is None or choice is engine.unknown:
+    if choice is None or choice is unknown_engine:
         return None
     return _ENGINES.get(choice)
