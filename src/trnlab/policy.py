@@ -164,6 +164,9 @@ class Policy:
         least=1,
         evidence="profiles of 512 keys: four banks of scores",
     )
+    dead: bool = _option(
+        RECORDING, "what is overwritten before anybody reads it is not computed", True, differs=_AS_SPECIFIED
+    )
     coalesce: bool = _option(
         RECORDING, "loads and stores of iterations at equal distances in HBM are one transfer", True,
         differs=_AS_SPECIFIED, alternatives=(False,),

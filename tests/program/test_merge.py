@@ -264,3 +264,34 @@ def test_random_loops_compute_the_same_bits():
         assert results == [expected] * 2, f"seed {seed}"
         saved += apart - merged
     assert saved > 100
+
+
+def filled(columns, read_first=False, last=8):
+    """A tile of zeros of which a loop fills some columns, and which is stored."""
+
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((2, 128, columns), dtype=x.dtype, buffer=nl.shared_hbm)
+        loaded = nl.load(x)
+        result = nl.zeros((nl.par_dim(128), columns), dtype=x.dtype, buffer=nl.sbuf)
+        nl.store(out[0], result if read_first else loaded[:, 0:columns])
+        for i in nl.affine_range(last):
+            result[:, nl.ds(64 * i, 64)] = nl.exp(loaded[:, nl.ds(64 * i, 64)])
+        nl.store(out[1], result)
+        return out
+
+    return kernel
+
+
+def test_zeros_that_are_overwritten_unread_are_not_written():
+    for kernel, kept in (
+        (filled(512), 0),
+        (filled(512, read_first=True), 1),
+        (filled(513), 1),
+        (filled(512, last=7), 1),
+    ):
+        with policy.use(dead=False):
+            expected = kernel(X)
+            assert count(kernel.trace(X).routine, "memset") == 1
+        assert count(kernel.trace(X).routine, "memset") == kept
+        np.testing.assert_array_equal(kernel(X), expected)

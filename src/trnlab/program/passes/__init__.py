@@ -20,6 +20,7 @@ from trnlab.program.builder import Builder
 from trnlab.program.changes import Change, Spill
 from trnlab.program.passes.accumulate import accumulate_in_psum
 from trnlab.program.passes.coalesce import coalesce_transfers
+from trnlab.program.passes.dead import delete_overwritten
 from trnlab.program.passes.demand import order_by_demand
 from trnlab.program.passes.draft import Draft
 from trnlab.program.passes.forward import forward_copies
@@ -50,6 +51,7 @@ PASSES: dict[str, Pass] = {
     # It changes the order, by which later passes must go; `forward` counts banks in that order.
     "merge": Pass(merge_iterations, takes_room=(Memory.SBUF, Memory.PSUM), middle_end=True),
     "forward": Pass(forward_copies, takes_room=(Memory.PSUM,), middle_end=True),
+    "dead": Pass(delete_overwritten, middle_end=True),
     "coalesce": Pass(coalesce_transfers, takes_room=(Memory.SBUF,), middle_end=True),
 }
 MIDDLE_END = tuple(name for name, each in PASSES.items() if each.middle_end)

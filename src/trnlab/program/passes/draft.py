@@ -142,14 +142,14 @@ class Draft:
         partitions = np.array([x.partitions for x in self.buffers], np.int64)[owner]
         numbers, form = np.unique(self.references[:, PATTERN], return_index=True)
         dims = records[form, COL["step0"] : COL["count3"] + 1].tolist()
-        packed = np.array([_is_packed(tuple(d)) for d in dims])[np.searchsorted(numbers, self.references[:, PATTERN])]
+        packed = np.array([is_packed(tuple(d)) for d in dims])[np.searchsorted(numbers, self.references[:, PATTERN])]
         whole = (records[:, COL["first"]] == 0) & (records[:, COL["last"]] == nbytes - 1)
         rows = (records[:, COL["start_partition"]] == 0) & (records[:, COL["partitions"]] == partitions)
         return np.asarray(whole & rows & packed & (records[:, COL["is_hbm"]] == 0))
 
 
 @lru_cache(maxsize=4096)
-def _is_packed(dims: tuple[int, ...]) -> bool:
+def is_packed(dims: tuple[int, ...]) -> bool:
     """Whether the pattern (step and count of each dimension) touches adjacent elements, each once."""
     expected = 1
     for step, count in sorted(pair for pair in zip(dims[::2], dims[1::2]) if pair[1] != 1):

@@ -100,12 +100,18 @@ def fixed_instructions(draft: Draft) -> Bools:
     return fixed
 
 
+def merging(draft: Draft) -> Bools:
+    """Instructions that do to several tiles side by side what they do to each."""
+    found: Bools = _parts()[1][draft.rows[:, OPCODE]]
+    return found
+
+
 def code_of(draft: Draft, inside: Bools) -> Code:
     """The recording as `plan` sees it. inside: instructions of inner loops, which are not merged."""
     rows, references = draft.rows, draft.references
     parts, merges = _parts()
     records = operand_records(references)
-    low, high, pieces = _pieces(draft, records)
+    low, high, pieces = memory_pieces(draft, records)
     elements = np.prod(records[:, [COL[f"count{i}"] for i in range(4)]], axis=1)
     merges = merges[rows[:, OPCODE]] & ~inside
     return Code(
@@ -130,7 +136,7 @@ def _parts() -> tuple[Ints, Bools]:
     return parts, merges
 
 
-def _pieces(draft: Draft, records: Ints) -> tuple[Ints, Ints, int]:
+def memory_pieces(draft: Draft, records: Ints) -> tuple[Ints, Ints, int]:
     """Memory cut wherever an access begins or ends: first and last piece of each operand, and how many there are.
 
     Tiles that the kernel placed may share bytes, and are the same memory here.
