@@ -81,9 +81,7 @@ def _pairs(results: Sequence[Timed]) -> str:
 
 def _variant(timed: Timed) -> tuple[str, str]:
     k = timed.kernel
-    return f"{k.id} {k.name.partition(', ')[2] or k.name}, {format_time(k.measured)}", format_time(
-        timed.predicted or 0
-    )
+    return f"{k.id} {k.name.partition(': ')[2]}, {format_time(k.measured)}", format_time(timed.predicted or 0)
 
 
 def kernels() -> str:
