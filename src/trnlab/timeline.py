@@ -64,7 +64,7 @@ class OpInfo:
     """What one kind of instruction is; the fields of `isa.Work`, and for DMA:
 
     hbm_read, hbm_write: bytes. queue: -1 for no DMA. first_lane, lanes: DMA engines that take part, each for
-    lane_time picoseconds.
+    lane_time picoseconds. active: picoseconds of a trigger's time that its instruction takes; 0: all of them.
     """
 
     name: str
@@ -80,6 +80,7 @@ class OpInfo:
     first_lane: int = 0
     lanes: int = 0
     lane_time: int = 0
+    active: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,8 @@ class Dma:
     partitions_per_engine: Figure  # rows of a [128, F] transfer that one engine serves
     trigger: Figure  # ns that the issuing sequencer is busy (ScalarE, SyncE, TensorE, VectorE), for all engines
     trigger_gpsimd: Figure  # ns that GpSimdE's software is busy with the descriptors of a transfer
+    active_gpsimd: Figure  # ns of these that its instruction takes, which is what a profiler counts
+    wake_gpsimd: Figure  # ns more than the semaphore from when a transfer's operands are ready to that trigger
     trigger_ring: Figure  # ns that the sequencer is busy when descriptors lie ready in a ring in HBM
     trigger_lane: Figure  # ns less of either, and of queue_interval, for each engine that takes no part
     queue_interval: Figure  # ns at least between the descriptors of two transfers of one queue

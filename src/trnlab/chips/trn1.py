@@ -122,6 +122,8 @@ DMA = Dma(
         86, "ns", f"descriptors lie ready in a ring; {DMA_INTRO} shows 86 ns for such a trigger on Trainium2"
     ),
     trigger_gpsimd=assumed(86, "ns", "as the other engines"),
+    active_gpsimd=assumed(43, "ns", "as on Trainium2"),
+    wake_gpsimd=assumed(0, "ns", "its part of dma.start_indirect is not known"),
     trigger_ring=assumed(86, "ns", f"as on Trainium2 ({DMA_INTRO} timeline)"),
     trigger_lane=derived(0, "ns", "descriptors lie ready in a ring"),
     queue_interval=derived(

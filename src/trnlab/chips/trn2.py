@@ -133,6 +133,10 @@ DMA = Dma(
     trigger=measured(600, "ns", f"{PROFILES}: SyncE's triggers follow every 590 to 606 ns; {DGE} says about 600"),
     trigger_ring=measured(86, "ns", f"{DMA_INTRO} timeline of a load of 32 KiB"),
     trigger_gpsimd=measured(581, "ns", f"{PROFILES}: GpSimdE's triggers follow every 581 to 586 ns"),
+    active_gpsimd=measured(43, "ns", f"{PROFILES}: its DMA_DIRECT2D take 31 to 75 ns"),
+    wake_gpsimd=measured(
+        1_159, "ns", f"{PROFILES}: stores are triggered 1192 to 1204 ns after their operands, less the semaphore"
+    ),
     trigger_lane=measured(
         6.4, "ns", f"{PUBLIC} K0355: transfers of one element every 486 ns; {PROFILES}: of 128 rows every 581 ns"
     ),

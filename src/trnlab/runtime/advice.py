@@ -33,7 +33,9 @@ _WAYS = {
     "activations",
     Engine.GPSIMD: "move work to VectorE or ScalarE, which are faster per element",
 }
-_DMA_LATENCY = ("dma.start", "dma.start_indirect", "dma.start_ring", "dma.read_latency", "dma.completion")
+_DMA_LATENCY = (
+    "dma.start", "dma.start_indirect", "dma.wake_gpsimd", "dma.start_ring", "dma.read_latency", "dma.completion",
+)  # fmt: skip
 _DMA_TRIGGER = ("dma.trigger", "dma.trigger_gpsimd", "dma.trigger_ring", "dma.queue_interval")
 _FIXED = tuple(
     f"{engine}.{name}"

@@ -46,7 +46,7 @@ class DmaCost(NamedTuple):
 
     trigger: the issuing engine is busy. start: from then to the first byte. share: one DMA engine is busy. lanes: how
     many of them take part. stagger: each of them starts so much after the one before. interval: at least from the
-    transfer before in its queue.
+    transfer before in its queue. wake: more than a semaphore from when its operands are ready to the trigger.
     """
 
     trigger: int
@@ -55,6 +55,7 @@ class DmaCost(NamedTuple):
     lanes: int
     stagger: int
     interval: int
+    wake: int
 
 
 def work_cost(work: Work, chip: Chip) -> Cost:
@@ -80,7 +81,8 @@ def dma_cost(work: Work, chip: Chip, engine: Engine, *, from_hbm: bool, to_hbm: 
     start += dma.read_latency.value if from_hbm else 0
     stagger = dma.stagger_read if from_hbm else dma.stagger
     interval = _ns(dma.queue_interval.value - fewer)
-    return DmaCost(_ns(trigger), _ns(start), round(share), lanes, _ns(stagger.value), interval)
+    wake = dma.wake_gpsimd.value if by_software(work, engine) else 0
+    return DmaCost(_ns(trigger), _ns(start), round(share), lanes, _ns(stagger.value), interval, _ns(wake))
 
 
 def _issue(work: Work, chip: Chip, engine: Engine) -> tuple[float, float]:
@@ -88,9 +90,14 @@ def _issue(work: Work, chip: Chip, engine: Engine) -> tuple[float, float]:
     dma = chip.dma
     if work.kind == "dma.ring":
         return dma.trigger_ring.value, dma.start_ring.value
-    if engine is Engine.GPSIMD or work.kind == "dma.gather":
+    if by_software(work, engine):
         return dma.trigger_gpsimd.value, dma.start_indirect.value
     return dma.trigger.value, dma.start.value
+
+
+def by_software(work: Work, engine: Engine) -> bool:
+    """Whether GpSimdE's software makes the descriptors."""
+    return work.kind != "dma.ring" and (engine is Engine.GPSIMD or work.kind == "dma.gather")
 
 
 def _spread(work: Work, chip: Chip, hbm_sides: int) -> tuple[int, int, float]:

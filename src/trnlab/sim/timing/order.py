@@ -15,7 +15,8 @@ An instruction starts when its engine has issued the one before and all its oper
                 rate, after one with more at full rate (only where windows are asked for)
     DMA         the issuing engine is busy with the trigger only; the transfer follows on the DMA engines ("lanes"),
                 in order within its queue; a transfer that is ready early may run before one that was issued earlier
-                on another queue, so lanes remember their idle gaps (unless they serve in the order of the program)
+                on another queue, so lanes remember their idle gaps (unless they serve in the order of the program);
+                a trigger whose descriptors software makes starts some time after its operands are ready
 
 Engines are numbered as in `isa.base.Engine`; 5 stands for the DMA engines.
 """
@@ -42,21 +43,21 @@ MORE_SHIFT, READ_SHIFT = 32, 60
 MORE_MASK, SLOT_MASK = (1 << 28) - 1, (1 << 32) - 1
 READ, WRITE = 1, 2
 
-# Columns of a cost row, see `plan`. RING to SPACING are those of DMA. SLOW: BUSY while
-# the PE array runs at half rate.
+# Columns of a cost row, see `plan`. RING to SPACING and WAKE are those of DMA. SLOW: BUSY
+# while the PE array runs at half rate. WAKE: more than a semaphore after the operands.
 (
     ENGINE, BUSY, LATENCY, EXPOSED, TABLE, PORTS, PARTS, ISSUE_GAP,
-    RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER, SPACING, SLOW,
-) = range(15)  # fmt: skip
-ROW = 15
+    RING, SHARE, FIRST_LANE, NUM_LANES, STAGGER, SPACING, SLOW, WAKE,
+) = range(16)  # fmt: skip
+ROW = 16
 SBUF_PORT, PSUM_PORT, PSUM_BANK = 1, 2, 4  # bits of PORTS; PSUM_BANK: only with whoever uses the same bank
 BANKS = 8
 PORTS_COUNT = 2 + BANKS
 PARTS_OF_ARRAY = 16  # 4 x 4 parts of 32 rows and 32 columns
 
 # Parameters of a run, in picoseconds unless they say otherwise.
-SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, FULL_ABOVE, HALF_LATENCY, ARBITRATION, BEGAN = range(9)
-PARAMETERS = 9
+SEMAPHORE, INTERVAL, COMPLETION, TABLE_LOAD, WINDOW, FULL_ABOVE, HALF_LATENCY, ARBITRATION, BEGAN, MOST_WAKE = range(10)
+PARAMETERS = 10
 READY_FIRST, PROGRAM_ORDER, NO_CONTENTION = range(3)  # of ARBITRATION
 TABLES, WEIGHTS = range(2)  # of `Clocks.unit`
 
@@ -149,7 +150,7 @@ def run(
 
     `base` is the index of the call's first instruction in the whole timeline.
     """
-    semaphore, as_written = parameters[SEMAPHORE], visit.shape[0] == 0
+    as_written = visit.shape[0] == 0
     contended = parameters[ARBITRATION] != NO_CONTENTION
     for turn in range(row_of.shape[0]):
         number = turn if as_written else np.int64(visit[turn])
@@ -157,7 +158,7 @@ def run(
         r = np.uint64(row_of[i])
         engine = rows[r, ENGINE]
         issuer, last_use = np.uint64(engine), np.uint64(first_use[i + np.uint64(1)])
-        is_dma = rows[r, RING] >= 0
+        is_dma, semaphore = rows[r, RING] >= 0, parameters[SEMAPHORE] + rows[r, WAKE]
         who = DMA if is_dma else engine
         t, by = engine_state[issuer, FREE], engine_state[issuer, LAST] << 3
         why, wait = START if by < 0 else ISSUE, np.int64(NEVER)

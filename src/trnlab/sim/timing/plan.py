@@ -19,9 +19,10 @@ from trnlab.isa.base import Engine, Work
 from trnlab.numerics import dtypes
 from trnlab.program.routine import Routine
 from trnlab.sim.timing import order
-from trnlab.sim.timing.cost import dma_cost, in_fast_mode, work_cost
+from trnlab.sim.timing.cost import by_software, dma_cost, in_fast_mode, work_cost
 from trnlab.sim.timing.order import Array, Ints
 from trnlab.timeline import OpInfo
+from trnlab.units import PS_PER_NS
 
 _QUEUES = 16
 _PART = 32  # rows or columns of the PE array
@@ -100,7 +101,7 @@ def _make(routine: Routine, chip: Chip) -> Plan:
     rows = np.array([_row(part, routine.works[part.work], chip) for part in parts], np.int64)
     return Plan(
         rows.reshape(count, order.ROW),
-        tuple(_info(part, routine.works[part.work], row) for part, row in zip(parts, rows)),
+        tuple(_info(part, routine.works[part.work], row, chip) for part, row in zip(parts, rows)),
         row_of,
         *_with_dependencies(routine, uses),
         routine.sbuf_cuts,
@@ -139,7 +140,7 @@ def alternatives(routine: Routine, p: Plan, chip: Chip) -> tuple[Ints, tuple[OpI
         moved, work = key._replace(engine=kind[0]), replace(work, kind=kind[1])
         other[number] = len(rows)
         rows.append(_row(moved, work, chip))
-        ops.append(_info(moved, work, np.array(rows[-1], np.int64)))
+        ops.append(_info(moved, work, np.array(rows[-1], np.int64), chip))
     return np.array(rows, np.int64).reshape(-1, order.ROW), tuple(ops), other
 
 
@@ -153,7 +154,7 @@ def triggered_by(routine: Routine, p: Plan, chip: Chip, chosen: Array, engine: A
         key = keys[number]._replace(engine=Engine(by), queue=on)
         keys.append(key)
         rows.append(_row(key, routine.works[key.work], chip))
-        ops.append(_info(key, routine.works[key.work], np.array(rows[-1], np.int64)))
+        ops.append(_info(key, routine.works[key.work], np.array(rows[-1], np.int64), chip))
     made = np.array(rows, np.int64).reshape(-1, order.ROW)
     return replace(p, rows=made, ops=tuple(ops), keys=tuple(keys), row_of=row_of)
 
@@ -229,14 +230,14 @@ def _row(key: _Key, work: Work, chip: Chip) -> list[int]:
         mask, side_by_side = _parts(work.part)
         gap = cost.busy // side_by_side
         issue = [key.engine, cost.busy, cost.latency, cost.exposed, cost.table, ports, mask, gap]
-        return [*issue, -1, 0, 0, 0, 0, 0, cost.slow]
+        return [*issue, -1, 0, 0, 0, 0, 0, cost.slow, 0]
     dma = dma_cost(
         work, chip, key.engine, from_hbm=bool(key.in_hbm & SRC_IN_HBM), to_hbm=bool(key.in_hbm & DST_IN_HBM)
     )
     ring = key.engine * _QUEUES + key.queue
     first = min(key.lane, order.LANES - dma.lanes)
     issue = [key.engine, dma.trigger, dma.start, 0, 0, 0, 0, dma.trigger]
-    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger, dma.interval, 0]
+    return [*issue, ring, dma.share, first, dma.lanes, dma.stagger, dma.interval, 0, dma.wake]
 
 
 def _parts(part: tuple[int, ...]) -> tuple[int, int]:
@@ -266,8 +267,9 @@ def _ports(engine: Engine, work: Work, chip: Chip) -> int:
     return bits | (psum if engine in (Engine.VECTOR, Engine.SCALAR) and work.psum else 0)
 
 
-def _info(key: _Key, work: Work, row: Ints) -> OpInfo:
+def _info(key: _Key, work: Work, row: Ints, chip: Chip) -> OpInfo:
     elements = work.nbytes // work.itemsize
+    software = key.queue >= 0 and by_software(work, key.engine)
     return OpInfo(
         name=_NAMES.get(work.kind, work.kind.partition(".")[2]),
         kind=work.kind,
@@ -282,6 +284,7 @@ def _info(key: _Key, work: Work, row: Ints) -> OpInfo:
         first_lane=int(row[order.FIRST_LANE]),
         lanes=int(row[order.NUM_LANES]),
         lane_time=int(row[order.SHARE]),
+        active=round(chip.dma.active_gpsimd.value * PS_PER_NS) if software else 0,
     )
 
 

@@ -119,7 +119,7 @@ class Replay:
 
     def __init__(self, clocks: order.Clocks, parameters: Ints) -> None:
         self.clocks = clocks
-        self.slack = int(parameters[order.SEMAPHORE] + parameters[order.INTERVAL])
+        self.slack = int(parameters[[order.SEMAPHORE, order.INTERVAL, order.MOST_WAKE]].sum())
         self.seen: dict[int, dict[bytes, _Course]] = {}
         self.layouts: dict[int, _Layout] = {}
 

@@ -341,7 +341,8 @@ def _list(
             num_stuck = 0
         for e in range(first_edge[i], first_edge[i + 1]):
             after = edges[e, 1]
-            ready[after] = max(ready[after], done + semaphore if edges[e, 2] else free[engine])
+            wake = semaphore + rows[row_of[after], order.WAKE]
+            ready[after] = max(ready[after], done + wake if edges[e, 2] else free[engine])
             left[after] -= 1
             if left[after] == 0:
                 _release(after, rows, row_of, choice, ready, late, num_late, free, backlog)

@@ -194,6 +194,7 @@ def _parameters(chip: Chip, window_phase: int | None, arbitration: int) -> order
     parameters[order.SEMAPHORE] = to_ps(chip.sync.semaphore.value)
     parameters[order.INTERVAL] = to_ps(chip.dma.queue_interval.value)
     parameters[order.COMPLETION] = to_ps(chip.dma.completion.value)
+    parameters[order.MOST_WAKE] = to_ps(chip.dma.wake_gpsimd.value)
     parameters[order.TABLE_LOAD] = to_ps(chip.scalar.table_load.value)
     parameters[order.ARBITRATION] = arbitration
     if window_phase is not None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from trnlab import chips
 from trnlab.files import write_atomic
-from trnlab.profile.vendor import size_of
+from trnlab.profile.vendor import CONTROL, size_of
 from trnlab.units import PS_PER_NS
 from trnlab.validation.anchors import Split
 from trnlab.validation.sources.catalogue import load
@@ -240,6 +240,15 @@ def _leads(stores: bool, less: float, *engines: str) -> Callable[[Dump], Iterato
     return take
 
 
+def _wake(dump: Dump) -> Iterator[float]:
+    """From the last end of what GpSimdE's trigger waits for to its start, less the semaphore of 34 ns."""
+    ends = {row["id"]: float(row["timestamp"] + row["duration"]) for row in dump.rows if row["opcode"] not in CONTROL}
+    for row in _triggers(dump, "GpSimd"):
+        before = [ends[p["id"]] for p in row.get("predecessors", ()) if p["id"] in ends]
+        if before:
+            yield row["timestamp"] - max(before) - 34
+
+
 def _stagger(dump: Dump) -> Iterator[float]:
     """From the first DMA engine's first byte to the last one's, for each of the fifteen that follow."""
     for row, transfer in _alone(dump, "Sync", "Scalar", "GpSimd"):
@@ -352,6 +361,8 @@ READINGS: dict[str, tuple[str, Callable[[Dump], Iterable[float]]]] = {
     "dma.descriptor_bytes": ("bytes of the longest packet", _sizes),
     "dma.trigger": ("time between neighbouring triggers of SyncE", _trigger_gaps("Sync")),
     "dma.trigger_gpsimd": ("time between neighbouring triggers of GpSimdE", _trigger_gaps("GpSimd")),
+    "dma.active_gpsimd": ("time of GpSimdE's triggers themselves", _durations("GpSimd", "DMA_DIRECT2D")),
+    "dma.wake_gpsimd": ("from the end of what GpSimdE's trigger waits for to its start, less 34 ns", _wake),
     "dma.start": (
         "from the start of SyncE's or ScalarE's trigger to the first byte out of SBUF, less 600 ns",
         _leads(True, 600, "Sync", "Scalar"),
