@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.grouped import grouped_mm
 
 _LIBRARIES: list[torch.library.Library] = []
 _SCHEMAS = (
@@ -221,4 +222,5 @@ def register() -> None:
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
         implement(aten, "scaled_dot_product_attention", scaled_dot_product_attention, key)
         implement(aten, "dropout", dropout, key)
+        implement(aten, "_grouped_mm", grouped_mm, key)
     _LIBRARIES.extend((library, aten))

@@ -32,8 +32,6 @@ _NO_LOWERING = "it has no lowering to the chip"
 _LISTED = "write it with operators that trnlab.frontends.torch.operators() lists, or compute it before the step"
 # Beginnings of operator names, and what to do instead of them.
 _WAYS_OUT = {
-    "aten.sort": "sort on the host before the step; the largest alone is x.amax() or x.argmax()",
-    "aten.topk": "pick on the host before the step; the largest alone is x.amax() or x.argmax()",
     "aten._linalg": "compute it on the host before the step",
     "aten.linalg": "compute it on the host before the step",
     "aten._fft": "compute it on the host before the step",

@@ -7,6 +7,7 @@ from trnlab.frontends.torch.lowerings import (
     convolution,
     division,
     elementwise,
+    embedding_bag,
     foreach,
     functions,
     index,
@@ -17,6 +18,7 @@ from trnlab.frontends.torch.lowerings import (
     reduce,
     resample,
     shape,
+    sorting,
     sources,
 )
 from trnlab.frontends.torch.lowerings.registry import LOWERINGS, Randomness, Refused, Site
@@ -31,6 +33,7 @@ __all__ = [
     "convolution",
     "division",
     "elementwise",
+    "embedding_bag",
     "foreach",
     "functions",
     "index",
@@ -41,5 +44,6 @@ __all__ = [
     "reduce",
     "resample",
     "shape",
+    "sorting",
     "sources",
 ]

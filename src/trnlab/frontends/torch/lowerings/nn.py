@@ -207,3 +207,16 @@ def mse_loss_backward(site, grad, x, y, reduction):
     factor = 2.0 / max(x.type.size, 1) if reduction == _MEAN else 2.0
     difference = b.multiply(b.subtract(site.wide(x), site.wide(y)), factor)
     return site.cast(b.multiply(difference, site.wide(grad)))
+
+
+@lowers("_weight_norm_interface_backward.default")
+def weight_norm_backward(site, grad, v, g, norms, dim):
+    """Gradients of w = v * g / |v| by v and by g; the norm is over all dimensions but `dim`."""
+    b, rank = site.b, len(v.shape)
+    kinds = [t.dtype for t in site.types]
+    grad, v, g, norms = (site.wide(x) for x in (grad, v, g, norms))
+    along = b.reduce(b.multiply(grad, v), [d for d in range(rank) if d != dim % rank], keepdims=True)
+    along, norms, g = (b.reshape(x, along.shape) for x in (along, norms, g))
+    across = b.subtract(grad, b.multiply(v, b.divide(along, b.multiply(norms, norms))))
+    by_v = b.multiply(b.divide(g, norms), across)
+    return b.convert(by_v, kinds[0]), b.convert(b.reshape(b.divide(along, norms), site.types[1].shape), kinds[1])

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.registry import Site, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
 
@@ -117,7 +117,11 @@ def _pool(
 
 def _max_pool(site, x, rank, window, stride=(), padding=(0,), dilation=(1,)):
     """The largest element of each window, and its number within the input; NaN is larger than all."""
-    b, pool = site.b, _pool(x, site.shape, rank, window, stride, padding, dilation)
+    return _largest_of(site, x, _pool(x, site.shape, rank, window, stride, padding, dilation))
+
+
+def _largest_of(site: Site, x: Value, pool: Pool) -> tuple[Value, Value]:
+    b = site.b
     lowest = -math.inf if x.dtype.is_float else int(x.dtype.limits[0])
     padded = pool.padded(site, x, lowest)
     numbers = {e: pool.numbers(e) for e in pool.elements()}
@@ -229,24 +233,70 @@ def avg_pool3d_backward(site, grad, x, kernel_size, stride, padding, ceil_mode, 
 # -- windows that cover the input -----------------------------------------------------------------------------------
 
 
-def _even_windows(x: Value, places: Sequence[int]) -> list[int]:
-    rank = len(places)
-    if any(n % m for n, m in zip(x.shape[-rank:], places)):
-        raise Refused(
-            f"its windows over {list(x.shape[-rank:])} in {list(places)} places differ in size",
-            "pool to a size that divides that of the input, or use adaptive_avg_pool",
-        )
-    return [n // m for n, m in zip(x.shape[-rank:], places)]
+@dataclass(frozen=True)
+class Cover(Pool):
+    """Windows that cover the input and differ in size: place i of m from floor(i n / m) to ceil((i + 1) n / m)."""
+
+    @classmethod
+    def of(cls, x: Value, places: Sequence[int]) -> Cover:
+        """Windows over the last dimensions of x, as large as the largest."""
+        size, one = x.shape[-len(places) :], (1,) * len(places)
+        ends = [_ends(n, m) for n, m in zip(size, places)]
+        window = tuple(int((end - start).max()) for start, end in ends)
+        return cls(tuple(size), window, one, (0,) * len(places), one, tuple(places))
+
+    def padded(self, site: Site, x: Value, value: float | int) -> Value:
+        """Elements as rows by their numbers, a last one of `value`: [size + 1, leading dimensions]."""
+        b, lead = site.b, prod(x.shape[: -self.rank])
+        rows = b.transpose(b.reshape(x, (lead, prod(self.size))), (1, 0))
+        return b.concatenate([rows, b.constant(value, x.dtype, (1, lead))], 0)
+
+    def at(self, site: Site, padded: Value, element: Element) -> Value:
+        """One element of all windows, [leading dimensions, places]."""
+        numbers = self.numbers(element).reshape(-1)
+        ids = site.b.constant(np.where(numbers < 0, prod(self.size), numbers).astype(np.int32), int32)
+        return site.shaped(site.b.transpose(site.b.take_rows(padded, ids), (1, 0)))
+
+    def numbers(self, element: Element) -> np.ndarray:
+        """As `Pool.numbers`; -1 where the window of a place ends before the element."""
+        inside, flat = np.ones((), bool), np.zeros((), np.int64)
+        for e, n, m in zip(element, self.size, self.places):
+            start, end = _ends(n, m)
+            inside = np.logical_and.outer(inside, start + e < end)
+            flat = np.add.outer(flat * n, start + e)
+        return np.where(inside, flat, -1).astype(np.int32)
+
+
+def _ends(size: int, places: int) -> tuple[np.ndarray, np.ndarray]:
+    """First elements of the windows, and those behind their last."""
+    i = np.arange(places)
+    return i * size // places, -(-(i + 1) * size // places)
+
+
+def _covers_evenly(x: Value, places: Sequence[int]) -> list[int] | None:
+    """Sizes of windows that cover x without overlap; None where they differ."""
+    size = x.shape[-len(places) :]
+    return None if any(n % m for n, m in zip(size, places)) else [n // m for n, m in zip(size, places)]
 
 
 @lowers("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 def adaptive_max_pool(site, x, output_size):
     places = site.shape[-len(output_size) :]
-    return _max_pool(site, x, len(places), _even_windows(x, places))
+    even = _covers_evenly(x, places)
+    if even is not None:
+        return _max_pool(site, x, len(places), even)
+    return _largest_of(site, x, Cover.of(x, places))
 
 
 @lowers("adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default")
 def adaptive_max_pool_backward(site, grad, x, indices):
+    """Windows that overlap may share a largest element: each element looks for its number among them."""
     rank = 3 if "3d" in str(site.node.target) else 2
-    window = _even_windows(x, grad.shape[-rank:])
-    return _max_pool_backward(site, grad, x, rank, window, (), (0,), (1,), indices)
+    even = _covers_evenly(x, grad.shape[-rank:])
+    if even is not None:
+        return _max_pool_backward(site, grad, x, rank, even, (), (0,), (1,), indices)
+    b, size, lead = site.b, prod(x.shape[-rank:]), prod(x.shape[:-rank])
+    column = (lead, prod(grad.shape[-rank:]), 1)
+    number, shares = b.reshape(b.convert(indices, int32), column), b.reshape(site.wide(grad), column)
+    mine = b.compare(b.iota((*column[:2], size), int32, 2), "EQ", number)
+    return site.cast(site.shaped(b.reduce(b.select(mine, shares, 0.0), (1,))))

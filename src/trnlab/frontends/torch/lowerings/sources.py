@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from trnlab.frontends.torch.lowerings.registry import Site, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import float32, int32
@@ -70,3 +74,18 @@ def arange_step(site, start, end, step=1, **where):
     if step != 1:
         counts = b.multiply(counts, step)
     return site.cast(b.add(counts, start) if start != 0 else counts)
+
+
+@lowers("tril_indices.default")
+def tril_indices(site, row, col, offset=0, **where):
+    return _places(site, np.tril_indices(row, offset, col))
+
+
+@lowers("triu_indices.default")
+def triu_indices(site, row, col, offset=0, **where):
+    return _places(site, np.triu_indices(row, offset, col))
+
+
+def _places(site: Site, found: tuple[np.ndarray[Any, Any], ...]) -> Value:
+    """Row and column numbers, known when compiling, as one constant."""
+    return site.b.constant(np.stack(found).astype(site.dtype.numpy), site.dtype, site.shape)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sorting, and the largest or smallest k, along a dimension.
+
+A sort compares every element with every other: how many come before it is its place, and equal elements keep their
+order. The k best of many are found one after the other. NaN counts as larger than all, as on the CPU. Indices are
+known to lie within the dimension.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, dim_of, lowers
+from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import bool_, int32
+
+_MOST_COMPARED = 2**26  # pairs of elements that a sort compares
+_MOST_ROUNDS = 8  # for so few a search one after the other needs less than a sort
+
+
+def _moved(site: Site, x: Value, dim: int) -> Value:
+    """x [..., N] with `dim` last; bools as numbers."""
+    x = site.b.convert(x, int32) if x.dtype is bool_ else x
+    x = x if x.shape else site.b.reshape(x, (1,))
+    dim = dim_of(dim, len(x.shape))
+    order = [*(d for d in range(len(x.shape)) if d != dim), dim]
+    return x if dim == len(x.shape) - 1 else site.b.transpose(x, order)
+
+
+def _results(site: Site, values: Value, places: Value, dim: int) -> tuple[Value, Value]:
+    """Both results with the last dimension back in its place, in the formats that PyTorch gives them."""
+    rank = len(values.shape)
+    order = list(range(rank - 1))
+    order.insert(dim_of(dim, rank), rank - 1)
+    if order != sorted(order):
+        values, places = site.b.transpose(values, order), site.b.transpose(places, order)
+    kinds = [t.dtype for t in site.types if t is not None]
+    return site.shaped(site.b.convert(values, kinds[0])), site.shaped(site.b.convert(places, kinds[1]))
+
+
+def _is_nan(site: Site, x: Value) -> Value | None:
+    return site.b.compare(x, "NE", x) if x.dtype.is_float else None
+
+
+def _ranks(site: Site, x: Value, descending: bool) -> Value:
+    """How many elements of x [..., N] come before each. int32 [..., N]"""
+    b, shape = site.b, (*x.shape, x.shape[-1])
+    mine, other = b.reshape(x, (*x.shape, 1)), b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
+    mine, other = b.broadcast_to(mine, shape), b.broadcast_to(other, shape)
+    before, same = b.compare(other, "GT" if descending else "LT", mine), b.compare(other, "EQ", mine)
+    if x.dtype.is_float:
+        nan, other_nan = b.compare(mine, "NE", mine), b.compare(other, "NE", other)
+        first, second = (other_nan, nan) if descending else (nan, other_nan)
+        before = b.or_(before, b.and_(first, b.not_(second)))
+        same = b.or_(same, b.and_(nan, other_nan))
+    rank = len(shape)
+    earlier = b.compare(b.iota(shape, int32, rank - 1), "LT", b.iota(shape, int32, rank - 2))
+    return b.reduce(b.convert(b.or_(before, b.and_(same, earlier)), int32), (-1,))
+
+
+def _ordered(site: Site, x: Value, descending: bool, count: int) -> tuple[Value, Value]:
+    """The first `count` of the sorted x [..., N], and where they were."""
+    b, size = site.b, x.shape[-1]
+    if x.type.size * size > _MOST_COMPARED:
+        raise Refused(
+            f"a sort of {size} elements in {x.type.size // size} rows compares too many pairs",
+            f"ask for at most {_MOST_ROUNDS} of them with topk, or sort on the host before the step",
+        )
+    ranks, shape = _ranks(site, x, descending), (*x.shape[:-1], count, size)
+    ranks = b.broadcast_to(b.reshape(ranks, (*x.shape[:-1], 1, size)), shape)
+    here = b.compare(ranks, "EQ", b.iota(shape, int32, len(shape) - 2))
+    rows = b.broadcast_to(b.reshape(x, (*x.shape[:-1], 1, size)), shape)
+    places = b.reduce(b.select(here, b.iota(shape, int32, len(shape) - 1), 0), (-1,))
+    return _the_one(site, here, rows), places
+
+
+def _the_one(site: Site, here: Value, x: Value, keepdims: bool = False) -> Value:
+    """The one element along the last dimension that `here` marks. (A maximum cannot leave the format.)"""
+    return site.b.reduce(site.b.select(here, x, _limit(x, largest=True)), (-1,), "maximum", keepdims)
+
+
+def _limit(x: Value, largest: bool) -> Any:
+    """What no element lies beyond: where an element was taken already."""
+    if x.dtype.is_float:
+        return -np.inf if largest else np.inf
+    return int(x.dtype.limits[0 if largest else 1])
+
+
+def _searched(site: Site, x: Value, largest: bool, count: int) -> tuple[Value, Value]:
+    """The `count` largest or smallest of x [..., N], one after the other, and where they were."""
+    b, size, nan = site.b, x.shape[-1], _is_nan(site, x)
+    column, values, places = b.iota(x.shape, int32, len(x.shape) - 1), [], []
+    left = b.compare(column, "GE", 0)
+    for _ in range(count):
+        open_ = left if nan is None or largest else b.and_(left, b.not_(nan))
+        best = b.reduce(b.select(open_, x, _limit(x, largest)), (-1,), "maximum" if largest else "minimum", True)
+        there = b.compare(x, "EQ", best)
+        if nan is not None and largest:
+            there = b.or_(there, nan)
+        place = b.reduce(b.select(b.and_(there, left), column, size), (-1,), "minimum", True)
+        if nan is not None and not largest:  # only NaN is left
+            rest = b.reduce(b.select(left, column, size), (-1,), "minimum", True)
+            place = b.select(b.compare(place, "EQ", size), rest, place)
+        taken = b.compare(column, "EQ", b.broadcast_to(place, x.shape))
+        values.append(_the_one(site, taken, x, keepdims=True))
+        places.append(place)
+        left = b.and_(left, b.not_(taken))
+    return b.concatenate(values, len(x.shape) - 1), b.concatenate(places, len(x.shape) - 1)
+
+
+@lowers("topk.default")
+def topk(site, x, k, dim=-1, largest=True, sorted=True):
+    """Sorted whether asked or not."""
+    moved = _moved(site, x, dim)
+    if moved.type.size == 0 or k == 0:
+        return tuple(site.b.constant(0, t.dtype, t.shape) for t in site.types)
+    how = _searched if k <= _MOST_ROUNDS and k < moved.shape[-1] else _ordered
+    return _results(site, *how(site, moved, largest, k), dim)
+
+
+@lowers("sort.default")
+def sort(site, x, dim=-1, descending=False):
+    """Equal elements keep their order, whether asked or not."""
+    moved = _moved(site, x, dim)
+    if moved.type.size == 0:
+        return tuple(site.b.constant(0, t.dtype, t.shape) for t in site.types)
+    return _results(site, *_ordered(site, moved, descending, moved.shape[-1]), dim)
+
+
+@lowers("sort.stable")
+def sort_stable(site, x, stable=True, dim=-1, descending=False):
+    return sort(site, x, dim, descending)
+
+
+@lowers("kthvalue.default")
+def kthvalue(site, x, k, dim=-1, keepdim=False):
+    """The k-th smallest, counted from one."""
+    moved = _moved(site, x, dim)
+    if moved.type.size == 0:
+        return tuple(site.b.constant(0, t.dtype, t.shape) for t in site.types)
+    values, places = _ordered(site, moved, False, k)
+    return tuple(
+        site.b.convert(site.shaped(site.b.slice_dim(v, len(v.shape) - 1, k - 1, k)), t.dtype)
+        for v, t in zip((values, places), site.types)
+    )
