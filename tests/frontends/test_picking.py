@@ -165,3 +165,21 @@ def test_grouped_products_hide_what_belongs_to_other_groups():
     w[1] = torch.inf
     ends = torch.tensor([2, 3], dtype=torch.int32)
     check(lambda x, w: F.grouped_mm(x, w, offs=ends.to(x.device)), [torch.ones(3, 4), w], gradients=False)
+
+
+@pytest.mark.parametrize("ends", [(0, 3), (-1, 1), (0, 0)])
+def test_histograms(ends):
+    x = torch.cat([normal(20), torch.tensor([0.0, 1.0, 3.0, -1.0])])
+    check(lambda x: torch.histc(x, 4, *ends), [x], gradients=False)
+
+
+def test_histograms_of_equal_elements_and_nan():
+    check(lambda x: torch.histc(x, 5), [torch.full((7,), 2.0)], gradients=False)
+    check(lambda x: torch.histc(x, 3, 0, 3), [torch.tensor([torch.nan, 1.0, torch.inf, 3.0])], gradients=False)
+
+
+def test_tokens_of_experts_are_counted():
+    """Integers, for which the CPU has no form: what the floats would give."""
+    chosen = integers(40, high=6)
+    (got,), _, _ = through_graph(lambda x: torch.histc(x.int(), 6, 0, 5), [chosen], gradients=False, on="trn1")
+    assert torch.equal(got, torch.bincount(chosen, minlength=6).int())

@@ -84,7 +84,7 @@ REFUSED = {
     "mask index": (lambda x: x[x.bool()].sum(), "TRN204"),
     "norm of order three": (lambda x: torch.linalg.vector_norm(x, 3), "1, 2 or inf"),
     "mask assignment": (lambda x: x + x.detach().index_put((x > 0,), x.detach()[0]), "torch.where"),
-    "sorting": (lambda x: x.sort()[0], "on the host"),
+    "sorting many": (lambda x: x.repeat(64, 64).flatten().sort()[0], "on the host"),
 }
 
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grouped matrix products on `neuron`: what mixtures of experts compute when each expert takes a run of rows.
 
-How many rows belong to each group depends on values, shapes do not: each group's product is made of all rows, those of
-others hidden. In every format (PyTorch's own form for devices takes bfloat16 only), with derivatives by PyTorch.
+How many rows belong to each group depends on values, shapes do not: each group's product is made of all rows, those
+of others hidden. In every format (PyTorch's own form for devices takes bfloat16 only), with derivatives by PyTorch.
 
 Shape letters: G groups, M rows, K summed, N columns; `offs` [G] holds where each group ends.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,3 +54,21 @@ def _check(x: Tensor, y: Tensor, offs: Tensor | None, bias: Tensor | None) -> No
         raise RuntimeError("grouped_mm takes offsets if, and only if, an operand has two dimensions")
     if bias is not None:
         raise RuntimeError("grouped_mm takes no bias")
+
+
+# -- the operator that transformers puts in its place where PyTorch's refuses the format -----------------------------
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Of transformers' own operators, by operator; none before it is imported."""
+    known = (("grouped_mm_fallback", grouped_mm), ("grouped_mm_fallback_backward", _fallback_backward))
+    package = torch.ops.transformers
+    table: dict[Any, Callable[..., Any]] = {}
+    for name, how in known:
+        if hasattr(package, name):
+            table[getattr(package, name).default] = how
+    return table
+
+
+def _fallback_backward(x: Tensor, y: Tensor, offs: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return grouped_mm(grad, y.mT, offs), grouped_mm(x.mT, grad, offs)

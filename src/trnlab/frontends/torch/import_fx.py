@@ -19,7 +19,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
-from trnlab.frontends.torch import fused_modules, provenance
+from trnlab.frontends.torch import fused_modules, grouped, provenance
 from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.locations import location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site
@@ -85,6 +85,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **torch._decomp.core_aten_decompositions(),
         **torch._decomp.get_decompositions(packets),
         **fused_modules.decompositions(),
+        **grouped.decompositions(),
     }
     return {op: how for op, how in table.items() if op not in LOWERINGS}
 

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import Location, UnsupportedOpError
 from trnlab.frontends.torch.dlpack import to_numpy_alias
+from trnlab.frontends.torch.known import known_value
 from trnlab.frontends.torch.locations import RecordLines
 
 _T = torch.Tensor
@@ -113,7 +114,10 @@ class Outside(TorchFunctionMode):
 
     # -- what cannot be traced --------------------------------------------------------------------------------------
     def _values(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Python asks for the values of a tensor: they are known, and guarded, if it is one from outside."""
+        """Python asks for the values of a tensor: they are known, and guarded, if it is one from outside.
+
+        Those of a tensor that depends on no input are the same in every step.
+        """
         tensor = args[0]
         if not is_real(tensor):
             tensor = next((f.real for f in self.found if f.owned is tensor and not f.written), tensor)
@@ -121,6 +125,10 @@ class Outside(TorchFunctionMode):
             with torch.utils._python_dispatch._disable_current_modes():
                 self.read.append((tensor, bits(tensor)))
                 return function(tensor, *args[1:], **kwargs)
+        known = known_value(tensor)
+        if known is not None:
+            with torch.utils._python_dispatch._disable_current_modes():
+                return function(known, *args[1:], **kwargs)
         raise self._refused(
             f"{self.phase} asks for the values of a tensor ({_VALUES[function]}) while the step is being captured",
             "TRN204", "keep .item(), .numpy() and conditions on tensors out of the step; see torch.where",

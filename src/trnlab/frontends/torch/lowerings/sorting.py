@@ -145,3 +145,34 @@ def kthvalue(site, x, k, dim=-1, keepdim=False):
         site.b.convert(site.shaped(site.b.slice_dim(v, len(v.shape) - 1, k - 1, k)), t.dtype)
         for v, t in zip((values, places), site.types)
     )
+
+
+@lowers("histc.default")
+def histc(site, x, bins=100, min=0, max=0):
+    """How many elements lie in each of `bins` equal parts from min to max, or of what there is where those are equal.
+
+    As PyTorch counts: the largest value belongs to the last part, and what lies outside, or is NaN, to none.
+    """
+    b, count = site.b, x.type.size
+    if count == 0:
+        return b.constant(0, site.dtype, site.shape)
+    if count * bins > _MOST_COMPARED:
+        raise Refused(f"a histogram of {count} elements in {bins} parts", "use fewer parts, or count before the step")
+    line = b.reshape(site.wide(x), (count,))
+    low, high = _range(site, line, float(min), float(max))
+    scaled = b.divide(b.multiply(b.subtract(line, low), float(bins)), b.subtract(high, low))
+    inside = b.and_(b.compare(line, "GE", low), b.compare(line, "LE", high))
+    part = b.convert(b.floor(b.minimum(b.select(inside, scaled, -1.0), float(bins - 1))), int32)
+    hits = b.compare(b.iota((count, bins), int32, 1), "EQ", b.reshape(part, (count, 1)))
+    return b.convert(b.reduce(b.convert(hits, int32), (0,)), site.dtype)
+
+
+def _range(site: Site, line: Value, low: float, high: float) -> tuple[Value, Value]:
+    """The ends of a histogram, float32 each. Those of the elements where low equals high; one around if these do."""
+    b = site.b
+    if low != high:
+        return b.broadcast_to(b.constant(low), line.shape), b.broadcast_to(b.constant(high), line.shape)
+    least, most = b.reduce(line, (0,), "minimum", keepdims=True), b.reduce(line, (0,), "maximum", keepdims=True)
+    same = b.compare(least, "EQ", most)
+    ends = b.select(same, b.subtract(least, 1.0), least), b.select(same, b.add(most, 1.0), most)
+    return b.broadcast_to(ends[0], line.shape), b.broadcast_to(ends[1], line.shape)
