@@ -197,6 +197,9 @@ def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> boo
     """
     if value.format != dst.format and str(value.format) != "float32":
         return False
+    if accumulate is False and _is_known(dst) and current().redirect(value, dst):
+        written(dst)
+        return True
     taken = current().take_back(value)
     if taken is None:
         return False
@@ -216,6 +219,14 @@ def redirect(value: Tensor, dst: Tensor, accumulate: bool | None = False) -> boo
         return True
     except ConstraintError:
         current().emit(name, engine=engine, **arguments)
+        return False
+
+
+def _is_known(dst: Tensor) -> bool:
+    """Whether it lies on chip, at an address that is known, in a pattern that instructions can carry."""
+    try:
+        return dst.on_chip and not dst.is_indirect() and bool(dst.recorded())
+    except ConstraintError:
         return False
 
 

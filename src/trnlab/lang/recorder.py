@@ -320,6 +320,27 @@ class Recorder:
             return "", {}
         return (self._last[0], self._last[2]) if dst.size == value.size else ("", {})
 
+    def redirect(self, value: Tensor, dst: Tensor) -> bool:
+        """Let the last instruction write to `dst` what it wrote to `value`, if that is all that it wrote; False, with
+        nothing done, where that takes more than to change its destination.
+        """
+        if self._last is None or self.dynamic:
+            return False
+        name, engine, arguments = self._last
+        old = arguments.get("dst")
+        if not isinstance(old, Tensor) or old.storage is not value.storage or old.size != value.size:
+            return False
+        instr = isa.REGISTRY[name]
+        if instr.is_dma or instr.accumulates or next(iter(instr.operands)).name != "dst":
+            return False
+        if instr.reads_destination({**instr.attrs, **arguments}):  # what it leaves of `value` is part of it
+            return False
+        self.builder.location = user_line()
+        if not self.builder.redirect(dst):
+            return False
+        self._last = (name, engine, {**arguments, "dst": dst})
+        return True
+
     def take_back(self, value: Tensor) -> tuple[str, Engine | None, dict[str, Any]] | None:
         """Retract the last instruction if `value` is all that it wrote; returns its name, engine and arguments."""
         if self._last is None:

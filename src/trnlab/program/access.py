@@ -166,17 +166,28 @@ def operand_records(references: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarr
     The columns first and last are the first and the last byte touched within the buffer.
     """
     role, pattern, buffer, start, offset = references.T
-    used = np.flatnonzero(np.bincount(pattern))
-    row = np.zeros(len(_patterns), np.int64)
-    row[used] = np.arange(len(used))
-    shared = np.zeros((len(used), 18), np.int64)  # in the order of the records
-    for at, number in enumerate(used.tolist()):
-        p = _patterns[number]
-        shared[at, [2, 4, 5, *range(7, 18)]] = (*p.columns, p.low, p.high, p.is_hbm)
-    records: np.ndarray[Any, np.dtype[np.int64]] = shared[row[pattern]]
+    table, row = forms(pattern)
+    records: np.ndarray[Any, np.dtype[np.int64]] = table[row]
     records[:, 0], records[:, 1], records[:, 3], records[:, 6] = role, buffer, start, offset
     records[:, 15:17] += offset[:, None]
     return records
+
+
+def forms(
+    numbers: np.ndarray[Any, np.dtype[np.int64]],
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """A row of `routine.OPERAND_COLUMNS` for each pattern that occurs, as if at offset 0, and the row of each number.
+
+    For whoever needs a few columns only: there are far fewer patterns than operands.
+    """
+    used = np.flatnonzero(np.bincount(numbers))
+    row = np.zeros(len(_patterns), np.int64)
+    row[used] = np.arange(len(used))
+    table = np.zeros((len(used), 18), np.int64)
+    for at, number in enumerate(used.tolist()):
+        p = _patterns[number]
+        table[at, [2, 4, 5, *range(7, 18)]] = (*p.columns, p.low, p.high, p.is_hbm)
+    return table, row[numbers]
 
 
 class Reference:

@@ -84,6 +84,7 @@ class Builder:
         self._locs: dict[Location | None, int] = {}
         self._line_of: dict[int, tuple[Location | None, int]] = {}  # by identity
         self._legal: dict[tuple[object, ...], tuple[int, int]] = {}
+        self._last: tuple[Any, ...] = ()  # what decided that the last instruction is legal, while it can be redirected
 
     # -- memory -------------------------------------------------------------------------------------------------
     def param(self, name: str, shape: tuple[int, ...], dt: DType | str, *, slot_rows: int | None = None) -> AP:
@@ -281,9 +282,10 @@ class Builder:
                 key.append(("0", str(value)))  # 0.0 and -0.0 are equal and not the same
             else:
                 key.append(value)
-        known = self._legal.get(tuple(key))
+        self._last = form = tuple(key)
+        known = self._legal.get(form)
         if known is None:
-            known = self._legal[tuple(key)] = self._checked(instr, engine, arguments)
+            known = self._legal[form] = self._checked(instr, engine, arguments)
         self._operands.frombytes(_OPERANDS[len(rows) // REFERENCE].pack(*rows))
         self._rows.frombytes(_ROW.pack(
             instr.opcode, engine, -1 if queue is None else queue, *known, self._line(), left_open,
@@ -322,8 +324,24 @@ class Builder:
             self._line_of[id(self.location)] = known
         return known[1]
 
+    def redirect(self, dst: Reference) -> bool:
+        """Let the last instruction write to `dst`, its first operand, instead; False, with nothing done, where no
+        such instruction was recorded before, so that it has to be checked.
+        """
+        (number, *place), rules = dst._recorded or dst.recorded()
+        form = (*self._last[:2], rules, *self._last[3:])
+        known = self._legal.get(form) if self._last else None
+        if known is None:
+            return False
+        row, operand = (len(self) - 1) * COLUMNS, self._first(len(self) - 1) * REFERENCE
+        self._operands[operand + 1 : operand + REFERENCE] = array("q", (number, *place))
+        self._rows[row + 3 : row + 6] = array("i", (*known, self._line()))
+        self._last = form
+        return True
+
     def retract(self) -> None:
         """Take back the last instruction; kernels that assign a result to a tile redirect it there."""
+        self._last = ()
         del self._rows[-COLUMNS:]
         del self._operands[self._first(len(self)) * REFERENCE :]
 

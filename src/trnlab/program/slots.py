@@ -30,6 +30,12 @@ class Slots(NamedTuple):
     sbuf_cuts: Ints
 
 
+def distinct(values: Ints) -> Ints:
+    """The values in ascending order, each once: `np.unique`, which is slow where hardly any value occurs twice."""
+    ordered = np.sort(values)
+    return ordered[np.concatenate([np.ones(min(len(ordered), 1), np.bool_), ordered[1:] != ordered[:-1]])]
+
+
 def assign_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum) -> Slots:
     """Turn the byte ranges of `operands` (columns first, last) into slot ranges, in place."""
     cuts = _sbuf_cuts(buffers, operands)
@@ -78,7 +84,7 @@ def _sbuf_cuts(buffers: Sequence[Buffer], operands: Ints) -> Ints:
         if b.memory is Memory.SBUF:
             cuts.update(range(b.address, b.address + b.nbytes, b.slot_bytes or b.nbytes))
             cuts.add(b.address + b.nbytes)
-    return np.unique(np.concatenate([np.array(sorted(cuts), np.int64), _access_cuts(buffers, operands)]))
+    return distinct(np.concatenate([np.array(sorted(cuts), np.int64), _access_cuts(buffers, operands)]))
 
 
 def _access_cuts(buffers: Sequence[Buffer], operands: Ints) -> Ints:
@@ -95,7 +101,7 @@ def _access_cuts(buffers: Sequence[Buffer], operands: Ints) -> Ints:
     owner, count = owner[mine], len(buffers)
     room = int(max(b.nbytes for b in buffers)) + 1
     low, high = owner * room + operands[mine, _FIRST], owner * room + operands[mine, _LAST] + 1
-    cuts = np.unique(np.concatenate([low, high]))
+    cuts = distinct(np.concatenate([low, high]))
     of = cuts // room
     uses = np.bincount(owner, minlength=count)
     touched = np.bincount(owner, np.searchsorted(cuts, high) - np.searchsorted(cuts, low), count)

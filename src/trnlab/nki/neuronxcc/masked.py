@@ -12,7 +12,7 @@ from typing import Any
 
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc.affine import Mask
-from trnlab.nki.neuronxcc.defined import Box, defined, joined, record
+from trnlab.nki.neuronxcc.defined import Box, boxes, defined, joined, record
 from trnlab.nki.neuronxcc.zeros import settle
 
 
@@ -21,12 +21,13 @@ def trimmed(mask: Any, out: Tensor, *inputs: Any) -> list[Any] | None:
 
     Inputs have the shape of `out`, or one element in some dimensions; what is no tensor passes unchanged.
     """
-    box = boxed(mask, out.shape)
+    box, partial = boxed(mask, out.shape), boxes()
     for tensor in inputs:
         if isinstance(tensor, Tensor):
             settle(tensor)
-            known = defined(tensor)
-            box = joined(box, known) if known and tensor.ndim == out.ndim else box
+            if tensor.storage in partial or getattr(tensor, "empty", False):
+                known = defined(tensor)
+                box = joined(box, known) if known and tensor.ndim == out.ndim else box
     if not box:
         record(out, box)
         return [out, *inputs]

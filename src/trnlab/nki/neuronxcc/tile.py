@@ -15,6 +15,7 @@ from typing import Any, Self
 from trnlab.lang import compose
 from trnlab.lang.chosen import Indirect
 from trnlab.lang.tensor import Tensor, Window, refuse
+from trnlab.nki.neuronxcc import assignment
 from trnlab.nki.neuronxcc import elementwise as each
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime, Mask
 from trnlab.nki.neuronxcc.indexing import Limit, View, remember, strided
@@ -100,8 +101,6 @@ class Tile(Tensor):
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        from trnlab.nki.neuronxcc import assignment
-
         alone = assignment.alone_in_setting(getrefcount(value), value)
         assignment.assign(self[key], value, alone)
 
@@ -229,8 +228,6 @@ class Tile(Tensor):
     __hash__ = object.__hash__
 
     def __iadd__(self, other: Any) -> Self:
-        from trnlab.nki.neuronxcc import assignment
-
         alone = assignment.alone_in_adding(getrefcount(other), other)
         assignment.add_to(self, other, alone)
         return self
@@ -251,8 +248,6 @@ class Tile(Tensor):
         return self._updated("bitwise_or", other)
 
     def _updated(self, op: str, other: Any) -> Self:
-        from trnlab.nki.neuronxcc import assignment
-
         assignment.update(op, self, other)
         return self
 

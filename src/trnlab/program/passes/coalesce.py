@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine, Memory
 from trnlab.isa.meeting import Meeting
 from trnlab.numerics.dtypes import BY_CODE, DType
-from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, Dims, operand_records, pattern, pattern_of
+from trnlab.program.access import AP, MAX_FREE_DIMS, Buffer, Dims, forms, pattern, pattern_of
 from trnlab.program.passes.draft import ATTR, OFFSET, OPCODE, PATTERN, START, WORK, WRITES, Draft
 from trnlab.program.routine import COL, OPEN_ORDER
 
@@ -73,8 +74,8 @@ def coalesce_transfers(draft: Draft) -> None:
     if draft.b.prints or draft.b.dependencies or np.isin(draft.rows[:, OPCODE], meetings).any():
         return
     for storing in (False, True):
-        runs = _Search(draft, storing).runs()
-        _apply(draft, runs, storing)
+        search = _Search(draft, storing)
+        _apply(search, search.runs())
 
 
 class _Search:
@@ -86,10 +87,17 @@ class _Search:
         self.place = np.full(len(draft), -1, np.int64)
         kept = draft.order[~draft.deleted[draft.order]]
         self.place[kept] = np.arange(len(kept))
-        records = operand_records(draft.references)
-        self.first, self.last = records[:, COL["first"]].tolist(), records[:, COL["last"]].tolist()
+        table, row = forms(draft.references[:, PATTERN])
+        offset = draft.references[:, OFFSET]
+        self.first = (table[:, COL["first"]][row] + offset).tolist()
+        self.last = (table[:, COL["last"]][row] + offset).tolist()
+        # Lists, since a number of an array takes several times as long to get.
+        self.owner, self.access = draft.owner.tolist(), draft.access.tolist()
         self.candidates = self._candidates()
-        wanted = {int(draft.owner[k]) for move in self.candidates for k in (move.chip, move.hbm)}
+        self.rows = {move.at: draft.rows[move.at].tolist() for move in self.candidates}
+        moved = [k for move in self.candidates for k in (move.chip, move.hbm)]
+        self.references = dict(zip(moved, draft.references[moved].tolist()))
+        wanted = {self.owner[k] for k in moved}
         self.uses = self._uses(wanted)
 
     def runs(self) -> list[list[Move]]:
@@ -110,12 +118,12 @@ class _Search:
         return found
 
     def _is_free(self, move: Move) -> bool:
-        return int(self.draft.owner[move.chip]) not in self.taken
+        return self.owner[move.chip] not in self.taken
 
     def _close(self, run: list[Move], found: list[list[Move]]) -> None:
         if len(run) > 1:
             found.append(run)
-            self.taken |= {int(self.draft.owner[m.chip]) for m in run}
+            self.taken |= {self.owner[m.chip] for m in run}
 
     def _candidates(self) -> list[Move]:
         """Plain transfers between SBUF and HBM that may move, in order."""
@@ -126,7 +134,7 @@ class _Search:
         for i in np.flatnonzero(free)[np.argsort(self.place[free])].tolist():
             dst, end = draft.first_list[i], draft.first_list[i + 1]
             chip, hbm = (dst + 1, dst) if self.storing else (dst, dst + 1)
-            memories = [draft.buffers[int(draft.owner[k])].memory for k in (chip, hbm)]
+            memories = [draft.buffers[self.owner[k]].memory for k in (chip, hbm)]
             if end - dst == 2 and memories == [Memory.SBUF, Memory.HBM]:
                 found.append(Move(i, chip, hbm, int(self.place[i])))
         return found
@@ -135,31 +143,32 @@ class _Search:
         """Who uses these buffers, in order."""
         draft = self.draft
         uses: dict[int, list[Use]] = {buffer: [] for buffer in wanted}
-        owner, writes = draft.owner.tolist(), (draft.access & WRITES != 0).tolist()
+        chosen = np.zeros(len(draft.buffers), np.bool_)
+        chosen[list(wanted)] = True
         of, place = draft.of_list, self.place.tolist()
-        for k, buffer in enumerate(owner):
-            if buffer in wanted and place[of[k]] >= 0:
-                uses[buffer].append(Use(place[of[k]], self.first[k], self.last[k], writes[k], of[k]))
+        for k in np.flatnonzero(chosen[draft.owner] & (self.place[draft.of] >= 0)).tolist():
+            use = Use(place[of[k]], self.first[k], self.last[k], self.access[k] & WRITES != 0, of[k])
+            uses[self.owner[k]].append(use)
         for found in uses.values():
             found.sort()
         return uses
 
     def _form(self, move: Move) -> tuple[int, ...]:
         """What transfers of one run have in common."""
-        draft = self.draft
-        tile, row = draft.buffers[int(draft.owner[move.chip])], draft.rows[move.at]
-        sides = [int(n) for k in (move.chip, move.hbm) for n in draft.references[k, [PATTERN, START]]]
+        tile, row = self.draft.buffers[self.owner[move.chip]], self.rows[move.at]
+        chip, hbm = self.references[move.chip], self.references[move.hbm]
         own = (tile.nbytes, tile.partitions, tile.first_partition, tile.dtype.code)
-        return (*(int(row[c]) for c in (_LINE, _ENGINE, ATTR)), *own, *sides, int(draft.owner[move.hbm]))
+        sides = (chip[PATTERN], chip[START], hbm[PATTERN], hbm[START], self.owner[move.hbm])
+        return (row[_LINE], row[_ENGINE], row[ATTR], *own, *sides)
 
     def _extends(self, run: list[Move], move: Move) -> bool:
         """Whether a transfer can be made with those of a run."""
-        steps = _steps(self.draft, run[0], move, len(run))
-        if steps is None or (len(run) > 1 and steps != _steps(self.draft, run[0], run[1], 1)):
+        steps = self.steps(run[0], move, len(run))
+        if steps is None or (len(run) > 1 and steps != self.steps(run[0], run[1], 1)):
             return False
         width = self.last[move.chip] - self.first[move.chip] + 1
         small = width * (len(run) + 1) <= self.draft.policy.coalesce_bytes
-        if not small or not _shape(self.draft, move.chip).dims:
+        if not small or not _shape(self.references[move.chip][PATTERN]).dims:
             return False
         if self.storing and not self._apart(move, steps[0], len(run) + 1):
             return False
@@ -169,7 +178,7 @@ class _Search:
 
     def _whole(self, run: list[Move]) -> bool:
         """Different tiles are all of theirs, used by nobody before they are loaded, and the compiler's to place."""
-        tiles = [int(self.draft.owner[m.chip]) for m in run]
+        tiles = [self.owner[m.chip] for m in run]
         if len(set(tiles)) == 1:
             return True
         for move, tile in zip(run, tiles):
@@ -184,7 +193,7 @@ class _Search:
 
     def _apart(self, move: Move, step: int, count: int) -> bool:
         """Whether stores `step` bytes apart touch different elements: one behind the other, or all in one row."""
-        shape = _shape(self.draft, move.hbm)
+        shape = _shape(self.references[move.hbm][PATTERN])
         item = shape.dtype.itemsize
         row = item + sum(abs(each) * (n - 1) * item for each, n in shape.dims)
         in_row = row <= step and row + step * (count - 1) <= shape.partition_step
@@ -206,7 +215,7 @@ class _Search:
 
     def _touched(self, k: int, start: int, stop: int, own: set[int], *, also_reads: bool) -> bool:
         """Whether somebody else writes (or reads) bytes of operand k in between."""
-        uses = self.uses[int(self.draft.owner[k])]
+        uses = self.uses[self.owner[k]]
         low = bisect_right(uses, start, key=lambda use: use.place)
         high = bisect_left(uses, stop, key=lambda use: use.place)
         return any(
@@ -223,7 +232,7 @@ class _Search:
         return bool(one & other) or not self._results(one) & self._results(other)
 
     def _readers(self, move: Move) -> set[int]:
-        uses = self.uses[int(self.draft.owner[move.chip])]
+        uses = self.uses[self.owner[move.chip]]
         low, high = self.first[move.chip], self.last[move.chip]
         return {u.at for u in uses if not u.writes and u.first <= high and low <= u.last}
 
@@ -231,31 +240,32 @@ class _Search:
         draft, found = self.draft, set()
         for i in instructions:
             for k in range(draft.first_list[i], draft.first_list[i + 1]):
-                if draft.access[k] & WRITES:
-                    found.add(int(draft.owner[k]))
+                if self.access[k] & WRITES:
+                    found.add(self.owner[k])
         return found
 
+    def steps(self, first: Move, move: Move, count: int) -> tuple[int, int] | None:
+        """Bytes from one transfer to the next in HBM, and on chip where it is one tile, if `move` is `count` behind."""
+        references, tile = self.references, self.owner[first.chip]
+        hbm, rest = divmod(references[move.hbm][OFFSET] - references[first.hbm][OFFSET], count)
+        apart = references[move.chip][OFFSET] - references[first.chip][OFFSET]
+        same = self.owner[move.chip] == tile
+        chip, remainder = divmod(apart, count) if same else (self.draft.buffers[tile].nbytes, 0)
+        return None if rest or remainder or hbm <= 0 or chip <= 0 else (hbm, chip)
 
-def _shape(draft: Draft, k: int) -> Shape:
-    """The form of operand k."""
-    code, partitions, partition_step, *dims = pattern(int(draft.references[k, PATTERN])).columns
+
+@lru_cache(maxsize=65536)
+def _shape(number: int) -> Shape:
+    """The form of a pattern."""
+    code, partitions, partition_step, *dims = pattern(number).columns
     pairs = zip(dims[::2], dims[1::2])
     return Shape(BY_CODE[code], partitions, partition_step, tuple(pair for pair in pairs if pair[1] > 1))
 
 
-def _steps(draft: Draft, first: Move, move: Move, count: int) -> tuple[int, int] | None:
-    """Bytes from one transfer to the next in HBM, and on chip where it is one tile, if `move` is `count` behind."""
-    tile = draft.buffers[int(draft.owner[first.chip])]
-    hbm, rest = divmod(int(draft.references[move.hbm, OFFSET] - draft.references[first.hbm, OFFSET]), count)
-    same = draft.owner[move.chip] == draft.owner[first.chip]
-    apart = int(draft.references[move.chip, OFFSET] - draft.references[first.chip, OFFSET])
-    chip, remainder = divmod(apart, count) if same else (tile.nbytes, 0)
-    return None if rest or remainder or hbm <= 0 or chip <= 0 else (hbm, chip)
-
-
-def _apply(draft: Draft, runs: list[list[Move]], storing: bool) -> None:
+def _apply(search: _Search, runs: list[list[Move]]) -> None:
     """Put tiles side by side, and make one transfer of each run that the chip takes."""
-    made = [(run, form) for run in runs if (form := _merged(draft, run)) is not None]
+    draft, storing = search.draft, search.storing
+    made = [(run, form) for run in runs if (form := _merged(search, run)) is not None]
     group = np.full(len(draft.buffers), -1, np.int64)
     place = np.zeros(len(draft.buffers), np.int64)
     leaders: list[int] = []
@@ -278,19 +288,19 @@ def _apply(draft: Draft, runs: list[list[Move]], storing: bool) -> None:
         draft.deleted[[m.at for m in run if m is not kept]] = True
 
 
-def _merged(draft: Draft, run: list[Move]) -> Form | None:
+def _merged(search: _Search, run: list[Move]) -> Form | None:
     """The form of one transfer of a whole run; None where it has too many dimensions, or the chip refuses it."""
-    steps = _steps(draft, run[0], run[1], 1)
+    draft, steps = search.draft, search.steps(run[0], run[1], 1)
     assert steps is not None
     operands: dict[str, AP] = {}
     numbers = []
     instr, (at, chip, hbm, _) = isa.REGISTRY["dma_copy"], run[0]
     for name, k in zip(("dst", "src"), sorted((chip, hbm))):
-        buffer, old = draft.buffers[int(draft.owner[k])], _shape(draft, k)
+        buffer, old = draft.buffers[search.owner[k]], _shape(search.references[k][PATTERN])
         dims = _repeated(old.dims, steps[0] if k == hbm else steps[1], len(run), old.dtype.itemsize)
         if dims is None:
             return None
-        start = int(draft.references[k, START])
+        start = search.references[k][START]
         room = _wider(buffer, len(run)) if k == chip else buffer
         operands[name] = AP(room, old.dtype, start, old.partitions, old.partition_step, 0, dims)
         numbers.append(

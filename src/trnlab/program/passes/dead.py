@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from trnlab.isa.base import Memory
-from trnlab.program.access import operand_records, pattern
+from trnlab.program.access import forms
 from trnlab.program.passes.draft import PATTERN, START, WRITES, Bools, Draft, Ints, is_packed
 from trnlab.program.passes.merge_plan import fixed_instructions, memory_pieces, merging
 from trnlab.program.routine import COL
@@ -27,22 +27,22 @@ def delete_overwritten(draft: Draft) -> None:
     """Delete instructions all of whose results are overwritten unread."""
     if draft.b.prints or draft.b.dependencies or not len(draft.references):
         return
-    records = operand_records(draft.references)
-    low, high, pieces = memory_pieces(draft, records)
+    low, high, pieces = memory_pieces(draft)
     alive = draft.order[~draft.deleted[draft.order]]
     removable = merging(draft) & ~fixed_instructions(draft)
-    covers = _covers_rows(draft, records)
+    covers = _covers_rows(draft)
     _sweep(alive[::-1].copy(), draft.first, draft.access, low, high, covers, pieces, removable, draft.deleted)
 
 
-def _covers_rows(draft: Draft, records: Ints) -> Bools:
+def _covers_rows(draft: Draft) -> Bools:
     """Which operands write every byte between their first and their last, in all partitions of a tile."""
-    numbers, form = np.unique(draft.references[:, PATTERN], return_inverse=True)
-    packed = np.array([is_packed(pattern(n).columns[3:]) for n in numbers.tolist()], np.bool_)[form]
-    on_chip = np.array([b.memory is not Memory.HBM and n in draft.movable for n, b in enumerate(draft.buffers)])
-    rows = np.array([b.partitions for b in draft.buffers], np.int64)[draft.owner]
-    all_rows = (draft.references[:, START] == 0) & (records[:, COL["partitions"]] == rows)
-    found: Bools = packed & all_rows & on_chip[draft.owner] & (draft.access & WRITES != 0)
+    table, row = forms(draft.references[:, PATTERN])
+    packed = np.array([is_packed(tuple(d)) for d in table[:, COL["step0"] : COL["count3"] + 1].tolist()], np.bool_)
+    buffers = draft.columns()
+    on_chip = (buffers.memory != Memory.HBM) & (buffers.movable != 0)
+    rows = table[:, COL["partitions"]][row] == buffers.partitions[draft.owner]
+    all_rows = (draft.references[:, START] == 0) & rows
+    found: Bools = packed[row] & all_rows & on_chip[draft.owner] & (draft.access & WRITES != 0)
     return found
 
 

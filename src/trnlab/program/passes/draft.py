@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trnlab import isa
 from trnlab.isa.base import Memory
 from trnlab.policy import SCHEDULED, Policy
-from trnlab.program.access import Buffer, operand_records
+from trnlab.program.access import Buffer, forms
 from trnlab.program.builder import END, Builder
 from trnlab.program.changes import Size
 from trnlab.program.routine import COL
@@ -23,6 +24,18 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 READS, WRITES, COVERS = 1, 2, 4  # bits of `Draft.access`
 OPCODE, ENGINE, WORK, ATTR, LEFT_OPEN = 0, 1, 3, 4, 6  # columns of `Draft.rows`
 ROLE, PATTERN, OWNER, START, OFFSET = range(5)  # columns of `Draft.references`
+
+
+class Columns(NamedTuple):
+    """What is asked of all buffers. form: equal for those of the same memory, format, shape and first partition."""
+
+    memory: Ints
+    nbytes: Ints
+    address: Ints
+    first_partition: Ints
+    partitions: Ints
+    form: Ints
+    movable: Ints
 
 
 class Draft:
@@ -39,6 +52,7 @@ class Draft:
         self.rows, self.references = b.recorded()
         self.deleted = np.zeros(len(self.rows), np.bool_)
         self.order = np.arange(len(self.rows))  # in which the instructions are handed back
+        self._columns, self._forms = array("q"), dict[Any, int]()
         self.access = self._access()
 
     def __len__(self) -> int:
@@ -76,6 +90,18 @@ class Draft:
         """The buffer of each operand."""
         return self.references[:, OWNER]
 
+    def columns(self) -> Columns:
+        """All buffers by id. A pass only ever adds to them, so that each is looked at once."""
+        width, known = len(Columns._fields), self._forms
+        for b in self.buffers[len(self._columns) // width :]:
+            memory = int(b.memory)
+            key = (memory, b.dtype.code, b.shape, b.nbytes, b.first_partition)
+            form = known.setdefault(key, len(known))
+            self._columns.extend(
+                (memory, b.nbytes, b.address, b.first_partition, b.partitions, form, b.id in self.movable)
+            )
+        return Columns(*np.array(self._columns, np.int64).reshape(-1, width).T.copy())
+
     def again(self, origin: int, mark: str) -> int:
         """A new movable tile like `origin`; returns its id."""
         old, number = self.buffers[origin], len(self.buffers)
@@ -95,7 +121,7 @@ class Draft:
             self.buffers[number] = replace(self.buffers[number], shape=shape, nbytes=count * old.nbytes)
         owner = self.owner.copy()
         moved = group[owner] >= 0
-        nbytes = np.array([b.nbytes for b in self.buffers], np.int64)
+        nbytes = self.columns().nbytes
         self.references[moved, OFFSET] += place[owner[moved]] * nbytes[owner[moved]]
         self.references[moved, OWNER] = base + group[owner[moved]]
         self.access[moved] &= ~COVERS
@@ -104,7 +130,7 @@ class Draft:
         """What there is of it."""
         kept = ~self.deleted
         used = np.bincount(self.owner[np.repeat(kept, np.diff(self.first))], minlength=len(self.buffers)) > 0
-        on_chip = np.array([b.memory is not Memory.HBM for b in self.buffers], np.bool_)
+        on_chip = self.columns().memory != Memory.HBM
         moved = np.array([w.nbytes if w.kind.startswith("dma.") else 0 for w in self.b.works], np.int64)
         return Size(int(kept.sum()), int((used & on_chip).sum()), int(moved[self.rows[kept, WORK]].sum()))
 
@@ -136,16 +162,14 @@ class Draft:
         """Which operands are all of an on-chip buffer: every partition, and every byte of each exactly once."""
         if not len(self.references):
             return np.zeros(0, np.bool_)
-        records = operand_records(self.references)
-        owner = records[:, COL["buffer"]]
-        nbytes = np.array([x.nbytes for x in self.buffers], np.int64)[owner]
-        partitions = np.array([x.partitions for x in self.buffers], np.int64)[owner]
-        numbers, form = np.unique(self.references[:, PATTERN], return_index=True)
-        dims = records[form, COL["step0"] : COL["count3"] + 1].tolist()
-        packed = np.array([is_packed(tuple(d)) for d in dims])[np.searchsorted(numbers, self.references[:, PATTERN])]
-        whole = (records[:, COL["first"]] == 0) & (records[:, COL["last"]] == nbytes - 1)
-        rows = (records[:, COL["start_partition"]] == 0) & (records[:, COL["partitions"]] == partitions)
-        return np.asarray(whole & rows & packed & (records[:, COL["is_hbm"]] == 0))
+        buffers, owner, offset = self.columns(), self.owner, self.references[:, OFFSET]
+        table, row = forms(self.references[:, PATTERN])
+        packed = np.array([is_packed(tuple(d)) for d in table[:, COL["step0"] : COL["count3"] + 1].tolist()])
+        on_chip, partitions = table[:, COL["is_hbm"]] == 0, table[:, COL["partitions"]]
+        low, high = table[:, COL["first"]][row] + offset, table[:, COL["last"]][row] + offset
+        whole = (low == 0) & (high == buffers.nbytes[owner] - 1)
+        rows = (self.references[:, START] == 0) & (partitions[row] == buffers.partitions[owner])
+        return np.asarray(whole & rows & (packed & on_chip)[row])
 
 
 @lru_cache(maxsize=4096)

@@ -116,7 +116,7 @@ def _forms(draft: Draft, ones: Ints, sizes: Ints, step: Ints) -> Forms:
     counts = first[ones + 1] - first[ones]
     ends = np.cumsum(counts)
     operands = np.arange(int(counts.sum())) + np.repeat(first[ones] - (ends - counts), counts)
-    partition = np.array([b.first_partition for b in draft.buffers], np.int64)[draft.owner[operands]]
+    partition = draft.columns().first_partition[draft.owner[operands]]
     partition += draft.references[operands, START]
     keys = np.column_stack([draft.references[operands][:, [ROLE, PATTERN]], step[operands], partition]).tolist()
     owners, rows = draft.owner[operands].tolist(), draft.rows[ones][:, [OPCODE, ENGINE, ATTR]].tolist()

@@ -15,7 +15,7 @@ from numba import njit
 from trnlab import isa
 from trnlab.isa.base import Engine, Memory
 from trnlab.isa.meeting import Meeting
-from trnlab.program.access import operand_records
+from trnlab.program.access import forms
 from trnlab.program.passes.draft import (
     ATTR,
     ENGINE,
@@ -32,6 +32,7 @@ from trnlab.program.passes.draft import (
 )
 from trnlab.program.passes.nests import Nest
 from trnlab.program.routine import COL, OPEN_ORDER
+from trnlab.program.slots import distinct
 
 NEVER = -1 << 62  # as a step: these operands do not lie at equal distances
 _NONE, _STREAMED, _SCALAR = range(3)  # what an operand is to merging
@@ -110,9 +111,9 @@ def code_of(draft: Draft, inside: Bools) -> Code:
     """The recording as `plan` sees it. inside: instructions of inner loops, which are not merged."""
     rows, references = draft.rows, draft.references
     parts, merges = _parts()
-    records = operand_records(references)
-    low, high, pieces = memory_pieces(draft, records)
-    elements = np.prod(records[:, [COL[f"count{i}"] for i in range(4)]], axis=1)
+    table, row = forms(references[:, PATTERN])
+    low, high, pieces = memory_pieces(draft)
+    elements = np.prod(table[:, [COL[f"count{i}"] for i in range(4)]], axis=1)[row]
     merges = merges[rows[:, OPCODE]] & ~inside
     return Code(
         rows[:, OPCODE].copy(), rows[:, ENGINE].copy(), rows[:, ATTR].copy(), merges, draft.first,
@@ -136,20 +137,19 @@ def _parts() -> tuple[Ints, Bools]:
     return parts, merges
 
 
-def memory_pieces(draft: Draft, records: Ints) -> tuple[Ints, Ints, int]:
+def memory_pieces(draft: Draft) -> tuple[Ints, Ints, int]:
     """Memory cut wherever an access begins or ends: first and last piece of each operand, and how many there are.
 
     Tiles that the kernel placed may share bytes, and are the same memory here.
     """
-    room = max((b.nbytes + b.address for b in draft.buffers), default=0) + 1
-    count = len(draft.buffers)
-    given = [b.memory is not Memory.HBM and n not in draft.movable for n, b in enumerate(draft.buffers)]
-    base = np.array([
-        (count + int(b.memory)) * room + b.address if place else n * room
-        for n, (b, place) in enumerate(zip(draft.buffers, given))
-    ], np.int64)[records[:, COL["buffer"]]]  # fmt: skip
-    low, high = base + records[:, COL["first"]], base + records[:, COL["last"]]
-    cuts = np.unique(np.concatenate([low, high + 1]))
+    buffers, owner, offset = draft.columns(), draft.owner, draft.references[:, OFFSET]
+    room, count = int((buffers.nbytes + buffers.address).max(initial=0)) + 1, len(draft.buffers)
+    given = (buffers.memory != Memory.HBM) & (buffers.movable == 0)
+    place = np.where(given, (count + buffers.memory) * room + buffers.address, np.arange(count) * room)
+    table, row = forms(draft.references[:, PATTERN])
+    base = place[owner] + offset
+    low, high = base + table[:, COL["first"]][row], base + table[:, COL["last"]][row]
+    cuts = distinct(np.concatenate([low, high + 1]))
     return np.searchsorted(cuts, low), np.searchsorted(cuts, high, side="right") - 1, len(cuts)
 
 
@@ -165,17 +165,10 @@ def tiles_of(draft: Draft) -> Tiles:
     moved = alive & np.isin(draft.rows[draft.of, OPCODE], transfers)
     alone = (np.bincount(draft.owner[products], minlength=count) > 1) | np.isin(np.arange(count), draft.owner[moved])
     bank = draft.b.chip.psum.bank_bytes_per_partition
-    forms: dict[Any, int] = {}
-    form = [
-        forms.setdefault((b.memory, b.dtype, b.shape, b.nbytes, b.first_partition), len(forms))
-        if n in draft.movable and not alone[n] else -1
-        for n, b in enumerate(draft.buffers)
-    ]  # fmt: skip
-    return Tiles(
-        np.array([b.nbytes for b in draft.buffers], np.int64), np.array(form, np.int64),
-        np.array([bank if b.memory is Memory.PSUM else 0 for b in draft.buffers], np.int64),
-        np.array([b.memory is Memory.SBUF for b in draft.buffers], np.bool_),
-    )  # fmt: skip
+    buffers = draft.columns()
+    form = np.where((buffers.movable != 0) & ~alone, buffers.form, -1)
+    in_psum, in_sbuf = buffers.memory == Memory.PSUM, buffers.memory == Memory.SBUF
+    return Tiles(buffers.nbytes, form, np.where(in_psum, bank, 0), in_sbuf)
 
 
 def plan(draft: Draft, nest: Nest, code: Code, tiles: Tiles, columns: int) -> Plan:
