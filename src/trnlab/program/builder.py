@@ -84,7 +84,7 @@ class Builder:
         self._locs: dict[Location | None, int] = {}
         self._line_of: dict[int, tuple[Location | None, int]] = {}  # by identity
         self._legal: dict[tuple[object, ...], tuple[int, int]] = {}
-        self._last: tuple[Any, ...] = ()  # what decided that the last instruction is legal, while it can be redirected
+        self._last: tuple[Any, ...] = ()  # by what the last instruction is legal, while it can be redirected
 
     # -- memory -------------------------------------------------------------------------------------------------
     def param(self, name: str, shape: tuple[int, ...], dt: DType | str, *, slot_rows: int | None = None) -> AP:

@@ -245,7 +245,7 @@ class _Search:
         return found
 
     def steps(self, first: Move, move: Move, count: int) -> tuple[int, int] | None:
-        """Bytes from one transfer to the next in HBM, and on chip where it is one tile, if `move` is `count` behind."""
+        """Bytes from one transfer to the next in HBM, and on chip in one tile, if `move` is `count` behind."""
         references, tile = self.references, self.owner[first.chip]
         hbm, rest = divmod(references[move.hbm][OFFSET] - references[first.hbm][OFFSET], count)
         apart = references[move.chip][OFFSET] - references[first.chip][OFFSET]
