@@ -25,6 +25,8 @@ from trnlab.nki import neuronxcc
 from trnlab.nki.imports import install_imports
 from trnlab.nki.neuronxcc import isa as old_isa
 from trnlab.nki.neuronxcc import language as old
+from trnlab.nki.target import default_chip
+from trnlab.sim.checks import Scene, check_routine
 from trnlab.sim.functional import RunOptions
 
 SIZE, SEQUENCE, HEAD = 2048, 4096, 128
@@ -209,13 +211,19 @@ def overhead_lines() -> list[lines.Line]:
         return type(kernel)(kernel.function).trace(x)
 
     small_steps.trace(x)
-    functions = [lambda: anew(small_steps), lambda: anew(old_steps), lambda: small_steps.trace(x), yardstick]
-    recording, older, again, python = lines.in_turns(functions, ROUNDS)
+    routine = old_steps.trace(x).routine
+    scene = Scene(filled=frozenset(routine.params), masks=True)
+    functions = [
+        lambda: anew(small_steps), lambda: anew(old_steps), lambda: small_steps.trace(x), yardstick,
+        lambda: check_routine(routine, default_chip(), scene),
+    ]  # fmt: skip
+    recording, older, again, python, checks = lines.in_turns(functions, ROUNDS)
     each, of_old = recording / SMALL * 1e6, older / SMALL * 1e6
     note = f"{SMALL} instructions; a line of plain Python takes {python / YARDS * 1e9:.0f} ns here"
     return [
         lines.at_most("recording and checks, small instruction", each, 10, "us", note),
         lines.at_most("  in the older dialect", of_old, 10, "us", "index expressions, a tile for each result"),
+        lines.at_most("    of that, checks", checks / SMALL * 1e6, 2, "us", "undefined values, races, overlaps"),
         lines.at_most(
             "the same kernel once more / first time", again / recording, 0.01, "x", f"{again * 1e6:.0f} us"
         ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scatters, gathers that skip, transposing matmuls and MX matmuls: their loops against their definitions."""
+"""Scatters, gathers that skip, transposing matmuls, MX matmuls and quantization: their loops against their definitions."""
 
 from __future__ import annotations
 
@@ -59,6 +59,16 @@ def mx_products() -> tuple[Builder, Arrays]:
     return b, arrays
 
 
+def quantized() -> tuple[Builder, Arrays]:
+    """[128, 512] bf16."""
+    b, rng = Builder("quantized", chips.get("trn3")), np.random.default_rng(0)
+    x, packed, scale = b.tile((128, 512), "bfloat16"), b.tile((128, 128), MX), b.tile((128, 128), "uint8")
+    b.dma_copy(dst=x, src=b.param("x", (128, 512), "bfloat16"))
+    for _ in range(REPEATS):
+        b.quantize_mx(dst=packed, src=x, dst_scale=scale)
+    return b, [rng.standard_normal((128, 512)).astype(dtype("bfloat16").numpy)]
+
+
 def line(what: str, made: tuple[Builder, Arrays]) -> lines.Line:
     """How many times as fast as by definition."""
     b, arrays = made
@@ -82,6 +92,7 @@ def main() -> None:
         line("scatter / its definition", moved_rows("dst")),
         line("transposing matmul / its definition", transposes()),
         line("MX matmul / its definition", mx_products()),
+        line("quantization to MX / its definition", quantized()),
     ]
     found.append(lines.Line("  its float64 product alone", product * 1e6, "us", "", None, "in NumPy"))
     lines.report(found)

@@ -25,6 +25,8 @@ GROUP_PARTITIONS = 8  # partitions that share a scale
 SCALE_BIAS, SCALE_NAN, SMALLEST_EXPONENT = 127, 255, -127
 _QUADRANT = 32  # partitions; the scales of a quadrant lie in four of its own
 
+LARGEST_EXPONENT = {"float8_e4m3fn": 8, "float8_e5m2": 15, "float4_e2m1fn": 2}
+
 
 def unpack(words: Array, dtype: DType) -> Array:
     """float32 [..., 4] from packed words [...], the value in the lowest bits first."""
@@ -84,7 +86,7 @@ def block_scales(values: Array, dtype: DType, headroom: int = 1) -> Array:
     partitions, count, _ = values.shape
     groups = np.abs(values).reshape(partitions // GROUP_PARTITIONS, GROUP_PARTITIONS, count, LANES)
     largest = groups.max(axis=(1, 3))
-    top = _LARGEST_EXPONENT[dtype.lane] - headroom
+    top = LARGEST_EXPONENT[dtype.lane] - headroom
     exponent = np.frexp(np.where(np.isfinite(largest), largest, 1))[1] - 1 - top
     exponent = np.where(largest == 0, SMALLEST_EXPONENT, np.maximum(exponent, SMALLEST_EXPONENT))
     codes = np.where(np.isfinite(largest), exponent + SCALE_BIAS, SCALE_NAN)
@@ -108,6 +110,3 @@ def dequantize(words: Array, codes: Array, dtype: DType) -> Array:
     """float64 values [P, N, 4] of packed words [P, N] times the scales [P / 8, N] of their groups: exact."""
     scales = np.repeat(scale_values(codes).astype(np.float64), GROUP_PARTITIONS, axis=0)
     return np.asarray(unpack(words, dtype).astype(np.float64) * scales[:, :, None])
-
-
-_LARGEST_EXPONENT = {"float8_e4m3fn": 8, "float8_e5m2": 15, "float4_e2m1fn": 2}

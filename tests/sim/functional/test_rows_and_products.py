@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scatters, gathers that skip, transposing matmuls and MX matmuls leave the bits that their definitions leave.
+"""Scatters, gathers that skip, transposing and MX matmuls, and quantization leave the bits of their definitions.
 
 The operands are hostile: every bit pattern of small formats, rows named twice, by negative and by enormous numbers.
 """
@@ -159,3 +159,29 @@ def mx_product(name: str, scales: str) -> Builder:
     b.tensor_copy(dst=back, src=sums)
     b.dma_copy(dst=out, src=back)
     return b
+
+
+@pytest.mark.parametrize("source", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["float8_e4m3fn_x4", "float8_e5m2_x4"])
+@pytest.mark.parametrize("scales", ["uint8", "float8_e8m0fnu"])
+@pytest.mark.parametrize("headroom", [0, 1])
+def test_quantization_to_mx_rounds_as_defined(source, name, scales, headroom):
+    """Groups of any bits, most of them with a NaN; and groups of finite numbers, of one size and of all sizes."""
+    rng = np.random.default_rng(7)
+    b = Builder("quantized", chips.get("trn3"))
+    x, packed = b.tile((64, 256), source), b.tile((64, 64), name)
+    scale = b.tile((64, 64), scales)
+    b.dma_copy(dst=x, src=b.param("x", (64, 256), source))
+    b.memset(dst=scale, value=0)
+    b.quantize_mx(dst=packed, src=x, dst_scale=scale, headroom=headroom)
+    b.dma_copy(dst=b.param("packed", (64, 64), name), src=packed)
+    b.dma_copy(dst=b.param("scale", (64, 64), scales), src=scale)
+    results = [np.zeros((64, 64), dtype(kind).numpy) for kind in (name, scales)]
+    words = rng.integers(0, 2**16, (64, 256), np.uint16)
+    exponent = np.uint16(0x7F80 if source == "bfloat16" else 0x7C00)
+    large = (words & exponent) == exponent
+    alike = (words & np.uint16(0x83FF)) | np.uint16(0x3800)
+    tiny = words & ~exponent  # zeros and subnormal numbers
+    for bits in (words, np.where(large, words & np.uint16(0xBFFF), words), alike, tiny, tiny & np.uint16(0x8000)):
+        data = bits.astype(np.uint16).view(dtype(source).numpy)
+        assert left(b, data, *results)[0] == left(b, data, *results, by_definition=True)[0]

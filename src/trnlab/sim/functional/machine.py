@@ -33,7 +33,7 @@ from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTH
 from trnlab.sim.functional.linking import from_python, link
 from trnlab.sim.functional.matmul import PANELS
 from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning, operand_array
-from trnlab.sim.functional.microscaling import nc_matmul_mx
+from trnlab.sim.functional.microscaling import nc_matmul_mx, quantize_mx
 from trnlab.sim.functional.pairing import (
     ABORT,
     NO_PACE,
@@ -113,7 +113,8 @@ class Frame:
 
 
 _ALIGNED = 64  # bytes
-_COMPILED = {"nc_matmul_mx": nc_matmul_mx}  # in place of the definition, where the interpreter has no loop
+# In place of the definition, where the interpreter has no loop.
+_COMPILED = {"nc_matmul_mx": nc_matmul_mx, "quantize_mx": quantize_mx}
 
 
 class Machine:
