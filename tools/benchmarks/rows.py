@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scatters, gathers that skip, transposing matmuls, MX matmuls and quantization: their loops against their definitions."""
+"""Scatters, gathers that skip, transposing and MX matmuls, quantization: their loops against their definitions."""
 
 from __future__ import annotations
 

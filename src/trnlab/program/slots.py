@@ -33,7 +33,8 @@ class Slots(NamedTuple):
 def distinct(values: Ints) -> Ints:
     """The values in ascending order, each once: `np.unique`, which is slow where hardly any value occurs twice."""
     ordered = np.sort(values)
-    return ordered[np.concatenate([np.ones(min(len(ordered), 1), np.bool_), ordered[1:] != ordered[:-1]])]
+    found: Ints = ordered[np.concatenate([np.ones(min(len(ordered), 1), np.bool_), ordered[1:] != ordered[:-1]])]
+    return found
 
 
 def assign_slots(buffers: Sequence[Buffer], operands: Ints, psum: Psum) -> Slots:
