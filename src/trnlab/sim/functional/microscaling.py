@@ -101,8 +101,8 @@ def quantize_rows(
             for k in range(first, first + GROUP_PARTITIONS):
                 for lane in range(LANES):
                     largest = max(largest, np.int64(bits[k, n, lane]) & 0x7FFFFFFF)
-            exponent = largest >> 23
-            code = SCALE_NAN if exponent == 255 else int(max(exponent - top, 0))
+            exponent = int(largest >> 23)
+            code = SCALE_NAN if exponent == 255 else max(exponent - top, 0)
             codes[group, n] = code
             for k in range(first, first + GROUP_PARTITIONS):
                 word = np.int64(0)
