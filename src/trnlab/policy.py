@@ -129,6 +129,11 @@ class Policy:
         alternatives=(4096, 131072),
         evidence="between 3 KiB (fp16 convolutions take the time of the PE array) and 160 KiB (the vendor's matmul)",
     )  # fmt: skip
+    loads_share: int = _option(
+        RECORDING, "percent of SBUF that what stays may fill, with what is in use beside it", 87,
+        alternatives=(75, 100),
+        evidence="no calibration row decides it; what is left is for tiles of several iterations",
+    )  # fmt: skip
     reuse: bool = _option(
         RECORDING,
         "what was computed from the same operands before is not computed again",

@@ -34,7 +34,6 @@ from trnlab.program.passes.draft import (
 
 Store = tuple[int, int | None]  # an instruction, and the tensor that it may change; None: any
 _ALIGN = 64  # bytes; tiles start on multiples
-_SHARE = (7, 8)  # of SBUF that may be filled; what is left is for tiles of several iterations
 
 
 class Load(NamedTuple):
@@ -121,7 +120,7 @@ def _resident(draft: Draft, again: list[tuple[Load, int]]) -> set[int]:
     if not blocks:
         return set()
     loaded = {load.tile for load, _ in again}.union(*blocks.values())
-    room = draft.b.sbuf_limit * _SHARE[0] // _SHARE[1] - _peak(draft, loaded)
+    room = draft.b.sbuf_limit * draft.policy.loads_share // 100 - _peak(draft, loaded)
     kept = set()
     for tensor, tiles in blocks.items():
         need = sum(-(-draft.buffers[tile].nbytes // _ALIGN) * _ALIGN for tile in tiles)
