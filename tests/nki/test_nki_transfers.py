@@ -12,6 +12,7 @@ import trnlab.nki.isa as nisa
 import trnlab.nki.language as nl
 import trnlab.nki.neuronxcc as old_nki
 import trnlab.nki.neuronxcc.language as old_nl
+from trnlab import policy
 from trnlab.errors import ConstraintError, RunError
 
 RNG = np.random.default_rng(1)
@@ -235,7 +236,7 @@ def test_load_transpose2d_moves_the_same_bits(target, dtype, to):
 
 
 def test_load_transpose2d_moves_rows():
-    """A matrix of float32 is loaded in rows, one of bfloat16 transposed on the way."""
+    """A matrix of float32 is loaded in rows, one of bfloat16 transposed on the way, as the kernel is written."""
 
     @old_nki.jit(platform_target="trn2")
     def kernel(x):
@@ -244,7 +245,8 @@ def test_load_transpose2d_moves_rows():
         return out
 
     def kinds(dtype):
-        timeline = kernel.timeline(np.zeros((512, 128), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
+        with policy.use("as-written"):
+            timeline = kernel.timeline(np.zeros((512, 128), ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
         return [timeline.ops[i].name for i in timeline.op]
 
     assert sorted(kinds("float32")) == ["dma_copy"] * 5 + ["nc_transpose"] * 4 + ["tensor_copy"] * 4
