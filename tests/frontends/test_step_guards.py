@@ -785,3 +785,21 @@ def lstm(to):
 def test_as_eager_training(name, engine):
     expected = trained(CASES[name], eager, lambda x: x)
     agree(trained(CASES[name], captured, lambda x: x.to("neuron")), expected)
+
+
+def test_a_module_that_is_imported_meanwhile_is_no_change(tmp_path, monkeypatch, capfd):
+    """Libraries import others when they are first used: what that makes and changes is not the step's doing."""
+    (tmp_path / "late_module.py").write_text("TABLE = {}\nfor i in range(3):\n    TABLE[i] = [i]\nSCALE = 2.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = nn.Linear(4, 3).to("neuron")
+
+    def loss(net, x, y):
+        import late_module
+
+        return F.cross_entropy(net(x) * late_module.SCALE, y)
+
+    with session.activate(session.Session(chips.target("trn1"), "fp32")):
+        step = neuron.compile_step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
+        for i in range(2):
+            step(*data(i, lambda t: t.to("neuron")))
+    assert "captured again" not in capfd.readouterr().err

@@ -119,7 +119,7 @@ def test_json_holds_everything(ran: Profile) -> None:
 def test_a_run_without_time_cannot_be_compared(run_folder: Path, tmp_path: Path) -> None:
     summary = json.loads((run_folder / "summary.json").read_text())
     for name in (*schema.TIMED, *schema.LISTS, *schema.EXPLAINED):
-        del summary[name]
+        summary.pop(name, None)  # some are there only where they say something
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(RunError, match="TRN814"):
         profile.open_run(tmp_path)

@@ -103,7 +103,7 @@ def test_routines_add_up(ran: Profile) -> None:
 def test_a_run_that_was_killed_has_no_step(broken: Path) -> None:
     summary = json.loads((broken / "summary.json").read_text())
     for name in (*schema.TIMED, *schema.LISTS, *schema.EXPLAINED):
-        del summary[name]
+        summary.pop(name, None)  # some are there only where they say something
     (broken / "summary.json").write_text(json.dumps({**summary, "status": "running", "complete": False}))
     assert load(broken).step is None
 

@@ -39,7 +39,7 @@ def test_utilisations_are_shares(ran: Profile) -> None:
     assert 0 < s["mfu"] <= s["hfu"] < 1
     assert s["mbu"] == s["hbm"]["bandwidth_used"]
     assert 0 < s["dma"]["efficiency"] <= 1
-    assert s["spill"] == {"save_bytes": 0, "reload_bytes": 0}
+    assert s["spill"] == {"save_bytes": 0, "reload_bytes": 0, "cost_ps": 0, "psum_bytes": 0, "tiles": []}
     assert len(s["costliest_lines"]) <= 10
     assert sum(routine["hbm_bytes"] for routine in s["roofline"]["routines"]) <= sum(
         s["hbm"][side] for side in ("read_bytes", "write_bytes")

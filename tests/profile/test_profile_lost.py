@@ -93,7 +93,7 @@ def test_two_cores_have_engines_and_memories_of_their_own(tmp_path: Path) -> Non
     t = found.step.timeline
     assert t.cores == 2
     times = by_engine(found.step)
-    assert {"vector 0", "vector 1", "sync 0", "sync 1"} <= set(times)
+    assert {"vector 0", "vector 1", "gpsimd 0", "gpsimd 1"} <= set(times)
     for engine in times.values():
         assert engine.busy + sum(wait.time for wait in engine.waits) + engine.ends == t.total
     assert sum(row["ps"] for row in found.summary["lost"]) == found.summary["step_ps"]

@@ -38,6 +38,9 @@ written by `python -m tools.opdb.table`; `make opdb` makes the results.
 - `FAILS`: wrong, or a crash from inside. There should be none.
 - empty: PyTorch on the CPU does not have it, or the run did not take it.
 
+PyTorch leaves open which of several equal elements sort, argsort, msort, topk and kthvalue name first. Places are
+judged by the elements there; gradients of inputs with equal elements are not judged.
+
 float64 (TRN212) and complex numbers (TRN203) are refused in compiled programs. In eager mode the host runs every
 operator in every dtype that PyTorch has.
 

@@ -135,7 +135,9 @@ class Image:
         self._settle()
 
     def mention(self, code: CodeType, namespace: dict[str, Any]) -> None:
-        """Users' code is about to run: look at what it could read."""
+        """Users' code is about to run: look at what it could read, unless its module is only being imported."""
+        if getattr(namespace.get("__spec__"), "_initializing", False):
+            return
         found = mentions(code)
         self._widen(found.attributes, found.anything)
         node = self._globals.get(id(namespace))

@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
+import numba
 import numpy as np
 import torch
 from torch import nn
@@ -21,7 +23,7 @@ from trnlab.frontends.common.image import Image
 from trnlab.frontends.common.nodes import Fields, Items, Names, Node, Parts, Summary
 from trnlab.nki.kernel import Kernel
 
-_FIXED = tuple(f"{Path(str(m.__file__)).parent}/" for m in (torch, trnlab, np))
+_FIXED = tuple(f"{Path(str(m.__file__)).parent}/" for m in (torch, trnlab, np, numba, llvmlite))
 _NAMES_ONLY = tuple(f"{Path(str(torch.__file__)).parent}/{part}/" for part in ("nn", "optim", "amp"))
 _STANDARD = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib"))
 _VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)

@@ -8,6 +8,7 @@ the last. Ranks have HBM tensors of their own; cores of a rank get the same arra
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -66,7 +67,8 @@ class GangRun:
 
         by_turns: they stop wherever they touch what another one touches, and let that one go on.
         """
-        self.machines = [Machine(self.chip, self.options, sbuf_bytes=m.routine.sbuf_bytes) for m in self.gang.members]
+        options = replace(self.options or RunOptions(), quiet=not watched)  # another order prints nothing again
+        self.machines = [Machine(self.chip, options, sbuf_bytes=m.routine.sbuf_bytes) for m in self.gang.members]
         self.frames: list[Frame] = []
         for member, machine in zip(self.gang.members, self.machines):
             tensors = memories[member.place.rank]

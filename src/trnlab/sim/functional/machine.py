@@ -67,7 +67,8 @@ class RunOptions:
     by_definition: run every instruction through its `meaning`, thousands of times slower; what the kernels are
     tested against. Stochastic rounding is a function of seed, instruction and element: the same bits in any legal
     order. threads: 2 shares them between two threads of the host. measure: keep in `Machine.measured`,
-    for each call, how many cycles of the host's counter each instruction took (0: left to its `meaning`).
+    for each call, how many cycles of the host's counter each instruction took (0: left to its `meaning`). quiet: what
+    a kernel prints is left out.
     """
 
     stochastic_rounding: bool = False
@@ -76,6 +77,7 @@ class RunOptions:
     by_definition: bool = False
     threads: int = field(default_factory=lambda: min(2, cpu_count()))
     measure: bool = False
+    quiet: bool = False
 
 
 class Lane:
@@ -98,7 +100,7 @@ class Lane:
             self.scratch = np.zeros(k.VALUES * block + _VALUES + _PAGE, np.float32)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Frame:
     """One execution of a routine: what all its instructions share."""
 
@@ -110,6 +112,7 @@ class Frame:
     progress: Array
     cycles: Array  # per instruction, or empty
     memory: tuple[Array | None, ...]  # what `base` points to lives as long as this
+    printed: int = 0  # of what the routine prints, how much has been: stretches that meet share the place in between
 
 
 _ALIGNED = 64  # bytes
@@ -188,8 +191,9 @@ class Machine:
 
     def _in_order(self, frame: Frame, first: int, last: int) -> None:
         """Instructions [first, last), and what is printed between them."""
-        for shown in frame.routine.prints:
+        for shown in () if self.options.quiet else frame.routine.prints[frame.printed :]:
             if first <= shown.at <= last:
+                frame.printed += 1
                 self._execute(frame, self._lanes[0], frame.plan.order[first : shown.at])
                 first = shown.at
                 array, _ = operand_array(np.array(shown.operand), frame.base, frame.pitch)
