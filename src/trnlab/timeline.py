@@ -140,6 +140,11 @@ class Timeline:
         """The number of the core that ran each instruction."""
         return np.array([call.core for call in self.calls], np.int32)[self.call]
 
+    def issued(self) -> Column:
+        """When each instruction ended on its engine; software may still make the descriptors of its transfer."""
+        active = np.array([op.active for op in self.ops], np.int64)[self.op]
+        return np.where(active > 0, np.minimum(self.start + active, self.end), self.end)
+
     def columns(self) -> dict[str, Column]:
         """The columns by name, in file order."""
         return {name: getattr(self, name) for name in _DTYPES}

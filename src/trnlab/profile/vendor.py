@@ -132,7 +132,7 @@ def _active(t: Timeline) -> Iterator[dict[str, Any]]:
     lanes = np.array([op.lanes > 0 for op in t.ops], np.bool_)[t.op]
     for code, name in enumerate(ENGINES):
         mine = np.flatnonzero(t.engine == code)
-        start, end = t.start[mine], np.where(lanes[mine], t.end[mine], t.done[mine])
+        start, end = t.start[mine], np.where(lanes[mine], t.issued()[mine], t.done[mine])
         for a, b in _unions(start, end):
             yield {"engine": name, "start_ts": _ns(a), "end_ts": _ns(b), "duration_ns": _ns(b - a)}
 

@@ -68,7 +68,7 @@ class _Stream:
         """When the next instruction could start if it waited for nobody else."""
         row = self.plan.rows[self.plan.row_of[self.at]]
         who = order.DMA if row[order.RING] >= 0 else int(row[order.ENGINE])
-        semaphore = to_ps(self.chip.sync.semaphore.value)
+        semaphore = to_ps(self.chip.sync.semaphore.value) + int(row[order.WAKE])
         t = int(self.core.clocks.engine[row[order.ENGINE], order.FREE])
         for slots, access in self.operands():
             state = self.slots[slots]

@@ -102,19 +102,13 @@ def engine_use(timeline: Timeline) -> tuple[EngineUse, ...]:
     for code, name in enumerate(ENGINES):
         mine = t.engine == code
         busy = int((t.end[mine] - t.start[mine]).sum())
-        finish = np.where(is_dma[mine], _issued(t)[mine], t.done[mine])
+        finish = np.where(is_dma[mine], t.issued()[mine], t.done[mine])
         uses.append(_use(name, int(mine.sum()), busy, _union(t.start[mine], finish), t.total))
     moving = _union(t.begin[is_dma], t.done[is_dma] - t.completion)
     per_op = np.array([op.lanes * op.lane_time for op in t.ops], np.int64)
     busy = int((per_op * np.bincount(t.op, minlength=len(t.ops))).sum()) // DMA_ENGINES
     uses.append(_use("dma", int(is_dma.sum()), busy, moving, t.total))
     return tuple(uses)
-
-
-def _issued(t: Timeline) -> Ints:
-    """When the instruction that triggers a transfer ends; software may still make its descriptors."""
-    active = np.array([op.active for op in t.ops], np.int64)[t.op]
-    return np.where(active > 0, np.minimum(t.start + active, t.end), t.end)
 
 
 def _of_core(t: Timeline, core: int) -> Timeline:
