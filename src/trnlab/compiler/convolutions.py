@@ -124,7 +124,7 @@ def _by_residues(b: GraphBuilder, x: Value, weight: Value, attrs: Attrs, places:
         parts.append(_product(b, x, chosen, sweeps, attrs) if all(s.window for s in sweeps) else None)
     shape = next((p.shape for p in parts if p is not None), (x.shape[0], weight.shape[0], *counts))
     whole = [b.constant(0.0, attrs["dtype"], shape) if p is None else p for p in parts]
-    return _interleaved(b, whole, spread, places)
+    return b.interleave(whole, spread, places)
 
 
 def _residue(window: int, residue: int, count: int, d: int, attrs: Attrs) -> tuple[Sweep, int, int]:
@@ -140,17 +140,6 @@ def _residue(window: int, residue: int, count: int, d: int, attrs: Attrs) -> tup
     before = -((residue + first * dilation - low) // spread)
     stride = attrs["window_strides"][d]
     return Sweep(elements, count, stride, distance, before), first, step
-
-
-def _interleaved(b: GraphBuilder, parts: Sequence[Value], spread: Sequence[int], places: Sequence[int]) -> Value:
-    """Element m of part r at m * spread + r, in each dimension; what lies beyond `places` is left out."""
-    lead, counts = parts[0].shape[:2], parts[0].shape[2:]
-    rank = len(spread)
-    stacked = b.concatenate([b.reshape(p, (*p.shape, 1)) for p in parts], 2 + rank)
-    apart = b.reshape(stacked, (*lead, *counts, *spread))
-    order = [0, 1, *(a for d in range(rank) for a in (2 + d, 2 + rank + d))]
-    whole = b.reshape(b.transpose(apart, order), (*lead, *(n * s for n, s in zip(counts, spread))))
-    return b.slice(whole, [0] * (2 + rank), (*lead, *places))
 
 
 # -- windows as dimensions ------------------------------------------------------------------------------------------

@@ -229,6 +229,20 @@ class GraphBuilder:
         """Join along one dimension."""
         return self.op("concatenate", *xs, dimension=dimension % max(len(xs[0].shape), 1))
 
+    def interleave(self, parts: Sequence[Value], spread: Sequence[int], size: Sequence[int]) -> Value:
+        """[..., size]: element m of part r stands at m * spread + r in each of the last dimensions.
+
+        Parts have equal shapes and come in row-major order of r; what lies beyond `size` is left out.
+        """
+        rank, first = len(spread), parts[0]
+        lead, counts = first.shape[: len(first.shape) - rank], first.shape[len(first.shape) - rank :]
+        if len(parts) > 1:
+            stacked = self.concatenate([self.reshape(p, (*p.shape, 1)) for p in parts], len(first.shape))
+            apart, m = self.reshape(stacked, (*lead, *counts, *spread)), len(lead)
+            order = [*range(m), *(a for d in range(rank) for a in (m + d, m + rank + d))]
+            first = self.reshape(self.transpose(apart, order), (*lead, *(n * s for n, s in zip(counts, spread))))
+        return self.slice(first, [0] * len(first.shape), (*lead, *size))
+
     def pad(
         self,
         x: Value,

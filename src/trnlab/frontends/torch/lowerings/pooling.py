@@ -88,18 +88,7 @@ class Pool:
         some = next(iter(sums.values()))
         zeros = b.constant(0.0, some.dtype, some.shape)
         parts = [sums.get(r, zeros) for r in product(*map(range, self.strides))]
-        return self._interleaved(site, parts, counts)
-
-    def _interleaved(self, site: Site, parts: Sequence[Value], counts: Sequence[int]) -> Value:
-        b, rank, lead = site.b, self.rank, parts[0].shape[: -self.rank]
-        if len(parts) == 1:
-            return b.slice(parts[0], [0] * len(parts[0].shape), (*lead, *self.size))
-        stacked = b.concatenate([b.reshape(p, (*p.shape, 1)) for p in parts], len(parts[0].shape))
-        apart = b.reshape(stacked, (*lead, *counts, *self.strides))
-        m = len(lead)
-        order = [*range(m), *(a for d in range(rank) for a in (m + d, m + rank + d))]
-        whole = b.reshape(b.transpose(apart, order), (*lead, *(n * s for n, s in zip(counts, self.strides))))
-        return b.slice(whole, [0] * len(whole.shape), (*lead, *self.size))
+        return b.interleave(parts, self.strides, self.size)
 
 
 def _pool(
