@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tools.opdb.samples import Sample, gradients, leaves_of
 from tools.opdb.verdicts import OutOfTime, Verdict, of_error
-from trnlab.frontends.torch import engine, tracing
+from trnlab.frontends.common import engine
+from trnlab.frontends.torch import tracing
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.import_fx import import_fx
 

@@ -36,7 +36,7 @@ from tools.opdb.samples import (
 )  # fmt: skip
 from tools.opdb.verdicts import FAILED, PASSED, OutOfTime, Record, Verdict, of_error
 from trnlab import chips
-from trnlab.frontends.torch import engine  # registers the device, too
+from trnlab.frontends.common import engine
 from trnlab.runtime import session
 
 _NEIGHBOURS = 6

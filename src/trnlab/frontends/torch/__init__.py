@@ -25,10 +25,10 @@ _HOME = {
     "Captured": "capture",
     "import_fx": "import_fx",
     "operators": "import_fx",
-    "InterpreterEngine": "engine",
-    "DeviceEngine": "engine",
-    "use": "engine",
-    "report_step": "engine",
+    "InterpreterEngine": "trnlab.frontends.common.engine",
+    "DeviceEngine": "trnlab.frontends.common.engine",
+    "use": "trnlab.frontends.common.engine",
+    "report_step": "trnlab.frontends.common.engine",
     "kernel_op": "kernels",
     "fallback_counts": "host_ops",
     "reset_fallback_counts": "host_ops",
@@ -41,7 +41,7 @@ __all__ = list(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(_HOME[name] if "." in _HOME[name] else f"{__name__}.{_HOME[name]}"), name)
 
 
 def _first_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -27,7 +27,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import CheckpointPolicy
 
-from trnlab.frontends.torch import engine, kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
+from trnlab.frontends.common import engine
+from trnlab.frontends.torch import kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch import engine
+from trnlab.frontends.common import engine
 from trnlab.runtime import session
 from trnlab.runtime.executable import Executable
 from trnlab.units import PS_PER_S

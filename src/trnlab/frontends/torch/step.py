@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trnlab.errors import UsageError
+from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.torch import engine, hooks
+from trnlab.frontends.torch import hooks
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.capture import CapturedStep, LossFunction, Reported, capture_step
 from trnlab.frontends.torch.dlpack import as_host, as_neuron

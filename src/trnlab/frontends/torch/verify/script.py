@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from trnlab.errors import UsageError
+from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import provenance
-from trnlab.frontends.torch.engine import use
 from trnlab.frontends.torch.verify.against import BUDGET, Comparison, Recording
 from trnlab.frontends.torch.verify.captured import Layers, first_difference
 from trnlab.frontends.torch.verify.chip import ChipEngine
