@@ -52,13 +52,19 @@ def has_kernel(op: Op) -> bool:
         len(places) > 2
         or attrs["feature_group_count"] * attrs["batch_group_count"] > 1
         or x.dtype is not weight.dtype
-        or min(prod(weight.shape[2:]), prod(places)) == 1
+        or (min(prod(weight.shape[2:]), prod(places)) == 1 and not skips(op))
     ):
         return False
     if is_weight_gradient(op):
         return x.shape[0] >= FEWEST_CHANNELS and weight.shape[-1] <= P
     apart = all(s == 1 or n == 1 for s, n in zip(strides, spread))
     return x.shape[1] >= FEWEST_CHANNELS and apart and -(-places[-1] // spread[-1]) <= BANK
+
+
+def skips(op: Op) -> bool:
+    """Whether pixels between those that meet are left out, of the input or of the result: in memory these lie apart,
+    on chip an access pattern steps over them."""
+    return any(n > 1 for k in ("window_strides", "lhs_dilation", "rhs_dilation") for n in op.attrs[k])
 
 
 def is_weight_gradient(op: Op) -> bool:
@@ -152,6 +158,10 @@ def _product(b: GraphBuilder, x: Value, weight: Value, sweeps: Sequence[Sweep], 
     places, elements = [s.places for s in sweeps], [s.window for s in sweeps]
     images, channels = x.shape[0] // batches, x.shape[1] // groups
     together = groups * batches
+    if together == 1:  # [O, images, places]
+        summed = (1, *range(2, 2 + rank)), (1, *range(2 + rank, 2 + 2 * rank))
+        dot = b.dot_general(weight, windows, summed, ((), ()), attrs["dtype"], attrs["precision"])
+        return b.transpose(dot, (1, 0, *range(2, 2 + rank)))
     windows = b.reshape(windows, (batches, images, groups, channels, *places, *elements))
     weight = b.reshape(weight, (together, weight.shape[0] // together, channels, *elements))
     # [groups, images, channels, places, elements]: of the groups of batches and of features one is 1

@@ -12,6 +12,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler.canonical import canonicalize, compute_outputs, own_operands
+from trnlab.compiler.channels import channels_first
 from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Class, Group, Kind
@@ -42,6 +43,7 @@ Unit = list[Group]  # groups that share one routine, run as one call
 
 # Each changes the graph in place and keeps its meaning.
 PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
+    ("channels-first", lambda graph, options: channels_first(graph)),
     ("expand", lambda graph, options: expand_composites(graph)),
     ("simplify", lambda graph, options: simplify(graph)),
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),

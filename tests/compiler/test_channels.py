@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchanging channels and images keeps the meaning, and leaves no transposes between layers."""
+
+import numpy as np
+import pytest
+from compiled import execute
+
+from trnlab.compiler.channels import channels_first
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.interpret import interpret
+from trnlab.graph.passes import simplify
+from trnlab.graph.verify import verify
+from trnlab.numerics.dtypes import float32
+
+
+def inputs_of(graph, rng):
+    return [rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs]
+
+
+def layer(b, x, channels, rng, name):
+    """A convolution of a random window, and what follows it, at random."""
+    window = int(rng.integers(1, 4))
+    w = b.input(name, (channels, x.shape[1], window, window), float32)
+    pad = ((window // 2,) * 2, ((window - 1) // 2,) * 2)
+    y = b.convolution(x, w, padding=pad)
+    shape = (1, channels, 1, 1)
+    for choice in rng.integers(0, 9, 3):
+        match int(choice):
+            case 0:
+                y = b.subtract(y, b.reshape(b.reduce(y, (0, 2, 3)), shape))
+            case 1:
+                y = b.maximum(y, 0.0)
+            case 2:
+                y = b.multiply(y, b.reduce(y, (2, 3), keepdims=True))
+            case 3:
+                y = b.add(y, b.reduce(y, (1,), "maximum", keepdims=True))
+            case 4:
+                y = b.slice(
+                    b.pad(y, (0, 1, 1, 0), (1, 0, 0, 1)), (0, 1, 0, 0), (*y.shape[:1], 1 + channels, *y.shape[2:])
+                )
+            case 5:
+                y = b.add(y, b.transpose(b.transpose(y, (1, 0, 2, 3)), (1, 0, 2, 3)))
+            case 6:
+                y = b.slice_dim(b.concatenate([y, y], 1), 1, 0, channels)
+            case 7:
+                flat = b.reshape(y, (*y.shape[:2], y.shape[2] * y.shape[3]))
+                y = b.multiply(y, b.reshape(b.reduce(flat, (2,)), (*y.shape[:2], 1, 1)))
+            case _:
+                y = b.transpose(b.transpose(y, (0, 2, 3, 1)), (0, 3, 1, 2))
+    return y
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_meaning_is_kept(seed):
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder("layers")
+    x = b.input("x", (2, 3, 5, 4), float32)
+    y = layer(b, layer(b, x, 4, rng, "w0"), 3, rng, "w1")
+    for value in (b.add(y, x), b.reduce(y, (0, 1, 2, 3)), b.reduce(y, (1, 3)), b.reshape(y, (2, -1))):
+        b.output(value)
+    graph = b.build()
+    arrays = inputs_of(graph, rng)
+    changed = graph.copy()
+    channels_first(changed)
+    verify(changed)
+    for got, expected in zip(interpret(changed, arrays), interpret(graph, arrays), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    if seed < 6:
+        for got, expected in zip(execute(graph, arrays), interpret(graph, arrays), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_no_transposes_between_layers():
+    """Of two normalised layers what comes in is transposed, and the sides of convolutions, which is free."""
+    b = GraphBuilder("layers")
+    x = b.input("x", (2, 16, 5, 4), float32)
+    for i in range(2):
+        y = b.convolution(x, b.input(f"w{i}", (16, 16, 3, 3), float32), padding=((1, 1), (1, 1)))
+        mean = b.reshape(b.reduce(y, (0, 2, 3)), (1, 16, 1, 1))
+        x = b.add(b.maximum(b.subtract(y, mean), 0.0), x)
+    b.output(b.reduce(x, (0, 2, 3)))
+    graph = b.build()
+    channels_first(graph)
+    simplify(graph)
+    moved = [op for op in graph.ops if op.name == "transpose"]
+    beside = [op for op in graph.ops if op.name == "convolution"]
+    readers = graph.users()
+    inner = [
+        op
+        for op in moved
+        if op.operands[0].op not in beside and not all(r.name == "convolution" for r in readers[op.result])
+    ]
+    assert [op.operands[0].name for op in inner] == ["x"]
+    sums = [op for op in graph.ops if op.name == "reduce"]
+    assert all(op.attrs["dimensions"] == (1, 2, 3) for op in sums), "a channel's pixels lie in one row"
