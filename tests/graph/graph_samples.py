@@ -6,7 +6,7 @@ import numpy as np
 from trnlab.errors import Location
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import TensorType
-from trnlab.numerics.dtypes import bfloat16, bool_, dtype, float32, int32
+from trnlab.numerics.dtypes import bfloat16, bool_, dtype, float32, int32, uint32
 
 
 def typed(text):
@@ -62,7 +62,8 @@ def every_op():
     moved = b.shift_left(b.shift_right_logical(b.shift_right_arithmetic(ids, 1), 1), 2)
     window = b.slice(q, (0, 0, 0, 0), (2, 2, 3, 3))
     slid = b.convolution(q, window, padding=((1, 0), (0, 2)), strides=(2, 1), groups=2, spread=(1, 2))
-    for i, value in enumerate((total, summed, picked, *grads, lse, product, best, moved, slid)):
+    words = b.rng_philox((3, 7), b.convert(b.concatenate([seed] * 3, 0), uint32))
+    for i, value in enumerate((total, summed, picked, *grads, lse, product, best, moved, slid, words)):
         b.output(value, f"out {i}", alias_of=x if i == 0 else None)
     return b.build()
 

@@ -21,7 +21,7 @@ from trnlab.isa.alu import ALU, AluOp
 from trnlab.isa.base import ANY_DTYPE, CODES, INT32, Engine, Instruction, Memory, OperandSpec
 from trnlab.isa.collective import Collective
 from trnlab.isa.dma_transpose import AXES
-from trnlab.isa.random_streams import state_words
+from trnlab.isa.random_streams import KEY_WORDS, state_words
 from trnlab.isa.rules import MAX_FREE, allowed_starts
 from trnlab.numerics.dtypes import DType, dtype, float32
 from trnlab.numerics.rounding import store, widen
@@ -98,6 +98,8 @@ def valid_cases(draw: st.DrawFn, name: str) -> Case:
     memories = draw(_memories(instr, specs, engine))
     sizes = draw(_sizes(instr, specs, engine, memories))
     sizes["W"] = (state_words(engine, chip),)
+    if instr.name == "rng":
+        sizes["K"] = (draw(st.sampled_from(KEY_WORDS)),)
     ops = {}
     for n, spec in specs.items():
         ops[n] = draw(_operand(spec, sizes, formats[n], memories[n], instr))

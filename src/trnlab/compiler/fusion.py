@@ -95,7 +95,7 @@ class Partition:
         """Whether `group` can compute `op` too; fixes the group's columns and the result's class when it can."""
         if any(self._depends(self.owner.get(self.root(v)), group) for v in op.operands):
             return False
-        if op.name == "trn.rng_uniform":
+        if op.name in ("trn.rng_uniform", "trn.rng_philox"):
             verdict = self._admit_random(group, op)
         elif op.name == "reduce":
             verdict = self._admit_reduce(group, op)

@@ -188,6 +188,10 @@ class GraphBuilder:
         """
         return self.op("trn.rng_uniform", seed, shape=tuple(shape), first=first)
 
+    def rng_philox(self, shape: Sequence[int], state: Value) -> Value:
+        """uint32: words 0, 1, ... of Philox-4x32, from a state of six words (`numerics.philox`)."""
+        return self.op("trn.rng_philox", state, shape=tuple(shape))
+
     # -- shapes -------------------------------------------------------------------------------------------------
     def broadcast_in_dim(self, x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
         """Dimension i of x becomes dimension dims[i] of the result, stretched where its size is 1."""

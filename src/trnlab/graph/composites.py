@@ -17,7 +17,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.formulas import normal_cdf
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import OPS
-from trnlab.numerics import threefry
+from trnlab.numerics import philox, threefry
 from trnlab.numerics.dtypes import float32, int32, uint32
 
 Attrs = dict[str, Any]
@@ -174,6 +174,37 @@ def _rng_uniform(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tu
     return (b.multiply(b.convert(b.shift_right_logical(low, 8), float32), 2.0**-24),)
 
 
+def _rng_philox(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """Word i, in row-major order, is word i % 4 of the block at counter + i // 4 (`numerics.philox`)."""
+    (state,) = operands
+    blocks = -(-math.prod(attrs["shape"]) // philox.LANES)
+    words = [b.broadcast_to(b.slice_dim(state, 0, i, i + 1), (blocks,)) for i in range(philox.STATE_WORDS)]
+    key, counter = words[:2], words[2:]
+    added = b.iota((blocks,), uint32)
+    for i in range(philox.LANES):
+        total = b.add(counter[i], added)
+        added = b.convert(b.compare(total, "LT", added), uint32)
+        counter[i] = total
+    for _ in range(philox.ROUNDS):
+        (low0, high0), (low1, high1) = (_wide_product(b, counter[2 * i], philox.MULTIPLIERS[i]) for i in (0, 1))
+        first, third = (b.xor(b.xor(high, x), k) for high, x, k in zip((high1, high0), counter[1::2], key))
+        counter = [first, low1, third, low0]
+        key = [b.add(k, step) for k, step in zip(key, philox.KEY_STEPS)]
+    flat = b.reshape(b.concatenate([b.reshape(c, (blocks, 1)) for c in counter], 1), (blocks * philox.LANES,))
+    return (b.reshape(b.slice_dim(flat, 0, 0, math.prod(attrs["shape"])), attrs["shape"]),)
+
+
+def _wide_product(b: GraphBuilder, x: Value, factor: int) -> tuple[Value, Value]:
+    """The low and the high word of x * factor, from products of halves."""
+    halves = b.and_(x, 0xFFFF), b.shift_right_logical(x, 16)
+    (ll, hl), (lh, hh) = ([b.multiply(half, f) for half in halves] for f in (factor & 0xFFFF, factor >> 16))
+    middle = b.add(b.add(b.and_(lh, 0xFFFF), b.and_(hl, 0xFFFF)), b.shift_right_logical(ll, 16))
+    high = b.add(
+        b.add(hh, b.shift_right_logical(middle, 16)), b.add(*(b.shift_right_logical(m, 16) for m in (lh, hl)))
+    )
+    return b.multiply(x, factor), high
+
+
 def _rotated(b: GraphBuilder, x: Value, distance: int) -> Value:
     return b.or_(b.shift_left(x, distance), b.shift_right_logical(x, 32 - distance))
 
@@ -187,5 +218,6 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.attention": _attention,
     "trn.attention_backward": _attention_backward,
     "trn.rng_uniform": _rng_uniform,
+    "trn.rng_philox": _rng_philox,
 }
 assert set(_DEFINITIONS) == {name for name, d in OPS.items() if d.composite}

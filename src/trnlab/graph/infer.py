@@ -18,7 +18,7 @@ import numpy as np
 from trnlab.errors import GraphError
 from trnlab.graph.ir import Callee, TensorType
 from trnlab.graph.ops import BINARY, OPS, UNARY, OpDef
-from trnlab.numerics.dtypes import DType, bool_, float32, int32
+from trnlab.numerics.dtypes import DType, bool_, float32, int32, uint32
 
 Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
@@ -194,6 +194,12 @@ def _rng_uniform(types: Types, attrs: Attrs) -> TensorType:
     last = attrs["first"] + prod(attrs["shape"])
     _need(attrs["first"] >= 0 and last < 2**63, "not numbers of a random sequence", "0 to 2**63 - 1", last, "TRN304")
     return TensorType(attrs["shape"], float32)
+
+
+def _rng_philox(types: Types, attrs: Attrs) -> TensorType:
+    _check_shape(attrs["shape"])
+    _need(types[0] == TensorType((6,), uint32), "a state is six words", "tensor<6xuint32>", types[0], "TRN303")
+    return TensorType(attrs["shape"], uint32)
 
 
 # -- shapes -------------------------------------------------------------------------------------------------------
@@ -445,6 +451,7 @@ _RULES: dict[str, Rule] = {
     "gather": _gather,
     "scatter": _scatter,
     "trn.rng_uniform": _rng_uniform,
+    "trn.rng_philox": _rng_philox,
     "trn.gelu": _unary,
     "trn.gelu_dx": _unary,
     "trn.attention": _attention,

@@ -184,6 +184,9 @@ _TABLE: tuple[OpDef, ...] = (
     OpDef("custom_call", CALL, ("inputs*",), attrs={"callee": Attr("callee")}, results=("results*",), optional=1),
     # Numbers first, first + 1, ... of the random numbers in [0, 1) that the seed (int32 [2]) stands for: ADR 23.
     OpDef("trn.rng_uniform", SOURCE, ("seed",), attrs={"shape": _SHAPE, "first": Attr("int", 0)}),
+    # Words 0, 1, ... of Philox: state is uint32 [6], a key of two words and a counter of four, the low ones first.
+    # The bits are those of StableHLO's rng_bit_generator with algorithm PHILOX.
+    OpDef("trn.rng_philox", SOURCE, ("state",), attrs={"shape": _SHAPE}),
     # The derivatives *_dx are at x, without the incoming gradient, as in the chip's activation table.
     OpDef("trn.gelu", ELEMENTWISE, ("operand",), "f", _GELU),
     OpDef("trn.gelu_dx", ELEMENTWISE, ("operand",), "f", _GELU),

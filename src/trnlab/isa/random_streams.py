@@ -2,7 +2,8 @@
 """Random bits of an instruction: from a seed, or from the state of the engine's generator.
 
 With a seed they are a pure function of the seed and of the element's place in the tile, whatever ran before: element
-(p, f) of a [P, F] tile draws number p * F + f. With a key the numbers are given, and each is drawn from Threefry.
+(p, f) of a [P, F] tile draws number p * F + f. With a key the numbers are given, and each is drawn from Threefry;
+with a key and a counter, six words, from Philox.
 
 The hardware's generators keep a state in each lane, the operand `state`: words of 32 bits, a row per lane. GpSimd's
 is XORWOW with six words; so is that of VectorE with vector_xorwow, which has four, and element f draws from generator
@@ -21,16 +22,17 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import SBUF_ONLY, Array, Arrays, Engine, Instruction, Operand, OperandSpec
-from trnlab.numerics import threefry, xorwow
+from trnlab.numerics import philox, threefry, xorwow
 from trnlab.numerics.rounding import random_bits
 
 SEED = OperandSpec(
     "seed", "src", optional=True, immediate=True, shape=("P", "1"), dtypes=frozenset({"int32", "uint32"})
 )
-KEY = OperandSpec("key", "src", SBUF_ONLY, optional=True, shape=("P", "2"), dtypes=frozenset({"int32", "uint32"}))
+KEY = OperandSpec("key", "src", SBUF_ONLY, optional=True, shape=("P", "K"), dtypes=frozenset({"int32", "uint32"}))
 WORD = frozenset({"uint32"})
 STATE = OperandSpec("state", "dst", SBUF_ONLY, optional=True, rw=True, shape=("P", "W"), dtypes=WORD, state=True)
 COUNTER_WORDS, GENERATORS = 2, 4
+KEY_WORDS = (2, philox.STATE_WORDS)  # of Threefry, of Philox
 
 
 def state_words(engine: Engine, chip: Chip) -> int:
@@ -47,6 +49,15 @@ def check_state(instr: Instruction, ops: Mapping[str, Operand], name: str, engin
         instr.refuse(
             f"operand {name!r} is not a state of {engine.name.lower()}'s generator", limit=f"{words} words per lane",
             got=ops[name].free, chip=chip, remedy=f"use a uint32 tile [P, {words}]", code="TRN409",
+        )  # fmt: skip
+
+
+def check_key(instr: Instruction, ops: Mapping[str, Operand], chip: Chip) -> None:
+    """A key is Threefry's, or a key and a counter of Philox."""
+    if "key" in ops and ops["key"].free not in KEY_WORDS:
+        instr.refuse(
+            "operand 'key' is no key of a random sequence", limit="2 words per lane, or 6", got=ops["key"].free,
+            chip=chip, remedy="pass a key of 64 bits (Threefry), or a key and a counter (Philox)", code="TRN409",
         )  # fmt: skip
 
 
@@ -93,5 +104,6 @@ def numbered_bits(arrays: Arrays, attrs: Mapping[str, Any]) -> Array:
     shape = arrays["dst"].shape
     rows, cols = shape[0], int(np.prod(shape[1:], dtype=np.int64))
     starts = np.uint64(attrs["first"]) + np.arange(rows, dtype=np.uint64)[:, None] * np.uint64(attrs["step"])
-    key = arrays["key"].reshape(rows, 1, 2).view(np.uint32)
-    return threefry.block(key, starts + np.arange(cols, dtype=np.uint64))[0]
+    key = arrays["key"].reshape(rows, 1, -1).view(np.uint32)
+    numbers = starts + np.arange(cols, dtype=np.uint64)
+    return threefry.block(key, numbers)[0] if key.shape[-1] == 2 else philox.words(key, numbers)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import Array, Arrays, Dataflow, Engine, Instruction, Operand, OperandSpec
-from trnlab.isa.random_streams import KEY, SEED, STATE, check_state, draw, numbered_bits
+from trnlab.isa.random_streams import KEY, SEED, STATE, check_key, check_state, draw, numbered_bits
 
 INTEGERS = frozenset({"int32", "uint32", "int16", "uint16", "int8", "uint8"})
 
@@ -21,7 +21,7 @@ class Rng(Instruction):
     From the engine's generator where its state is an operand; else from seed, a number or one 32-bit integer per
     partition, and the element's place only. With a key of 64 bits (two words, the low one first), element (p, f) is
     number first + p * step + f of the key's own sequence: numbers that do not depend on how a tensor is cut into
-    tiles.
+    tiles. A key of six words is Philox's key and counter, which XLA's programs come with.
     """
 
     name = "rng"
@@ -33,6 +33,7 @@ class Rng(Instruction):
     attrs: ClassVar[Mapping[str, Any]] = {"seed": 0, "first": 0, "step": 0}
     limits = (
         "W is the words of the engine's generator (isa.random_streams)",
+        "K is 2 (Threefry) or 6 (Philox: a key, then a counter)",
         "with a key, numbers run from 0 to 2**63 - 1",
     )
     source = "nki.isa.rng; the streams, the seed and the key are ours"
@@ -44,6 +45,7 @@ class Rng(Instruction):
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
         """The state is of this engine; numbers fit."""
         check_state(self, ops, "state", engine, chip)
+        check_key(self, ops, chip)
         first, step = attrs.get("first", 0), attrs.get("step", 0)
         if min(first, step) < 0 or first + ops["dst"].partitions * step + ops["dst"].free >= 2**63:
             self.refuse(

@@ -7,6 +7,7 @@ from trnlab.compiler.emitter import Emitter
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import int32, uint32
+from trnlab.program import AP
 
 
 def gather(e: Emitter, op: Op) -> None:
@@ -21,10 +22,19 @@ def random(e: Emitter, op: Op) -> None:
 
     An element's number is its place in the whole tensor, however the loop is cut into rows and columns.
     """
-    frame, domain = e.frame, e.frame.domain
-    first = op.attrs["first"] + domain.offset + frame.row * domain.cols + frame.col
-    bits = e.wide.take(frame.rows, frame.cols, uint32)
-    e.b.rng(dst=bits, key=e.loader.words(op.operands[0])[: frame.rows], first=first, step=domain.cols)
+    bits = e.wide.take(e.frame.rows, e.frame.cols, uint32)
+    _draw(e, op, bits, op.attrs["first"])
     e.b.tensor_scalar(dst=bits, data=bits, operand0=8, op0="right_shift")
     e.b.tensor_scalar(dst=e.dst(op.result), data=bits, operand0=2.0**-24, op0="multiply")
     e.give_later(e.wide, bits)
+
+
+def random_words(e: Emitter, op: Op) -> None:
+    """Random bits, numbered likewise."""
+    _draw(e, op, e.dst(op.result), 0)
+
+
+def _draw(e: Emitter, op: Op, dst: AP, first: int) -> None:
+    frame, domain = e.frame, e.frame.domain
+    start = first + domain.offset + frame.row * domain.cols + frame.col
+    e.b.rng(dst=dst, key=e.loader.words(op.operands[0])[: frame.rows], first=start, step=domain.cols)

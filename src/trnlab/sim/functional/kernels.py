@@ -11,6 +11,8 @@ import numpy as np
 from numba.types import int64 as i64
 from numba.types import void
 
+from trnlab.numerics.philox import KEY_STEPS, MULTIPLIERS
+from trnlab.numerics.philox import ROUNDS as PHILOX_ROUNDS
 from trnlab.numerics.threefry import PARITY, ROTATIONS
 from trnlab.sim.functional.elementwise import (
     ADD,
@@ -23,7 +25,7 @@ from trnlab.sim.functional.elementwise import (
     scale_and_shift,
     select,
 )
-from trnlab.sim.functional.formats import F32, I32, element_noise, load_run, stream_key, u32
+from trnlab.sim.functional.formats import F32, I32, element_noise, load_run, stream_key, u32, u64
 from trnlab.sim.functional.linking import exported, inline, jit
 from trnlab.sim.functional.native import load_f32, load_i32, load_u32, store_f32, write_u32
 from trnlab.sim.functional.views import (
@@ -278,6 +280,31 @@ def threefry_run(key0, key1, first, count, out):
         write_u32(out, i, u32(low + k2))
 
 
+@inline
+def philox_word(key0, key1, low, high, lane):
+    """One word of the block at a counter of two words of 64 bits: `numerics.philox.block`."""
+    c0, c1, c2, c3 = u32(low), u32(low >> u64(32)), u32(high), u32(high >> u64(32))
+    for _ in range(PHILOX_ROUNDS):
+        first, second = u64(c0) * u64(MULTIPLIERS[0]), u64(c2) * u64(MULTIPLIERS[1])
+        c0, c1, c2, c3 = (
+            u32(second >> u64(32)) ^ c1 ^ key0, u32(second), u32(first >> u64(32)) ^ c3 ^ key1, u32(first),
+        )  # fmt: skip
+        key0, key1 = u32(key0 + u32(KEY_STEPS[0])), u32(key1 + u32(KEY_STEPS[1]))
+    return c0 if lane == 0 else c1 if lane == 1 else c2 if lane == 2 else c3
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def philox_run(state, step, first, count, out):
+    """Words first, first + 1, ... of the key and counter at `state`, words `step` bytes apart."""
+    low = u64(load_u32(state, 2 * step)) | u64(load_u32(state, 3 * step)) << u64(32)
+    high = u64(load_u32(state, 4 * step)) | u64(load_u32(state, 5 * step)) << u64(32)
+    for i in range(count):
+        moved = low + u64((first + i) >> 2)
+        carried = high + u64(1) if moved < low else high
+        word = philox_word(load_u32(state, 0), load_u32(state, step), moved, carried, (first + i) & 3)
+        write_u32(out, i, word)
+
+
 @jit
 def numbered_bits(views, ints, scratch):
     """rng with a key: each row a run of the key's sequence."""
@@ -285,6 +312,10 @@ def numbered_bits(views, ints, scratch):
     dst[CODE] = F32  # the bits are moved as they are
     for p in range(dst[P]):
         at = key[ADDR] + p * key[PITCH]
+        if key[F] > 2:
+            philox_run(at, key[DIMS + 6], ints[RAMP] + p * ints[RAMP + 1], dst[F], scratch)
+            store_block(dst, p, ONE_ROW, scratch, NEAREST)
+            continue
         threefry_run(
             np.int64(load_u32(at, 0)), np.int64(load_u32(at, key[DIMS + 6])), ints[RAMP] + p * ints[RAMP + 1], dst[F],
             scratch,
