@@ -50,6 +50,7 @@ def every_op():
         b.or_(b.compare(x, "LT", w), b.is_finite(x)), b.not_(b.xor(b.compare(x, "GE", 0), b.compare(x, "NE", w)))
     )
     total = b.clamp(-1, b.select(mask, total, b.gelu(x, "tanh")), b.constant(3.0))
+    total = b.bitcast_convert(b.bitcast_convert(total, int32), float32)
     table = b.convert(b.concatenate([total, b.slice_dim(total, 0, 0, 4, 2)], 0), bfloat16)
     rows = b.take_rows(table, ids)
     summed = b.scatter_add_rows(ids, rows, 5)

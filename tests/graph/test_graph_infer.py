@@ -41,6 +41,7 @@ FOLLOWS = [
     ("select", ["bool", B23, B23], {}, [B23]),
     ("clamp", ["float32", F23, F23], {}, [F23]),
     ("convert", [F23], {"dtype": bfloat16}, [B23]),
+    ("bitcast_convert", [F23], {"dtype": int32}, [I23]),
     ("constant", [], {"value": 1.0, "shape": (2, 3), "dtype": float32}, [F23]),
     ("iota", [], {"iota_dimension": 1, "shape": (2, 3), "dtype": int32}, [I23]),
     ("trn.rng_uniform", ["2xint32"], {"shape": (2, 3), "first": 0}, [F23]),

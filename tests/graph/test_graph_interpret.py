@@ -14,7 +14,7 @@ from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import apply, interpret
 from trnlab.graph.ir import TensorType
 from trnlab.graph.ops import BINARY, UNARY
-from trnlab.numerics.dtypes import bfloat16, bool_, float32, from_numpy, int32, tfloat32, uint8
+from trnlab.numerics.dtypes import bfloat16, bool_, float32, from_numpy, int32, tfloat32, uint8, uint32
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((3, 4)).astype(np.float32)
@@ -141,6 +141,9 @@ def test_converts_truncate_saturate_and_round():
     assert run("convert", X, dtype=bfloat16).tolist() == X.astype(BF16).tolist()
     assert run("convert", np.float32(1 + 2**-11), dtype=tfloat32) == 1.0
     assert run("convert", np.float32(1 + 3 * 2**-11), dtype=tfloat32) == 1 + 2**-9
+    assert run("bitcast_convert", np.array([-0.0, 1, 1e-40, np.nan], np.float32), dtype=uint32).tolist() == [
+        0x80000000, 0x3F800000, 0x000116C2, 0x7FC00000,
+    ]  # fmt: skip
     assert run("convert", np.array([257], np.int32), dtype=bfloat16).tolist() == [256]
 
 

@@ -138,6 +138,10 @@ class GraphBuilder:
         """x in another format (no op when it has it)."""
         return x if x.dtype is dtype(dt) else self.op("convert", x, dtype=dtype(dt))
 
+    def bitcast_convert(self, x: Value, dt: DType | str) -> Value:
+        """The bits of x read as another format of the same width (no op when it has it)."""
+        return x if x.dtype is dtype(dt) else self.op("bitcast_convert", x, dtype=dtype(dt))
+
     def gelu(self, x: Value, approximate: str = "none") -> Value:
         """x * Phi(x), or its tanh approximation."""
         return self.op("trn.gelu", x, approximate=approximate)

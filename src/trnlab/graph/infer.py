@@ -166,6 +166,13 @@ def _convert(types: Types, attrs: Attrs) -> TensorType:
     return TensorType(types[0].shape, attrs["dtype"])
 
 
+def _bitcast_convert(types: Types, attrs: Attrs) -> TensorType:
+    source, target = types[0].dtype, attrs["dtype"]
+    same = source.itemsize == target.itemsize and bool_ not in (source, target)
+    _need(same, "formats differ in width", f"{8 * source.itemsize} bits", target.name, "TRN303")
+    return TensorType(types[0].shape, target)
+
+
 # -- sources ------------------------------------------------------------------------------------------------------
 
 
@@ -437,6 +444,7 @@ _RULES: dict[str, Rule] = {
     "select": _select,
     "clamp": _clamp,
     "convert": _convert,
+    "bitcast_convert": _bitcast_convert,
     "constant": _constant,
     "iota": _iota,
     "broadcast_in_dim": _broadcast_in_dim,

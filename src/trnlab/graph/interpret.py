@@ -237,6 +237,12 @@ def _convert(op: Op, x: Array) -> Array:
     return np.asarray(np.clip(x, *target.limits)).astype(np.int64)
 
 
+def _bitcast_convert(op: Op, x: Array) -> Array:
+    """The same bits, whatever the format in which numbers are held here."""
+    bits: Array = np.ascontiguousarray(x).astype(op.operands[0].dtype.numpy, copy=False)
+    return bits.view(op.result.dtype.numpy).reshape(x.shape)
+
+
 # -- sources and shapes -------------------------------------------------------------------------------------------
 
 
@@ -298,13 +304,13 @@ _REDUCERS: dict[str, np.ufunc] = {
 
 def _reduce(op: Op, x: Array) -> Array:
     kind, dims = op.attrs["kind"], op.attrs["dimensions"]
-    start = _identity(kind, x.dtype)
+    start = identity(kind, x.dtype)
     if x.dtype.kind == "f" and kind == "add":
         return np.asarray(np.sum(x, axis=dims))
     return np.asarray(_REDUCERS[kind].reduce(x, axis=dims, dtype=x.dtype, initial=start))
 
 
-def _identity(kind: str, dtype: np.dtype[Any]) -> Any:
+def identity(kind: str, dtype: np.dtype[Any]) -> Any:
     """What the reduction of nothing gives."""
     if kind in ("add", "multiply"):
         return 0 if kind == "add" else 1
@@ -372,6 +378,7 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
     "select": lambda op, pred, x, y: np.where(pred, x, y),
     "clamp": _clamp,
     "convert": _convert,
+    "bitcast_convert": _bitcast_convert,
     "constant": _constant,
     "iota": _iota,
     "broadcast_in_dim": _broadcast_in_dim,

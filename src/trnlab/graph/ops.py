@@ -102,6 +102,7 @@ _TABLE: tuple[OpDef, ...] = (
     OpDef("select", ELEMENTWISE, ("pred", "on_true", "on_false")),
     OpDef("clamp", ELEMENTWISE, ("min", "operand", "max"), "n"),
     OpDef("convert", ELEMENTWISE, ("operand",), attrs={"dtype": _DTYPE}),
+    OpDef("bitcast_convert", ELEMENTWISE, ("operand",), attrs={"dtype": _DTYPE}),  # between formats of one width
     OpDef("constant", SOURCE, (), attrs={"value": Attr("value"), "shape": _SHAPE, "dtype": _DTYPE}),
     OpDef("iota", SOURCE, (), attrs={"iota_dimension": Attr("int"), "shape": _SHAPE, "dtype": _DTYPE}),
     OpDef("broadcast_in_dim", SHAPE, ("operand",), attrs={"broadcast_dimensions": _INTS, "shape": _SHAPE}),

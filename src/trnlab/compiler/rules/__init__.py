@@ -93,6 +93,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(casts.copy, FLOATS, WORDS, is_whole),
         Rule(casts.truncate, FLOATS, WORDS),
     ),
+    "bitcast_convert": (Rule(casts.bits, EVERY - BOOLS),),
     "select": (Rule(choices.select, EVERY - WORDS - {tfloat32}), Rule(choices.select_bits, WORDS | {tfloat32})),
     "clamp": (Rule(choices.clamp, FLOATS), Rule(choices.clamp, INTEGERS, when=bounds_fit_float32)),
     "reduce": (

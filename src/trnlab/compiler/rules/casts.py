@@ -6,7 +6,7 @@ from __future__ import annotations
 from trnlab.compiler.emitter import Emitter
 from trnlab.graph.ir import Op
 from trnlab.isa.base import Engine
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import float32, uint8, uint16, uint32
 
 
 def _is_number(e: Emitter, op: Op) -> bool:
@@ -41,6 +41,15 @@ def reinterpret(e: Emitter, op: Op) -> None:
         source = e.ap(op.operands[0])
         tile = e.dst(op.result)
         e.copy(tile, e.as_wide_as(tile, source).cast(tile.dtype))
+
+
+def bits(e: Emitter, op: Op) -> None:
+    """The same bits in another format: moved as unsigned integers, which nothing rounds."""
+    if _is_number(e, op):
+        return
+    source, tile = e.ap(op.operands[0]), e.dst(op.result)
+    word = {4: uint32, 2: uint16, 1: uint8}[tile.dtype.itemsize]
+    e.copy(tile.cast(word), e.as_wide_as(tile, source).cast(word))
 
 
 def truncate(e: Emitter, op: Op) -> None:

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StableHLO in: what JAX, TensorFlow and other front ends of XLA write becomes graphs.
+
+    program = import_module(text)              # MLIR text, bytecode, or a module of jaxlib's bindings
+    run = program.load(engine.current().compile)
+    results = run(arrays)
+
+One of two ways: `graph.stablehlo` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trnlab.errors import UsageError
+from trnlab.frontends.stablehlo import lowerings as lowerings
+from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo.program import Program
+from trnlab.frontends.stablehlo.tracer import MOST_OPS, Tracer
+
+__all__ = ["Program", "import_module"]
+
+
+def import_module(
+    module: Any,
+    name: str = "main",
+    *,
+    names: Sequence[str] | None = None,
+    donated: Mapping[int, int] | None = None,
+    most_ops: int = MOST_OPS,
+) -> Program:
+    """The program of a module's public function.
+
+    module: MLIR text, bytecode, or an `ir.Module`. names: of the arguments, for people. donated: for an argument's
+    number the result's that takes its place, beside those that the module says (tf.aliasing_output).
+    most_ops: of a loop that is unrolled; a longer one runs round by round.
+    Raises UsageError (TRN230) for what is no module, UnsupportedOpError (TRN231 to TRN235) with the line of what
+    cannot run.
+    """
+    if isinstance(module, (str, bytes)):
+        module = mlir.parse(module)
+    functions = mlir.functions(module)
+    main = functions.get("main") or next(iter(functions.values()), None)
+    if main is None:
+        raise UsageError("the module has no function", code="TRN230", remedy="export one with a public @main")
+    tracer = Tracer(name, functions, most_ops=most_ops)
+    block = main.regions[0].blocks[0]
+    shown = names if names is not None else [f"arg{i}" for i in range(len(block.arguments))]
+    arguments = [tracer.argument(mlir.type_of(a.type), n) for a, n in zip(block.arguments, shown)]
+    results = tracer.block(block, arguments, {})
+    return tracer.finish(results, {**mlir.aliases(main), **(donated or {})})

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of code outside of the module, and of libraries that the chip does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+
+Handler = Callable[[Site], Sequence[Entry]]
+TARGETS: dict[str, Handler] = {}
+"""What stands behind the name of a custom call; front ends add theirs."""
+
+_IDENTITY = ("Sharding", "annotate_device_placement", "LayoutConstraint", "SPMDFullToShardShape", "mhlo.copy")
+_WAYS_OUT = {
+    "xla_ffi_python_cpu_callback": "move what the host does (io_callback, jax.debug.print) outside of the step",
+    "xla_python_cpu_callback": "move what the host does (io_callback, jax.debug.print) outside of the step",
+    "lapack": "compute decompositions on the host, before the step",
+}
+
+
+@lowers("stablehlo.custom_call")
+def custom_call(site: Site) -> Sequence[Entry]:
+    """What is registered under the target's name; others are refused by it."""
+    target = mlir.text(site.raw, "call_target_name")
+    if target in _IDENTITY:
+        return site.operands
+    if target in TARGETS:
+        return TARGETS[target](site)
+    do = next((way for start, way in _WAYS_OUT.items() if target.startswith(start)), "compute it on the host")
+    raise Refused(f"it calls {target!r}, which is code of the host", do, "TRN234")
+
+
+@lowers("stablehlo.cholesky", "stablehlo.triangular_solve")
+def of_linear_algebra(site: Site) -> Entry:
+    """Refused: the chip solves no systems."""
+    raise Refused("the chip has no decompositions of matrices", "compute them on the host, before the step")
+
+
+@lowers("stablehlo.rng", "stablehlo.rng_bit_generator")
+def of_stateful_random(site: Site) -> Entry:
+    """Refused: whose bits these are is left open."""
+    raise Refused(
+        "the bits of this generator are whatever a compiler makes of it",
+        "use JAX's default keys (threefry), whose bits are the same everywhere",
+    )
+
+
+@lowers(*(f"stablehlo.{name}" for name in (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "partition_id", "replica_id",
+    "collective_broadcast", "send", "recv", "infeed", "outfeed",
+)))  # fmt: skip
+def of_many(site: Site) -> Any:
+    """Refused: a program is for one core."""
+    raise Refused("a program here is for one core", "run the step without shard_map, pmap or a mesh", "TRN235")

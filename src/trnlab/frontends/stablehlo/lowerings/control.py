@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls, branches and loops.
+
+A branch whose index is known is the only one that is read. Otherwise all are, and their results are selected: nothing
+here has side effects. A loop whose condition is known goes round while it is read. One that only data can end, or
+that would make the graph too long, runs round by round, see `program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.registry import Site, lowers
+from trnlab.numerics.dtypes import bool_, int32
+
+
+@lowers("func.call", "call")
+def call(site: Site) -> list[Entry]:
+    """Another function of the module, here."""
+    found: list[Entry] = site.t.call(site.t.functions[mlir.text(site.raw, "callee")], site.operands)
+    return found
+
+
+@lowers("stablehlo.composite")
+def composite(site: Site) -> list[Entry]:
+    """What it stands for."""
+    found: list[Entry] = site.t.call(site.t.functions[mlir.text(site.raw, "decomposition")], site.operands)
+    return found
+
+
+@lowers("stablehlo.if")
+def if_(site: Site) -> list[Entry]:
+    """The first region where the condition holds."""
+    (condition,) = site.operands
+    if condition.known is not None:
+        return site.region(0 if bool(condition.known) else 1)
+    return _selected(site, [condition], [0, 1])
+
+
+@lowers("stablehlo.case")
+def case(site: Site) -> list[Entry]:
+    """The region of this number; the last where there is none."""
+    (index,) = site.operands
+    last = len(site.raw.regions) - 1
+    if index.known is not None:
+        number = int(index.known)
+        return site.region(number if 0 <= number <= last else last)
+    numbers = [site.t.number(n, int32) for n in range(last)]
+    return _selected(
+        site, [site.op("compare", index, n, comparison_direction="EQ") for n in numbers], list(range(last + 1))
+    )
+
+
+def _selected(site: Site, conditions: Sequence[Entry], regions: Sequence[int]) -> list[Entry]:
+    """The results of the first region whose condition holds, else those of the last."""
+    none = site.t.number(True, bool_)
+    for condition in conditions:
+        none = site.op("and", none, site.op("not", condition))
+    found = []
+    for number, condition in zip(regions, [*conditions, none]):
+        site.t.guards.append(condition)
+        found.append(site.region(number))
+        site.t.guards.pop()
+    results = found[-1]
+    for condition, branch in reversed(list(zip(conditions, found))):
+        results = [_pick(site, condition, x, y) for x, y in zip(branch, results)]
+    return results
+
+
+def _pick(site: Site, condition: Entry, x: Entry, y: Entry) -> Entry:
+    if x is y:
+        return x
+    return site.op("select", site.t.broadcast(condition, x.shape), x, y)
+
+
+@lowers("stablehlo.while")
+def while_(site: Site) -> list[Entry]:
+    """Round and round as long as that is known, and short enough; the rest round by round when the program runs."""
+    t, state = site.t, list(site.operands)
+    begin = t.segment.mark()
+    written = len(t.b.graph.ops)
+    while True:
+        before = t.segment.mark()
+        (more,) = site.region(0, *state)
+        if more.known is None:
+            t.segment.back_to(before)
+            return _run_by_host(site, state)
+        if not bool(more.known):
+            return state
+        state = site.region(1, *state)
+        if len(t.b.graph.ops) - written > t.most_ops:
+            t.segment.back_to(begin)
+            return _run_by_host(site, site.operands)
+
+
+def _run_by_host(site: Site, state: Sequence[Entry]) -> list[Entry]:
+    """The loop as programs of their own: its condition, and its body. In a branch that does not count, no round."""
+    t = site.t
+    types = [e.type for e in state]
+    guard = t.guards[0] if t.guards else None
+    for other in t.guards[1:]:
+        guard = t.op("and", guard, other)
+    condition, body = t.inner("condition"), t.inner("body")
+    seen = [condition.argument(kind, f"s{i}") for i, kind in enumerate(types)]
+    (more,) = condition.block(site.raw.regions[0].blocks[0], seen, site.around)
+    if guard is not None:
+        more = condition.op("and", more, guard)
+    carried = [body.argument(kind, f"s{i}") for i, kind in enumerate(types)]
+    results = body.block(site.raw.regions[1].blocks[0], carried, site.around)
+    found: list[Entry] = t.loop(condition, body, state, ([more], results))
+    return found
+
+
+def simple_body(site: Site, number: int = 0) -> str | None:
+    """The one op that a region of two scalars is: its name; "assign" where it returns the second; else None."""
+    block = site.raw.regions[number].blocks[0]
+    ops, arguments = list(block.operations), list(block.arguments)
+    if len(arguments) != 2:
+        return None
+    returned = list(ops[-1].operands)
+    if len(ops) == 1:
+        return "assign" if returned == [arguments[1]] else None
+    if len(ops) != 2 or returned != list(ops[0].results) or set(ops[0].operands) != set(arguments):
+        return None
+    name = str(ops[0].operation.name).removeprefix("stablehlo.")
+    of_bools = mlir.type_of(arguments[0].type).dtype is bool_
+    return {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}.get(name, name) if of_bools else name
+
+
+def starting(site: Site, entry: Entry) -> Any:
+    """The number that a reduction starts from; None where it is computed."""
+    return None if entry.known is None else np.asarray(entry.known).reshape(-1)[0]

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elementwise ops: most are ops of the graph; the rest are formulas."""
+
+from __future__ import annotations
+
+from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.graph import formulas
+from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import bfloat16, bool_, float16, float32, int32
+
+_SAME = (
+    "abs", "ceil", "cosine", "divide", "exponential", "exponential_minus_one", "floor", "is_finite", "log",
+    "log_plus_one", "logistic", "negate", "not", "or", "and", "xor", "power", "remainder", "round_nearest_even",
+    "rsqrt", "select", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sine", "sqrt",
+    "subtract", "tanh", "clamp",
+)  # fmt: skip
+_OF_BOOLS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
+_ALSO = {"chlo.erf": "erf"}
+
+
+@lowers(*(f"stablehlo.{name}" for name in (*_SAME, *_OF_BOOLS)), *_ALSO)
+def same(site: Site) -> Entry:
+    """An op of the graph; of truth values, sums are "or" and products "and"."""
+    name = _ALSO.get(site.raw.operation.name, site.raw.operation.name.removeprefix("stablehlo."))
+    if site.operands[0].type.dtype is bool_:
+        name = _OF_BOOLS.get(name, name)
+    return site.op(name, *site.operands)
+
+
+@lowers("stablehlo.convert")
+def convert(site: Site) -> Entry:
+    """To the result's format."""
+    target = site.type.dtype
+    (x,) = site.operands
+    return x if x.type.dtype is target else site.op("convert", x, dtype=target)
+
+
+@lowers("stablehlo.sign")
+def sign(site: Site) -> Entry:
+    """-1, 0 or 1; a zero keeps its sign, and NaN is NaN."""
+    (x,) = site.operands
+    if not x.type.dtype.is_float:
+        return site.op("sign", x)
+    zero = site.op("compare", x, site.t.number(0, x.type.dtype, x.shape), comparison_direction="EQ")
+    return site.op("select", zero, x, site.op("sign", x))
+
+
+@lowers("stablehlo.bitcast_convert")
+def bitcast_convert(site: Site) -> Entry:
+    """The same bits in a format of the same width."""
+    (x,), target = site.operands, site.type.dtype
+    if x.type.dtype.itemsize != target.itemsize:
+        raise Refused("it changes how many elements there are", "convert by shifting and masking")
+    return x if x.type.dtype is target else site.op("bitcast_convert", x, dtype=target)
+
+
+@lowers("stablehlo.compare")
+def compare(site: Site) -> Entry:
+    """In total order, NaN is larger than all, and -0 less than 0."""
+    x, y = site.operands
+    direction = mlir.word(site.raw, "comparison_direction")
+    if mlir.word(site.raw, "compare_type") != "TOTALORDER":
+        return site.op("compare", x, y, comparison_direction=direction)
+    if direction in ("GT", "LE"):
+        return _not(site, total_less(site, x, y)) if direction == "LE" else total_less(site, y, x)
+    if direction in ("LT", "GE"):
+        less = total_less(site, x, y)
+        return less if direction == "LT" else _not(site, less)
+    raise Refused(f"a comparison {direction} in total order", "compare with the operators of JAX")
+
+
+def _not(site: Site, x: Entry) -> Entry:
+    return site.op("not", x)
+
+
+def total_less(site: Site, x: Entry, y: Entry) -> Entry:
+    """x < y where all numbers stand in one order: their bits as whole numbers, of negative ones in reverse."""
+    word = (
+        site.t.op("bitcast_convert", _wide(site, x), dtype=int32),
+        site.op("bitcast_convert", _wide(site, y), dtype=int32),
+    )
+    keys = [_key(site, w) for w in word]
+    return site.op("compare", *keys, comparison_direction="LT")
+
+
+def _wide(site: Site, x: Entry) -> Entry:
+    return x if x.type.dtype is float32 else site.op("convert", x, dtype=float32)
+
+
+def _key(site: Site, word: Entry) -> Entry:
+    """The whole number that stands in the order of whole numbers where the float stands among floats."""
+    zero, lowest = site.t.number(0, int32, word.shape), site.t.number(2**31 - 1, int32, word.shape)
+    negative = site.op("compare", word, zero, comparison_direction="LT")
+    return site.op("select", negative, site.op("xor", word, lowest), word)
+
+
+@lowers("stablehlo.reduce_precision")
+def reduce_precision(site: Site) -> Entry:
+    """Through the format that has these bits."""
+    (x,) = site.operands
+    bits = mlir.int_(site.raw, "exponent_bits"), mlir.int_(site.raw, "mantissa_bits")
+    through = {(8, 7): bfloat16, (5, 10): float16, (8, 23): float32}.get(bits)
+    if through is None:
+        raise Refused(f"rounding to {bits[0]} bits of exponent and {bits[1]} of mantissa", "round to bfloat16")
+    return site.op("convert", site.op("convert", x, dtype=through), dtype=x.type.dtype)
+
+
+def _formula(name: str):  # type: ignore[no-untyped-def]
+    function = getattr(formulas, name)
+
+    def lowering(site: Site) -> Entry:
+        def write(*operands: Value) -> Value:
+            b = site.b
+            return b.convert(function(b, *(b.convert(v, float32) for v in operands)), operands[0].dtype)
+
+        found: Entry = site.written(write)
+        return found
+
+    return lowering
+
+
+for _name, _function in {"stablehlo.tan": "tan", "chlo.tan": "tan", "stablehlo.atan2": "atan2", "chlo.erfc": "erfc",
+                         "chlo.sinh": "sinh", "chlo.cosh": "cosh", "chlo.asinh": "asinh", "chlo.acosh": "acosh",
+                         "chlo.atanh": "atanh", "chlo.asin": "asin", "chlo.acos": "acos"}.items():  # fmt: skip
+    lowers(_name)(_formula(_function))
+
+
+@lowers("chlo.square")
+def square(site: Site) -> Entry:
+    """x times x."""
+    (x,) = site.operands
+    return site.op("multiply", x, x)
+
+
+@lowers("stablehlo.cbrt")
+def cbrt(site: Site) -> Entry:
+    """The third root of |x| with x's sign; one step of Newton's takes the power's error away."""
+
+    def write(x: Value) -> Value:
+        b = site.b
+        size = b.abs(b.convert(x, float32))
+        plain = b.and_(b.is_finite(size), b.compare(size, "GT", 0.0))
+        held = b.select(plain, size, 1.0)
+        root = b.power(held, 1 / 3)
+        better = b.subtract(root, b.multiply(b.subtract(root, b.divide(held, b.multiply(root, root))), 1 / 3))
+        return b.convert(b.copysign(b.select(plain, better, size), b.convert(x, float32)), x.dtype)
+
+    found: Entry = site.written(write)
+    return found
+
+
+@lowers("stablehlo.round_nearest_afz")
+def round_nearest_afz(site: Site) -> Entry:
+    """Halves go away from zero."""
+
+    def write(x: Value) -> Value:
+        b = site.b
+        size = b.abs(x)
+        whole = b.floor(size)
+        up = b.compare(b.subtract(size, whole), "GE", 0.5)
+        return b.copysign(b.select(up, b.add(whole, 1.0), whole), x)
+
+    found: Entry = site.written(write)
+    return found
+
+
+@lowers("stablehlo.popcnt")
+def popcnt(site: Site) -> Entry:
+    """Bits that are set: of pairs, of four, of eight, and of all."""
+    (x,) = site.operands
+    return _population(site, x)
+
+
+def _population(site: Site, x: Entry) -> Entry:
+    kind, width = x.type.dtype, 8 * x.type.dtype.itemsize
+    total = site.t.number(0, kind, x.shape)
+    one = site.t.number(1, kind, x.shape)
+    for place in range(width):
+        moved = site.op("shift_right_logical", x, site.t.number(place, kind, x.shape))
+        total = site.op("add", total, site.op("and", moved, one))
+    return total
+
+
+@lowers("stablehlo.count_leading_zeros")
+def count_leading_zeros(site: Site) -> Entry:
+    """The width less the bits that are set once every bit below a set one is set, too."""
+    (x,) = site.operands
+    kind, width = x.type.dtype, 8 * x.type.dtype.itemsize
+    distance = 1
+    while distance < width:
+        x = site.op("or", x, site.op("shift_right_logical", x, site.t.number(distance, kind, x.shape)))
+        distance *= 2
+    return site.op("subtract", site.t.number(width, kind, x.shape), _population(site, x))
+
+
+@lowers("stablehlo.complex", "stablehlo.real", "stablehlo.imag", "stablehlo.fft")
+def of_complex(site: Site) -> Entry:
+    """Refused: the chip has no complex numbers."""
+    raise Refused("the chip has no complex numbers", "keep real and imaginary parts apart, or use the host", "TRN232")
+
+
+@lowers("chlo")
+def of_chlo(site: Site) -> list[Entry]:
+    """Any other op of CHLO: as jaxlib's own legalization splits it."""
+    function = mlir.split_chlo(site.raw)
+    if function is None:
+        raise Refused("it has no lowering to the chip", "compute it on the host, before the step")
+    found: list[Entry] = site.t.call(function, site.operands)
+    return found

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.lowerings.shape import reversed_along
+from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+
+
+def _precision(site: Site) -> str:
+    """What no session's precision may narrow asks for the highest."""
+    return "HIGHEST" if "HIGHEST" in mlir.words(site.raw, "precision_config") else "DEFAULT"
+
+
+@lowers("stablehlo.dot_general")
+def dot_general(site: Site) -> Entry:
+    """In the result's format."""
+    numbers = mlir.dot_numbers(site.raw)
+    return site.op("dot_general", *site.operands, **numbers, dtype=site.type.dtype, precision=_precision(site))
+
+
+@lowers("stablehlo.dot")
+def dot(site: Site) -> Entry:
+    """The last dimension of lhs with the first of rhs."""
+    rank = len(site.operands[0].shape)
+    attrs = {"lhs_contracting_dimensions": (rank - 1,), "rhs_contracting_dimensions": (0,)}
+    return site.op("dot_general", *site.operands, **attrs, dtype=site.type.dtype, precision=_precision(site))
+
+
+@lowers("stablehlo.convolution")
+def convolution(site: Site) -> Entry:
+    """With batch, features and space in the order of the graph's op."""
+    lhs_order, rhs_order, out_order = mlir.convolution_numbers(site.raw)
+    lhs, rhs = site.operands
+    rank = len(lhs_order) - 2
+    if not rank:
+        raise Refused("a convolution without dimensions of space", "write it as a matrix product")
+    lhs, rhs = transposed(site, lhs, lhs_order), transposed(site, rhs, rhs_order)
+    turned = mlir.bools(site.raw, "window_reversal", (False,) * rank)
+    if any(turned) and not all(turned):
+        for dim, turn in enumerate(turned):
+            rhs = reversed_along(site, rhs, dim + 2) if turn else rhs
+        turned = (False,)
+    padding = np.reshape(mlir.ints(site.raw, "padding", (0,) * (2 * rank)), (rank, 2))
+    ones = (1,) * rank
+    attrs: dict[str, Any] = {
+        **{k: mlir.ints(site.raw, k, ones) for k in ("window_strides", "lhs_dilation", "rhs_dilation")},
+        "padding_low": tuple(map(int, padding[:, 0])),
+        "padding_high": tuple(map(int, padding[:, 1])),
+        "window_reversal": turned[0],
+        "feature_group_count": mlir.int_(site.raw, "feature_group_count", 1),
+        "batch_group_count": mlir.int_(site.raw, "batch_group_count", 1),
+    }
+    found = site.op("convolution", lhs, rhs, **attrs, dtype=site.type.dtype, precision=_precision(site))
+    return transposed(site, found, tuple(np.argsort(out_order).tolist()))
+
+
+def transposed(site: Site, x: Entry, order: Sequence[int]) -> Entry:
+    """x with its dimensions in this order."""
+    order = tuple(order)
+    return x if order == tuple(range(len(order))) else site.op("transpose", x, permutation=order)

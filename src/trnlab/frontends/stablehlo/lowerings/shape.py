@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources, and ops that only move elements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo.entries import Entry, known
+from trnlab.frontends.stablehlo.registry import Site, lowers
+from trnlab.graph.ir import TensorType
+from trnlab.numerics.dtypes import int32
+
+
+@lowers("stablehlo.constant")
+def constant(site: Site) -> Entry:
+    """Its numbers."""
+    return known(mlir.constant(site.raw), site.type)
+
+
+@lowers("stablehlo.iota", "stablehlo.dynamic_iota")
+def iota(site: Site) -> Entry:
+    """Each element's index along a dimension; computed, and written down as what it is."""
+    attrs = {"iota_dimension": mlir.int_(site.raw, "iota_dimension"), "shape": site.type.shape}
+    return site.op("iota", dtype=site.type.dtype, **attrs)
+
+
+@lowers("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
+def broadcast_in_dim(site: Site) -> Entry:
+    """To the result's shape."""
+    dims = mlir.ints(site.raw, "broadcast_dimensions")
+    return site.op("broadcast_in_dim", site.operands[0], shape=site.type.shape, broadcast_dimensions=dims)
+
+
+@lowers("stablehlo.reshape", "stablehlo.dynamic_reshape")
+def reshape(site: Site) -> Entry:
+    """To the result's shape."""
+    x = site.operands[0]
+    return x if x.shape == site.type.shape else site.op("reshape", x, shape=site.type.shape)
+
+
+@lowers("stablehlo.transpose")
+def transpose(site: Site) -> Entry:
+    """In the order of a permutation."""
+    return site.op("transpose", *site.operands, permutation=mlir.ints(site.raw, "permutation"))
+
+
+@lowers("stablehlo.slice")
+def slice_(site: Site) -> Entry:
+    """Bounds and strides."""
+    attrs = {k: mlir.ints(site.raw, k) for k in ("start_indices", "limit_indices", "strides")}
+    return site.op("slice", *site.operands, **attrs)
+
+
+@lowers("stablehlo.concatenate")
+def concatenate(site: Site) -> Entry:
+    """Along one dimension."""
+    if len(site.operands) == 1:
+        return site.operands[0]
+    return site.op("concatenate", *site.operands, dimension=mlir.int_(site.raw, "dimension"))
+
+
+@lowers("stablehlo.pad")
+def pad(site: Site) -> Entry:
+    """Around and between elements; less than nothing crops."""
+    names = "edge_padding_low", "edge_padding_high", "interior_padding"
+    return site.op("pad", *site.operands, **{k: mlir.ints(site.raw, k) for k in names})
+
+
+@lowers("stablehlo.reverse")
+def reverse(site: Site) -> Entry:
+    """Rows by number, the last one first."""
+    x = site.operands[0]
+    for dim in mlir.ints(site.raw, "dimensions"):
+        if x.shape[dim] > 1:
+            x = reversed_along(site, x, dim)
+    return x
+
+
+def reversed_along(site: Site, x: Entry, dim: int) -> Entry:
+    """x with the elements along `dim` in reverse."""
+    size, rank = x.shape[dim], len(x.shape)
+    ids = known(np.arange(size - 1, -1, -1, dtype=np.int32), TensorType((size,), int32))
+    if x.known is not None:
+        return known(np.flip(x.known, dim), x.type)
+    order = (dim, *(d for d in range(rank) if d != dim))
+
+    def write(value, ids):  # type: ignore[no-untyped-def]
+        b = site.b
+        moved = b.transpose(value, order)
+        rows = b.reshape(b.take_rows(b.reshape(moved, (size, value.type.size // size)), ids), moved.shape)
+        return b.transpose(rows, tuple(np.argsort(order).tolist()))
+
+    found: Entry = site.written(write, x, ids, kinds=[x.type])
+    return found
+
+
+@lowers("stablehlo.get_dimension_size")
+def get_dimension_size(site: Site) -> Entry:
+    """Known, as all shapes are."""
+    size = site.operands[0].shape[mlir.int_(site.raw, "dimension")]
+    return known(np.array(size, np.int32), site.type)
+
+
+@lowers("stablehlo.optimization_barrier", "mhlo.copy", "sdy.sharding_constraint", "stablehlo.copy")
+def identity(site: Site) -> list[Entry]:
+    """The operands themselves: the order of ops is the compiler's here."""
+    return site.operands

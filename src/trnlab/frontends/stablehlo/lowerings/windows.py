@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions over windows, and the gradient of the largest in each.
+
+A window is walked element by element: for each, a strided slice holds it for all places at once. Windows that hold
+everything up to a place, as running sums have them, are doubled instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
+from trnlab.numerics.dtypes import bool_, int32
+
+_LARGEST = 1024  # elements of a window that is walked
+Element = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Of the dimensions of a tensor: sizes, and how they lie. low, high: padding."""
+
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    spread: tuple[int, ...]
+    dilation: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    def places(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """How many windows lie in each dimension of a tensor of `shape`."""
+        inside = [max((n - 1) * s + 1, 0) + a + b for n, s, a, b in zip(shape, self.spread, self.low, self.high)]
+        extent = [(w - 1) * d + 1 for w, d in zip(self.window, self.dilation)]
+        return tuple((n - e) // s + 1 if n >= e else 0 for n, e, s in zip(inside, extent, self.strides))
+
+    def padded(self, site: Site, x: Entry, value: Entry) -> Entry:
+        """x with `value` around and between its elements."""
+        inside = tuple(s - 1 for s in self.spread)
+        if not any((*self.low, *self.high, *inside)):
+            return x
+        return site.op(
+            "pad", x, value, edge_padding_low=self.low, edge_padding_high=self.high, interior_padding=inside
+        )
+
+    def at(self, site: Site, padded: Entry, element: Element, places: Sequence[int]) -> Entry:
+        """One element of all windows."""
+        start = tuple(e * d for e, d in zip(element, self.dilation))
+        limit = tuple(a + (n - 1) * s + 1 for a, n, s in zip(start, places, self.strides))
+        return site.op("slice", padded, start_indices=start, limit_indices=limit, strides=self.strides)
+
+    def elements(self) -> Iterator[Element]:
+        """Of the window, in row-major order. Raises Refused for a window too large to walk."""
+        if prod(self.window) > _LARGEST:
+            raise Refused(f"a window of {prod(self.window)} elements", f"use windows of at most {_LARGEST}")
+        return product(*map(range, self.window))
+
+
+def _windows(site: Site, rank: int) -> Windows:
+    ones = (1,) * rank
+    padding = np.reshape(mlir.ints(site.raw, "padding", (0,) * (2 * rank)), (rank, 2))
+    names = "window_strides", "base_dilations", "window_dilations"
+    strides, spread, dilation = (mlir.ints(site.raw, name, ones) for name in names)
+    low, high = (tuple(map(int, padding[:, side])) for side in (0, 1))
+    return Windows(mlir.ints(site.raw, "window_dimensions", ones), strides, spread, dilation, low, high)
+
+
+@lowers("stablehlo.reduce_window")
+def reduce_window(site: Site) -> Sequence[Entry]:
+    """The body, applied to what each window holds so far and its next element."""
+    count = len(site.operands) // 2
+    xs, starts = site.operands[:count], site.operands[count:]
+    windows = _windows(site, len(xs[0].shape))
+    places = windows.places(xs[0].shape)
+    along = _running(windows, xs[0].shape)
+    if along is not None:
+        return _doubled(site, xs, starts, *along)
+    padded = [windows.padded(site, x, s) for x, s in zip(xs, starts)]
+    found = [site.t.broadcast(s, places) for s in starts]
+    if 0 in places:
+        return found
+    for element in windows.elements():
+        found = site.region(0, *found, *(windows.at(site, p, element, places) for p in padded))
+    return found
+
+
+def _running(windows: Windows, shape: Sequence[int]) -> tuple[int, bool] | None:
+    """(dimension, backwards) where each window holds all up to its place along one dimension, or all from there."""
+    wide = [d for d, w in enumerate(windows.window) if w > 1]
+    plain = {*windows.strides, *windows.spread, *windows.dilation} == {1}
+    if len(wide) != 1 or not plain or windows.window[wide[0]] != shape[wide[0]]:
+        return None
+    (dim,) = wide
+    around = [(a, b) for d, (a, b) in enumerate(zip(windows.low, windows.high)) if d != dim]
+    sides = windows.low[dim], windows.high[dim]
+    if any(pair != (0, 0) for pair in around) or sides not in ((shape[dim] - 1, 0), (0, shape[dim] - 1)):
+        return None
+    return dim, sides[0] == 0
+
+
+def _doubled(site: Site, xs: Sequence[Entry], starts: Sequence[Entry], dim: int, back: bool) -> list[Entry]:
+    """Each place takes what the one 1, 2, 4, ... before it holds; beyond the ends lies the starting value."""
+    size, found, distance = xs[0].shape[dim], list(xs), 1
+    found = site.region(0, *(site.t.broadcast(s, xs[0].shape) for s in starts), *found)
+    while distance < size:
+        shift = -distance if back else distance
+        moved = [_shifted(site, f, s, dim, shift) for f, s in zip(found, starts)]
+        found = site.region(0, *(moved + found if not back else found + moved))
+        distance *= 2
+    return found
+
+
+def _shifted(site: Site, x: Entry, filler: Entry, dim: int, by: int) -> Entry:
+    low = tuple(by if d == dim else 0 for d in range(len(x.shape)))
+    high, inside = tuple(-n for n in low), (0,) * len(low)
+    return site.op("pad", x, filler, edge_padding_low=low, edge_padding_high=high, interior_padding=inside)
+
+
+@lowers("stablehlo.select_and_scatter")
+def select_and_scatter(site: Site) -> Entry:
+    """The element of each window that the first body prefers gets the window's source, combined by the second."""
+    x, source, start = site.operands
+    windows, shape = _windows(site, len(x.shape)), source.shape
+    filler = site.t.number(0, x.type.dtype)
+    padded = windows.padded(site, x, filler)
+    inside = windows.padded(site, site.t.number(True, bool_, x.shape), site.t.number(False, bool_))
+    best, chosen = site.t.number(0, x.type.dtype, shape), site.t.number(-1, int32, shape)
+    elements = list(windows.elements())
+    for number, element in enumerate(elements):
+        value, there = (windows.at(site, p, element, shape) for p in (padded, inside))
+        (stays,) = site.region(0, best, value)
+        first = site.op("compare", chosen, site.t.number(-1, int32, shape), comparison_direction="EQ")
+        taken = site.op("and", there, site.op("or", first, site.op("not", stays)))
+        best = site.op("select", taken, value, best)
+        chosen = site.op("select", taken, site.t.number(number, int32, shape), chosen)
+    total = site.t.broadcast(start, x.shape)
+    for number, element in enumerate(elements):
+        here = site.op("compare", chosen, site.t.number(number, int32, shape), comparison_direction="EQ")
+        share = site.op("select", here, source, site.t.broadcast(start, shape))
+        (total,) = site.region(1, total, _spread_back(site, windows, share, element, x.shape, start))
+    return total
+
+
+def _spread_back(
+    site: Site, windows: Windows, share: Entry, element: Element, size: Sequence[int], start: Entry
+) -> Entry:
+    """What one element of all windows gives, at its places in the tensor."""
+    low = tuple(e * d - a for e, d, a in zip(element, windows.dilation, windows.low))
+    inside = tuple(s - 1 for s in windows.strides)
+    reach = [a + max((n - 1) * s + 1, 0) for a, n, s in zip(low, share.shape, windows.strides)]
+    high = tuple(n - r for n, r in zip(size, reach))
+    return site.op("pad", share, start, edge_padding_low=low, edge_padding_high=high, interior_padding=inside)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a module becomes: graphs that run one after another, and loops whose length depends on what they compute.
+
+Nearly every module is one graph. A loop that only the data can end cuts it: what comes before, the loop's condition
+and body, and what comes after are graphs of their own, and the host asks the condition before each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trnlab.graph.ir import Graph, TensorType
+
+Array = np.ndarray[Any, Any]
+Runner = Callable[[Graph], Callable[[Sequence[Array]], list[Array]]]
+
+
+@dataclass
+class Run:
+    """One graph. `inputs` and `outputs` are slots, in the order of the graph's own."""
+
+    graph: Graph
+    inputs: list[int]
+    outputs: list[int]
+
+
+@dataclass
+class Loop:
+    """Rounds of `body` as long as `condition` says so.
+
+    state: slots that hold what goes round, first before the loop, in the end after it, from the slots `start`.
+    shared: slots of what both programs read beside it; each lists them after the state.
+    """
+
+    condition: Program
+    body: Program
+    start: list[int]
+    state: list[int]
+    condition_shared: list[int]
+    body_shared: list[int]
+
+
+@dataclass
+class Program:
+    """Steps over numbered slots. constants: slots that hold numbers from the start.
+
+    inputs: the slot of each argument, None where nobody reads it. outputs: the slot of each result. types: of the
+    arguments and of the results, in the formats of the module (64-bit ones among them). donated: the result that
+    takes the place of an argument, by the argument's number.
+    """
+
+    name: str
+    inputs: list[int | None]
+    outputs: list[int]
+    argument_types: list[TensorType]
+    result_types: list[TensorType]
+    steps: list[Run | Loop] = field(default_factory=list)
+    constants: dict[int, Array] = field(default_factory=dict)
+    donated: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph | None:
+        """The graph, of a program that is one."""
+        graphs = list(self.graphs())
+        return graphs[0] if len(graphs) == 1 and isinstance(self.steps[0], Run) else None
+
+    def graphs(self) -> Iterator[Graph]:
+        """All graphs, those of loops too."""
+        for step in self.steps:
+            if isinstance(step, Run):
+                yield step.graph
+            else:
+                yield from step.condition.graphs()
+                yield from step.body.graphs()
+
+    def load(self, compile: Runner) -> Callable[[Sequence[Array]], list[Array]]:
+        """A function of arrays, one per argument in the formats that the chip holds them in; its results likewise.
+
+        Arguments are never written to.
+        """
+        return _Loaded(self, compile)
+
+
+class _Loaded:
+    """A program whose graphs are compiled."""
+
+    def __init__(self, program: Program, compile: Runner) -> None:
+        self.program = program
+        self.steps: list[Callable[[dict[int, Array]], None]] = [
+            _loaded_run(step, compile) if isinstance(step, Run) else _loaded_loop(step, compile)
+            for step in program.steps
+        ]
+
+    def __call__(self, arguments: Sequence[Array]) -> list[Array]:
+        slots = dict(self.program.constants)
+        slots.update({slot: array for slot, array in zip(self.program.inputs, arguments) if slot is not None})
+        for step in self.steps:
+            step(slots)
+        return [slots[slot] for slot in self.program.outputs]
+
+
+def _loaded_run(step: Run, compile: Runner) -> Callable[[dict[int, Array]], None]:
+    program, overwritten = compile(step.graph), set(step.graph.aliases.values())
+
+    def run(slots: dict[int, Array]) -> None:
+        given = [np.array(slots[s]) if i in overwritten else slots[s] for i, s in enumerate(step.inputs)]
+        slots.update(zip(step.outputs, program([np.asarray(a, order="C") for a in given])))
+
+    return run
+
+
+def _loaded_loop(step: Loop, compile: Runner) -> Callable[[dict[int, Array]], None]:
+    condition, body = step.condition.load(compile), step.body.load(compile)
+
+    def run(slots: dict[int, Array]) -> None:
+        state = [slots[s] for s in step.start]
+        seen, used = [slots[s] for s in step.condition_shared], [slots[s] for s in step.body_shared]
+        while bool(condition([*state, *seen])[0]):
+            state = body([*state, *used])
+        slots.update(zip(step.state, state))
+
+    return run

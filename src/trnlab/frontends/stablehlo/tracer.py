@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a module by walking through it, as an interpreter would, and writes down what is not known yet.
+
+Calls are followed, loops whose condition is known go round, branches that depend on data are both written down, and
+their results selected. See `entries` for what is known, `program` for what comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trnlab.errors import GraphError, Location, TrnlabError, UnsupportedOpError
+from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo.entries import Array, Entry, Recipe, compute, is_splat, known, worth_computing
+from trnlab.frontends.stablehlo.mlir import FLOAT64, UINT64, WIDE
+from trnlab.frontends.stablehlo.program import Loop, Program, Run
+from trnlab.frontends.stablehlo.registry import LOWERINGS, Refused, Site
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.infer import infer
+from trnlab.graph.ir import TensorType, Value
+from trnlab.graph.ops import ELEMENTWISE, OPS, REQUIRED
+from trnlab.graph.overflow import Watch
+from trnlab.numerics.dtypes import dtype, int32
+
+_FEW = 16  # elements: numbers that are a constant of the graph, however they came about
+_DEEP = 200  # steps of a recipe that a graph is given
+MOST_OPS = 100_000  # of one graph; a loop that would be longer is run round by round
+
+
+class Segment:
+    """One graph while it is written, and the slots that its inputs come from."""
+
+    def __init__(self, name: str) -> None:
+        self.b = GraphBuilder(name)
+        self.watch = Watch(self.b)
+        self.slots: dict[int, Value] = {}
+        self.lifted: dict[Entry, Value] = {}
+        self.outputs: dict[int, Value] = {}  # by slot: what later segments, or the caller, read
+
+    def input(self, slot: int, kind: TensorType, name: str) -> Value:
+        """The graph input that stands for a slot."""
+        if slot not in self.slots:
+            self.slots[slot] = self.b.input(name, kind.shape, kind.dtype)
+        return self.slots[slot]
+
+    def mark(self) -> tuple[int, int, dict[Entry, Value]]:
+        """Where the graph stands, for `back_to`."""
+        return len(self.b.graph.ops), len(self.watch.checks), dict(self.lifted)
+
+    def back_to(self, mark: tuple[int, int, dict[Entry, Value]]) -> None:
+        """Forget what was written since."""
+        ops, checks, self.lifted = mark
+        del self.b.graph.ops[ops:], self.watch.checks[checks:], self.watch._flags[checks:]
+
+
+@dataclass
+class Tracer:
+    """Writes one program. `outer`: the tracer around it, whose values it may read as further arguments."""
+
+    name: str
+    functions: Mapping[str, Any]
+    outer: Tracer | None = None
+    most_ops: int = MOST_OPS
+    segment: Segment = field(init=False)
+    steps: list[Any] = field(default_factory=list)
+    arguments: list[Entry] = field(default_factory=list)
+    captured: dict[Entry, Entry] = field(default_factory=dict)
+    constants: dict[int, Array] = field(default_factory=dict)
+    count: int = 0
+    place: tuple[Location | None, str] = (None, "")
+    guards: list[Entry] = field(default_factory=list)  # what must hold for the branch to count that is being read
+
+    def __post_init__(self) -> None:
+        self.segment = Segment(self.name)
+
+    # -- values ------------------------------------------------------------------------------------------------------
+    @property
+    def b(self) -> GraphBuilder:
+        """The builder of the graph that is being written."""
+        return self.segment.b
+
+    def argument(self, kind: TensorType, name: str) -> Entry:
+        """A new argument of the program."""
+        entry = Entry(kind, slot=self._slot(), home=self)
+        self.arguments.append(entry)
+        self._check_runtime(kind, f"argument {name}")
+        entry.value = self.segment.input(_number(entry.slot), narrow(kind), name)
+        entry.segment = self.segment
+        return entry
+
+    def _slot(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def entry(self, value: Value, kind: TensorType | None = None) -> Entry:
+        """The entry of a value of the graph that is being written; `kind` where the module has it in 64 bits."""
+        return Entry(kind or value.type, value=value, segment=self.segment, home=self)
+
+    def use(self, entry: Entry) -> Value:
+        """The entry as a value of the graph that is being written."""
+        if entry.segment is self.segment and entry.value is not None:
+            return entry.value
+        found = self.segment.lifted.get(entry)
+        if found is None:
+            found = self._lift(entry) if entry.known is not None else self._fetch(entry)
+            self.segment.lifted[entry] = found
+        return found
+
+    def _fetch(self, entry: Entry) -> Value:
+        """A value of another segment, or of the tracer around this one."""
+        if entry.home is not self:
+            if entry not in self.captured:
+                self.captured[entry] = Entry(entry.type, slot=self._slot(), home=self)
+            entry = self.captured[entry]
+        slot = self.slot_of(entry)
+        return self.segment.input(slot, narrow(entry.type), f"v{slot}")
+
+    def slot_of(self, entry: Entry) -> int:
+        """The slot that holds an entry when programs run."""
+        if entry.known is not None:
+            slot = self._slot()
+            self.constants[slot] = np.asarray(_narrowed(entry), order="C")
+            return slot
+        if entry.home is not self:
+            if entry not in self.captured:
+                self.captured[entry] = Entry(entry.type, slot=self._slot(), home=self)
+            entry = self.captured[entry]
+        if entry.slot is None:
+            entry.slot = self._slot()
+            entry.segment.outputs[entry.slot] = entry.value
+        return entry.slot
+
+    def _lift(self, entry: Entry, depth: int = 0) -> Value:
+        """Known numbers in the graph: the ops that made them, unless they are few or have 64 bits."""
+        found = self.segment.lifted.get(entry)
+        if found is not None:
+            return found
+        array, recipe = _narrowed(entry), entry.recipe
+        kind = narrow(entry.type)
+        ours = recipe is not None and not any(e.is_wide for e in (entry, *recipe.operands))
+        if entry.type.size <= _FEW or is_splat(array) or not ours or depth > _DEEP:
+            found = _described(self.b, array, kind)
+        else:
+            assert recipe is not None
+            operands = [self._lift(e, depth + 1) for e in recipe.operands]
+            with self.b.at(recipe.where, recipe.origin):
+                found = self.b.append(recipe.name, operands, dict(recipe.attrs)).result
+        self.segment.lifted[entry] = found
+        return found
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+    def op(self, name: str, *operands: Entry, **attrs: Any) -> Entry:
+        """An op of the graph with one result: computed at once where all is known, else written down."""
+        defaults = {k: a.default for k, a in OPS[name].attrs.items() if a.default is not REQUIRED}
+        attrs = {**defaults, **attrs}
+        if OPS[name].kind == ELEMENTWISE and name != "clamp":
+            operands = self._spread(operands)
+        (kind,) = infer(name, [e.type for e in operands], attrs)
+        if worth_computing(operands, kind):
+            made = Recipe(name, operands, attrs, *self.place)
+            return Entry(kind, known=compute(name, operands, attrs, kind), recipe=made)
+        self._check_runtime(kind, name)
+        attrs = {k: WIDE.get(v, v) if k == "dtype" else v for k, v in attrs.items()}
+        begin = len(self.b.graph.ops)
+        with self.b.at(*self.place):
+            value = self.b.append(name, [self.use(e) for e in operands], attrs).result
+        self.follow(begin, operands, kind)
+        return self.entry(value, kind)
+
+    def follow(self, begin: int, operands: Sequence[Entry], kind: TensorType) -> None:
+        """See that whole numbers of 64 bits stay within 32, or that the program notices when they do not."""
+        given = [self.use(e) for e in operands if e.is_wide]
+        unseen = self.segment.watch.follow(self.b.graph.ops[begin:], given, kind.dtype in WIDE)
+        if unseen is not None:
+            raise Refused(
+                f"its result may need more than the 32 bits that a 64-bit integer has on the chip, and nothing "
+                f"watches {unseen.name} for that", "compute it in 32 bits, where it wraps",
+            )  # fmt: skip
+
+    def _spread(self, operands: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        shape = np.broadcast_shapes(*(e.shape for e in operands))
+        return tuple(self.broadcast(e, shape) for e in operands)
+
+    def broadcast(self, entry: Entry, shape: Sequence[int]) -> Entry:
+        """NumPy's broadcast."""
+        shape = tuple(shape)
+        if entry.shape == shape:
+            return entry
+        dims = tuple(range(len(shape) - len(entry.shape), len(shape)))
+        return self.op("broadcast_in_dim", entry, shape=shape, broadcast_dimensions=dims)
+
+    def number(self, value: Any, kind: Any, shape: Sequence[int] = ()) -> Entry:
+        """A known number, filled into `shape`."""
+        held = dtype(kind) if isinstance(kind, str) else kind
+        return known(
+            np.broadcast_to(np.asarray(value).astype(held.numpy), tuple(shape)), TensorType(tuple(shape), held)
+        )
+
+    def _check_runtime(self, kind: TensorType, what: str) -> None:
+        if kind.dtype in (FLOAT64, UINT64):
+            name = kind.dtype.name
+            raise UnsupportedOpError(
+                f"{what} computes in {name}, which the chip does not have", code="TRN232", where=self.place[0],
+                got=str(kind), remedy="compute it in 32 bits (JAX: leave jax_enable_x64 off)",
+            )  # fmt: skip
+
+    # -- walking -----------------------------------------------------------------------------------------------------
+    def call(self, function: Any, arguments: Sequence[Entry]) -> list[Entry]:
+        """The results of a function of the module."""
+        return self.block(function.regions[0].blocks[0], arguments, {})
+
+    def block(self, block: Any, arguments: Sequence[Entry], around: Mapping[Any, Entry]) -> list[Entry]:
+        """What a block returns for its arguments. `around`: values that it may read beside them."""
+        values = dict(around)
+        values.update(zip(block.arguments, arguments))
+        for op in block.operations:
+            name = op.operation.name
+            if name in ("func.return", "stablehlo.return", "mhlo.return"):
+                return [values[v] for v in op.operands]
+            with self._at(op):
+                results = self._lowered(op, name, values)
+            for result, entry in zip(op.results, results):
+                values[result] = entry
+        return []
+
+    def _lowered(self, op: Any, name: str, values: Mapping[Any, Entry]) -> Sequence[Entry]:
+        where = self.place[0]
+        try:
+            lowering = LOWERINGS.get(name)
+            if lowering is None:
+                lowering = LOWERINGS["chlo"] if name.startswith("chlo.") else None
+            if lowering is None:
+                raise Refused("it has no lowering to the chip", "compute it on the host, before the step")
+            found = lowering(Site(self, op, [values[v] for v in op.operands], values))
+            return found if isinstance(found, (list, tuple)) else [found]
+        except Refused as refusal:
+            raise _unsupported(name, op, where, refusal) from refusal
+        except GraphError as error:
+            reason = Refused(f"{error.what}: limit {error.limit}, got {error.got}", "")
+            raise _unsupported(name, op, where, reason) from error
+        except TrnlabError as error:
+            error.where = error.where or where
+            raise
+
+    @contextmanager
+    def _at(self, op: Any) -> Iterator[None]:
+        """Stamp what is written with the op's place; one without is at the place of the call that leads to it."""
+        saved = self.place
+        where = mlir.location(op) or saved[0]
+        self.place = where, mlir.origin(op)
+        try:
+            yield
+        finally:
+            self.place = saved
+
+    # -- loops and the end -------------------------------------------------------------------------------------------
+    def loop(
+        self, condition: Tracer, body: Tracer, state: Sequence[Entry], outs: Sequence[Sequence[Entry]]
+    ) -> list[Entry]:
+        """Cut the graph here, and let the host run `body` while `condition` holds. outs: what either returns."""
+        programs = condition.finish(outs[0]), body.finish(outs[1])
+        start = [self.slot_of(e) for e in state]
+        shared = [[self.slot_of(e) for e in t.captured] for t in (condition, body)]
+        results = [Entry(e.type, slot=self._slot(), home=self) for e in state]
+        self._close()
+        self.steps.append(Loop(*programs, start, [_number(e.slot) for e in results], *shared))
+        self.segment = Segment(f"{self.name}.{len(self.steps)}")
+        return results
+
+    def inner(self, name: str) -> Tracer:
+        """A tracer for a program inside of this one."""
+        return Tracer(f"{self.name}.{name}", self.functions, self, self.most_ops, place=self.place)
+
+    def _close(self) -> None:
+        if self.segment.b.graph.ops or self.segment.outputs:
+            self.steps.append(self.segment)
+
+    def finish(self, results: Sequence[Entry], donated: Mapping[int, int] | None = None) -> Program:
+        """The program, which returns `results`. donated: the result that takes an argument's place, by argument."""
+        given = [*self.arguments]
+        outputs = [self.slot_of(e) for e in results]
+        given += self.captured.values()
+        self._close()
+        alone = len(self.steps) == 1 and isinstance(self.steps[0], Segment)
+        into = {_number(given[j].slot): outputs[i] for j, i in (donated or {}).items()} if alone else {}
+        steps = [_built(s, into) if isinstance(s, Segment) else s for s in self.steps]
+        read = {s for step in steps for s in (step.inputs if isinstance(step, Run) else _read_by(step))} | {*outputs}
+        inputs = [e.slot if e.slot in read else None for e in given]
+        kinds = [e.type for e in given], [e.type for e in results]
+        return Program(self.name, inputs, outputs, *kinds, steps, self.constants, dict(donated or {}))
+
+
+def _read_by(loop: Loop) -> list[int]:
+    return [*loop.start, *loop.condition_shared, *loop.body_shared]
+
+
+def _built(segment: Segment, into: Mapping[int, int]) -> Run:
+    """The graph of a segment: without the inputs that nobody reads, outputs in the order of their slots.
+
+    into: the output that overwrites an input, both by slot.
+    """
+    graph, b = segment.b.graph, segment.b
+    by_value = {v: s for s, v in segment.slots.items()}
+    takes = {out: segment.slots[source] for source, out in into.items() if source in segment.slots}
+    for slot, value in segment.outputs.items():
+        alias = takes.get(slot)
+        b.output(value, f"v{slot}", alias if alias is not None and alias.type == value.type else None)
+    segment.watch.finish()
+    _drop_dead(graph)
+    read = {v for op in graph.ops for v in op.operands} | {*graph.outputs}
+    kept = [v for v in graph.inputs if v in read]
+    place = {v: i for i, v in enumerate(kept)}
+    graph.aliases = {i: place[graph.inputs[j]] for i, j in graph.aliases.items() if graph.inputs[j] in place}
+    graph.limits = {place[graph.inputs[j]]: c for j, c in graph.limits.items() if graph.inputs[j] in place}
+    graph.inputs = kept
+    for i, value in enumerate(kept):
+        value.index = i
+    return Run(b.build(), [by_value[v] for v in kept], list(segment.outputs))
+
+
+def _drop_dead(graph: Any) -> None:
+    """Leave out ops that nothing needs: what conditions and both ways of a branch left behind."""
+    needed, kept = set(graph.outputs), []
+    for op in reversed(graph.ops):
+        if any(v in needed for v in op.results):
+            needed.update(op.operands)
+            kept.append(op)
+    graph.ops[:] = reversed(kept)
+
+
+def narrow(kind: TensorType) -> TensorType:
+    """The type that a value has on the chip."""
+    return TensorType(kind.shape, WIDE.get(kind.dtype, kind.dtype))
+
+
+def _number(slot: int | None) -> int:
+    assert slot is not None
+    return slot
+
+
+def _narrowed(entry: Entry) -> Array:
+    """Known numbers in a format of the chip. Raises Refused where they do not fit."""
+    assert entry.known is not None
+    target = narrow(entry.type).dtype
+    if not entry.is_wide:
+        return entry.known
+    held = entry.known.astype(target.numpy)
+    if target is not WIDE[FLOAT64] and not (held == entry.known).all():
+        raise Refused(f"a constant does not fit in the 32 bits of {target.name}", "use smaller numbers")
+    return held
+
+
+def _described(b: GraphBuilder, array: Array, kind: TensorType) -> Value:
+    """Known numbers as few ops: filled with one, the same along some dimensions, counting, or an array."""
+    if array.size == 0 or is_splat(array):
+        value = array[(0,) * array.ndim] if array.size else array.dtype.type(0)
+        return b.constant(np.broadcast_to(value, kind.shape), kind.dtype, kind.shape)
+    varies = [a for a, n in enumerate(array.shape) if n > 1 and (array != array.take([0], a)).any()]
+    if array.size > _FEW and len(varies) < sum(n > 1 for n in array.shape):
+        line = array[tuple(slice(None) if a in varies else 0 for a in range(array.ndim))]
+        small = _described(b, np.ascontiguousarray(line), TensorType(line.shape, kind.dtype))
+        return b.broadcast_in_dim(small, kind.shape, varies)
+    if array.size > _FEW and kind.dtype in (int32, WIDE[UINT64]):
+        flat = array.reshape(-1)
+        if (flat == np.arange(flat[0], int(flat[0]) + array.size, dtype=np.int64)).all():
+            count = b.reshape(b.iota((array.size,), kind.dtype), kind.shape)
+            return count if flat[0] == 0 else b.add(count, int(flat[0]))
+    return b.constant(array, kind.dtype, kind.shape)
+
+
+def _unsupported(name: str, op: Any, where: Location | None, refusal: Refused) -> UnsupportedOpError:
+    types = ", ".join(str(v.type) for v in op.operands)
+    return UnsupportedOpError(
+        f"{name}({types}): {refusal.reason}", code=refusal.code, where=where, remedy=refusal.do or None
+    )
