@@ -89,8 +89,16 @@ def test_values_are_not_known_while_a_step_is_captured(what):
     assert error.where.file == __file__
 
 
+class Trusting(torch.optim.SGD):
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if p.grad.norm() > 0:
+                p.sub_(0.1 * p.grad / p.grad.norm())
+
+
 def test_an_optimizer_that_asks_for_values_is_named():
-    assert "Adafactor asks" in str(refused(classify, "TRN204", optimizer=torch.optim.Adafactor))
+    assert "Trusting asks" in str(refused(classify, "TRN204", optimizer=lambda p: Trusting(p, 0.1)))
 
 
 class Closure(torch.optim.SGD):

@@ -6,10 +6,16 @@ here, so that marking a step or waiting does nothing; there is one process, so t
 what they were given. The profiler writes nothing: `trnlab run` keeps a timeline anyway. Models compiled ahead of time
 (torch_neuronx.trace) are refused.
 
+Libraries that look for torch_xla train in its ways once it is there. Hugging Face's (transformers, accelerate,
+diffusers) have a switch for that, USE_TORCH_XLA, which is set to 0 unless the environment says otherwise: they find
+torch_neuronx then, and the device `neuron`.
+
 Sources: the API guide of pytorch/xla 2.x; uses in public scripts for Trainium.
 """
 
 from __future__ import annotations
+
+import os
 
 from trnlab.nki.imports import install_modules
 
@@ -39,4 +45,5 @@ ELSEWHERE = {
 
 def install(*, override: bool = False) -> tuple[str, ...]:
     """Make `import torch_xla` and `import torch_neuronx` find these; an installed package wins unless `override`."""
+    os.environ.setdefault("USE_TORCH_XLA", "0")
     return install_modules(MODULES, ELSEWHERE, {}, override=override)

@@ -22,7 +22,6 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.common.captured import Captured, Role
 from trnlab.frontends.common.image import Image
 from trnlab.frontends.common.watch import Watch
@@ -30,6 +29,7 @@ from trnlab.frontends.torch import hooks, kernels, tracing  # noqa: F401  (kerne
 from trnlab.frontends.torch.dependencies import Dependencies, keep_traced, restore
 from trnlab.frontends.torch.import_fx import import_fx
 from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.optimizer_numbers import Before, Number
 from trnlab.frontends.torch.outside import Outside, leaf_like
 from trnlab.frontends.torch.state import TorchState, visit_hooks
 from trnlab.frontends.torch.subject import COUNTS, RATES, Subject, check_devices, prepare
@@ -45,11 +45,13 @@ class CapturedStep(Captured):
     """A captured step. `dependencies`: what it depended on that is no input, and where inputs from outside are.
 
     result: what the loss function returned, with a `Reported` for each tensor. strides: of each output in eager mode.
+    numbers: what the optimizer keeps as Python numbers and has changed.
     """
 
     dependencies: Dependencies
     result: Any
     strides: list[tuple[int, ...]]
+    numbers: list[Number]
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,19 @@ def capture_step(
     *,
     max_norm: float | None = None,
     name: str = "train_step",
+    exact_counts: bool = False,
 ) -> CapturedStep:
     """Capture one step of `model` on inputs like `batch`.
 
     loss_fn(model, *batch) returns the loss, or a tuple that starts with it; without one, the model does. Without an
     optimizer the graph returns the gradients instead of applying them. Raises UnsupportedOpError naming every
     operator without a lowering, or what of the step cannot be captured; UsageError for a loss that is not one number.
+    exact_counts: see `Subject`.
     """
     if optimizer is not None:
         hooks.check_optimizer(optimizer)
         prepare(optimizer)
-    return _Capture(Subject(model, optimizer), loss_fn or _call, batch, max_norm).run(name)
+    return _Capture(Subject(model, optimizer, exact_counts), loss_fn or _call, batch, max_norm).run(name)
 
 
 def _call(model: nn.Module, *batch: Any) -> Any:
@@ -95,6 +99,7 @@ class _Capture:
         self.reals: list[Tensor] = []
         self.fakes: list[Tensor] = []
         self.results: list[Role] = []
+        self.numbers: list[Number] = []
         self._lay_out()
         self.image = self._image()
         # Read before the trace, in which a rate that is a tensor would count as a value that the step asked for.
@@ -139,7 +144,7 @@ class _Capture:
             for group in subject.counts():
                 label = f"step{len(self.roles)}" if len(group) < len(names) else "step"
                 self._add(Role("count", label, group), number, device)
-            for i in range(len(optimizer.param_groups)):
+            for i in subject.rates():
                 self._add(Role("rate", f"lr{i}", i), number, device)
 
     # -- the traced function -----------------------------------------------------------------------------------------
@@ -195,9 +200,10 @@ class _Capture:
                 state[originals[role.place[0]]][role.place[1]] = x
             for i in role.place if role.kind == "count" else ():
                 state[originals[i]]["step"] = x.clone()
-        rates = [x for role, x in given.items() if role.kind == "rate"]
+        rates = {role.place: x for role, x in given.items() if role.kind == "rate"}
         kept = {p: s for p, s in state.items() if s}
         with tracing.optimizer_replaced(optimizer, values, rates, kept, self.ordinary_rates):
+            before = Before(optimizer, list(state.values()))
             with self.watch:
                 hooks.run_pre_hooks(optimizer)
             outside.phase = type(optimizer).__name__
@@ -205,26 +211,25 @@ class _Capture:
             with hooks.without_hooks(optimizer), nullcontext() if fixed else self.watch:
                 tracing.run_optimizer(optimizer)
             after = {p: optimizer.state.get(values[p], {}) for p in originals}
+            self.numbers = list(before.changed(list(after.values())))
         changed = {role: x for role, x in own.items() if role.kind == "parameter"}
         return changed | self._state_after(state, after, own)
 
     def _state_after(self, before: Any, after: Any, own: Any) -> dict[Role, Tensor]:
         changed = {}
         originals, names = list(before), list(self.subject.parameters)
+        counted = {i for role in own if role.kind == "count" for i in role.place}
         for i, p in enumerate(originals):
             for key, value in after[p].items():
-                if isinstance(value, Tensor):
-                    if key != "step":
-                        changed[Role("state", f"{names[i]}.{key}", (i, key))] = value
-                elif value != before[p].get(key):
-                    raise _number_in_state(self.subject.optimizer, key)
+                if isinstance(value, Tensor) and not (key == "step" and i in counted):
+                    changed[Role("state", f"{names[i]}.{key}", (i, key))] = value
         for role in own:
             if role.kind == "count":
-                counted = {i: after[originals[i]]["step"] for i in role.place}
+                counts = {i: after[originals[i]]["step"] for i in role.place}
                 given = {i: before[originals[i]]["step"] for i in role.place}
-                moved = tuple(i for i, count in counted.items() if count is not given[i] or count._version > 0)
+                moved = tuple(i for i, count in counts.items() if count is not given[i] or count._version > 0)
                 if moved:  # parameters without a gradient do not count
-                    changed[role if moved == role.place else Role("count", role.name, moved)] = counted[moved[0]]
+                    changed[role if moved == role.place else Role("count", role.name, moved)] = counts[moved[0]]
         return changed
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -290,16 +295,10 @@ class _Capture:
             self.dependencies,
             self.result,
             [self.strides[i] for i in imported.outputs],
+            self.numbers,
         )
 
     def _bounds(self, inputs: Sequence[Role]) -> dict[int, tuple[float, float]]:
         """What is promised of inputs; the program divides by some of them."""
         known = {"rate": RATES, "count": COUNTS} if self.ordinary_rates else {"count": COUNTS}
         return {i: known[role.kind] for i, role in enumerate(inputs) if role.kind in known}
-
-
-def _number_in_state(optimizer: Any, key: str) -> UnsupportedOpError:
-    return UnsupportedOpError(
-        f"{type(optimizer).__name__} keeps {key!r} as a Python number that changes every step", code="TRN202",
-        remedy="use an optimizer of torch.optim that keeps its state in tensors, such as AdamW or SGD",
-    )  # fmt: skip

@@ -22,7 +22,7 @@ from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, Unsu
 from trnlab.frontends.torch import fused_modules, grouped, provenance
 from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.locations import location_of
-from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site
+from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.types import is_wide, type_of
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
@@ -93,15 +93,15 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def import_fx(module: fx.GraphModule, name: str, aliases: dict[int, str] | None = None) -> Imported:
     """Build the graph of `module`.
 
-    `aliases[i]` names the placeholder whose memory output i overwrites. Placeholders that nothing reads do not become
-    inputs. Raises UnsupportedOpError that lists every operator without a lowering.
+    `aliases[i]` names the placeholder whose memory output i overwrites. Placeholders that nothing reads or overwrites
+    do not become inputs. Raises UnsupportedOpError that lists every operator without a lowering.
     """
-    return _Importer(module, name).run(aliases or {})
+    return _Importer(module, name, aliases or {}).run()
 
 
 class _Importer:
-    def __init__(self, module: fx.GraphModule, name: str) -> None:
-        self.module, self.b = module, GraphBuilder(name)
+    def __init__(self, module: fx.GraphModule, name: str, aliases: dict[int, str]) -> None:
+        self.module, self.b, self.aliases = module, GraphBuilder(name), aliases
         self.random = Randomness(self.b)
         self.watch = Watch(self.b)
         self.values: dict[fx.Node, Any] = {}
@@ -109,13 +109,13 @@ class _Importer:
         self.outputs: list[int] = []
         self.unsupported: list[UnsupportedOp] = []
 
-    def run(self, aliases: dict[int, str]) -> Imported:
+    def run(self) -> Imported:
         *nodes, output = self.module.graph.nodes
         for node in nodes:
             getattr(self, f"_{node.op}")(node)
         if self.unsupported:
             raise _all_unsupported(self.unsupported)
-        self._output(output, aliases)
+        self._output(output)
         self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}
         graph = self.b.build()
@@ -128,13 +128,12 @@ class _Importer:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
             self.values[node] = int(value)  # shapes are static: this program is for this size
-        if not isinstance(value, torch.Tensor) or not node.users:
+        if not isinstance(value, torch.Tensor) or not (node.users or node.name in self.aliases.values()):
             return
         try:
             expected = type_of(value)
         except UnsupportedOpError as error:
-            reader = next(iter(node.users))
-            where = location_of(reader)
+            where = location_of(next(iter(node.users))) if node.users else None
             self.unsupported.append(_unsupported(f"input {node.target}", _shown([value]), where, error))
             self.values[node] = _UNKNOWN
             return
@@ -187,7 +186,7 @@ class _Importer:
         return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
 
     def _lower(self, node: fx.Node, site: Site) -> tuple[Any, ...]:
-        lowering = LOWERINGS.get(node.target)
+        lowering = lowering_of(node.target)
         if lowering is None:
             name = _name(node.target)
             raise Refused(
@@ -217,13 +216,13 @@ class _Importer:
                 "compute it in int32, where it wraps as PyTorch's int32 does, or before the step",
             )
 
-    def _output(self, node: fx.Node, aliases: dict[int, str]) -> None:
+    def _output(self, node: fx.Node) -> None:
         """Outputs in order, without those that would overwrite an input by itself."""
         for i, result in enumerate(_flat(node.args[0])):
             value = self.values.get(result)
-            target = self.inputs[aliases[i]] if i in aliases else None
+            target = self.inputs[self.aliases[i]] if i in self.aliases else None
             if value is not None and value is not _UNKNOWN and value is not target:
-                self.b.output(value, aliases.get(i, result.name), target)
+                self.b.output(value, self.aliases.get(i, result.name), target)
                 self.outputs.append(i)
 
     # -- helpers -----------------------------------------------------------------------------------------------------

@@ -22,13 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from trnlab.errors import UsageError
+from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
 from trnlab.frontends.torch import hooks
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.capture import CapturedStep, LossFunction, Reported, capture_step
 from trnlab.frontends.torch.dlpack import as_host, as_neuron
+from trnlab.frontends.torch.optimizer_numbers import store
 from trnlab.frontends.torch.state import ambient
 from trnlab.frontends.torch.subject import Subject, check_devices, exactly, form, prepare
 from trnlab.runtime.notices import say
@@ -79,6 +80,7 @@ class TrainStep:
         self._programs: list[_Trace] = []
         self._buffers: dict[Any, Buffer] = {}
         self._said: set[str] = set()
+        self._exact_counts = False  # see Subject
 
     def __call__(self, *batch: Any) -> Any:
         """Train on one batch; returns what the loss function returns, its tensors detached."""
@@ -86,7 +88,7 @@ class TrainStep:
         if eager is not None:  # an engine that takes whole steps
             return eager(self, batch)
         prepare(self.optimizer)
-        subject = Subject(self.model, self.optimizer)
+        subject = Subject(self.model, self.optimizer, self._exact_counts)
         check_devices(subject)
         leaves, spec = pytree.tree_flatten(batch)
         trace = self._trace(subject, batch, leaves, (str(spec), *_batch_form(leaves)))
@@ -115,12 +117,23 @@ class TrainStep:
             reason = self._single_use()
         if reason is not None:
             self._say(reason)
-        return self._capture(batch, batch_form, settings)
+        return self._capture(subject, batch, batch_form, settings)
 
-    def _capture(self, batch: Any, batch_form: Hashable, settings: Mapping[str, Hashable]) -> _Trace:
-        captured = capture_step(
-            self.model, self.optimizer, self.loss_fn, batch, max_norm=self.max_norm, name=self.name
-        )
+    def _capture(
+        self, subject: Subject, batch: Any, batch_form: Hashable, settings: Mapping[str, Hashable]
+    ) -> _Trace:
+        try:
+            captured = capture_step(
+                self.model, self.optimizer, self.loss_fn, batch, max_norm=self.max_norm, name=self.name,
+                exact_counts=subject.exact_counts,
+            )  # fmt: skip
+        except UnsupportedOpError as error:
+            if error.code != "TRN204" or subject.exact_counts or not subject.python_counts():
+                raise
+            say(f"{self.name!r} is compiled for each step by itself: {type(self.optimizer).__name__} decides by its "
+                f"count of steps, a Python number ({error.where}); keep it in a tensor")  # fmt: skip
+            self._exact_counts = subject.exact_counts = True
+            return self._capture(subject, batch, batch_form, {**settings, **subject.settings()})
         trace = _Trace(batch_form, settings, captured, engine.current().compile(captured.graph))
         self._programs = [*self._programs[1 - _MOST_PROGRAMS :], trace]
         return trace
@@ -163,6 +176,7 @@ class TrainStep:
         for role, tensor in made.items():
             if role.kind == "state":
                 self.optimizer.state[parameters[role.place[0]]][role.place[1]] = tensor
+        store(captured.numbers, self.optimizer, parameters)
         captured.dependencies.apply([t for r, t in made.items() if r.kind == "kept"])
         loss = next(t for r, t in made.items() if r.kind == "loss")
         return self._reported(captured.result, made, tensors, leaves), loss.item()
@@ -201,7 +215,11 @@ class TrainStep:
 
     def _store_count(self, parameters: list[Tensor], role: Role, value: Any) -> None:
         for i in role.place:
-            as_host(self.optimizer.state[parameters[i]]["step"]).fill_(float(value))
+            state = self.optimizer.state[parameters[i]]
+            if isinstance(state["step"], Tensor):
+                as_host(state["step"]).fill_(float(value))
+            else:
+                state["step"] = type(state["step"])(value)
 
 
 def _input(role: Role, tensors: list[Tensor], leaves: list[Any]) -> Tensor:

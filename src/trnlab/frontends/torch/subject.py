@@ -24,11 +24,13 @@ _INPUTS = ("params", "lr", "initial_lr")  # of a group: what is no setting, but 
 class Subject:
     """What is trained, in a fixed order: parameters, buffers, and where the optimizer keeps what.
 
-    Parameters are the model's, then those that only the optimizer has.
+    Parameters are the model's, then those that only the optimizer has. exact_counts: step counts that the optimizer
+    keeps as Python numbers are settings of a program, not inputs, which makes a program of each step.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | None
+    exact_counts: bool = False
     parameters: dict[str, Tensor] = field(init=False)
     buffers: dict[str, Tensor] = field(init=False)
 
@@ -61,14 +63,23 @@ class Subject:
         if self.optimizer is not None:
             for i, p in enumerate(self.parameters.values()):
                 count = self.optimizer.state.get(p, {}).get("step")
-                if count is not None:
+                if isinstance(count, Tensor) or (is_number(count) and not self.exact_counts):
                     together.setdefault(float(count), []).append(i)
         return [tuple(group) for group in together.values()]
 
+    def python_counts(self) -> bool:
+        """Whether the optimizer keeps a step count as a Python number."""
+        states = self.optimizer.state.values() if self.optimizer is not None else ()
+        return any(is_number(state.get("step")) for state in states)
+
+    def rates(self) -> dict[int, float]:
+        """The learning rates of the groups that have one."""
+        groups = self.optimizer.param_groups if self.optimizer is not None else ()
+        return {i: float(group["lr"]) for i, group in enumerate(groups) if group.get("lr") is not None}
+
     def ordinary_rates(self) -> bool:
         """Whether every learning rate lies within `RATES`, which the program may then take for granted."""
-        groups = self.optimizer.param_groups if self.optimizer is not None else ()
-        return all(RATES[0] <= float(group["lr"]) <= RATES[1] for group in groups)
+        return all(RATES[0] <= rate <= RATES[1] for rate in self.rates().values())
 
     def settings(self) -> dict[str, Hashable]:
         """What a captured step takes for granted of all this, by names for people."""
@@ -89,19 +100,25 @@ class Subject:
             for key, value in group.items():
                 if key not in _INPUTS:
                     found[f"{label}[{key!r}]"] = exactly(value)
+            if group.get("lr") is None:
+                found[f"{label}['lr']"] = None
         found["every learning rate between 2^-40 and 2^20"] = self.ordinary_rates()
         found["hooks of the optimizer"] = tuple(map(id, hooks.pre_hooks(optimizer)))
         found["parameters with the same count of steps"] = tuple(self.counts())
         for name, p in self.parameters.items():
             state = optimizer.state.get(p)
             if state:
-                found[f"state of {name!r}"] = tuple([(k, _state_form(k, v)) for k, v in state.items()])
+                found[f"state of {name!r}"] = tuple([(k, self._state_form(k, v)) for k, v in state.items()])
+
+    def _state_form(self, key: str, value: Any) -> Hashable:
+        if key == "step" and (isinstance(value, Tensor) or (is_number(value) and not self.exact_counts)):
+            return "count"
+        return value.dtype if isinstance(value, Tensor) else exactly(value)
 
 
-def _state_form(key: str, value: Any) -> Hashable:
-    if key == "step":
-        return "count"
-    return value.dtype if isinstance(value, Tensor) else exactly(value)
+def is_number(value: Any) -> bool:
+    """Whether it is a number of Python, flags left out."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def form(tensor: Tensor) -> Hashable:

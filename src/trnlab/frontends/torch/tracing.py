@@ -27,7 +27,6 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
-from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.torch import hooks
@@ -35,6 +34,7 @@ from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.outside import is_real
+from trnlab.frontends.torch.scalars import tensors_as_numbers
 from trnlab.frontends.torch.types import format_of
 
 _SIMPLE = {"foreach": False, "fused": False, "capturable": True}  # optimizer switches that make a step traceable
@@ -161,52 +161,33 @@ def parameters_replaced(model: nn.Module, values: dict[Any, Tensor]) -> Iterator
 def optimizer_replaced(
     optimizer: torch.optim.Optimizer,
     values: dict[Any, Tensor],
-    rates: Sequence[Tensor],
+    rates: dict[int, Tensor],
     state: dict[Any, Any],
     divides: bool = True,
 ) -> Iterator[None]:
     """Within the block the optimizer works on `values[p]` in place of p, with these learning rates and this state.
 
+    rates: by position of the group.
     divides: it may divide by the learning rate, as Adam does in the form that it has for devices (`capturable`).
     """
     simple = _SIMPLE if divides or not isinstance(optimizer, torch.optim.Adam) else {**_SIMPLE, "capturable": False}
     saved_state, saved_groups = optimizer.state, [dict(g) for g in optimizer.param_groups]
     try:
         optimizer.state = defaultdict(dict, {values[p]: dict(s) for p, s in state.items()})
-        for group, rate in zip(optimizer.param_groups, rates):
+        for i, group in enumerate(optimizer.param_groups):
             group.update({k: v for k, v in simple.items() if k in group})
-            group.update(params=[values[p] for p in group["params"]], lr=rate)
+            group.update(params=[values[p] for p in group["params"]], **({"lr": rates[i]} if i in rates else {}))
         yield
     finally:
         optimizer.state = saved_state
         for group, saved in zip(optimizer.param_groups, saved_groups):
+            group.clear()
             group.update(saved)
-
-
-class TensorFactors(TorchFunctionMode):
-    """Within, `alpha=` and `value=` may be tensors, and `.item()` of a tensor is that tensor.
-
-    Optimizers pass the learning rate there, for which PyTorch wants a Python number; a step that is to serve every
-    learning rate needs it as an input. Some compute with the step count as a number.
-    """
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if function is torch.Tensor.item:
-            return args[0]
-        factor = kwargs.get("alpha", kwargs.get("value"))
-        if not isinstance(factor, Tensor):
-            return function(*args, **kwargs)
-        x, y, *z = args
-        kind = function.__name__.rstrip("_")
-        term = {"addcmul": lambda: y * z[0], "addcdiv": lambda: y / z[0]}.get(kind, lambda: y)() * factor
-        changed = x - term if kind == "sub" else x + term
-        return x.copy_(changed) if function.__name__.endswith("_") else changed
 
 
 def run_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """The optimizer's own step, without the profiling and the hooks around it."""
-    with TensorFactors():
+    with tensors_as_numbers():
         inspect.unwrap(type(optimizer).step)(optimizer)
 
 

@@ -21,7 +21,7 @@ from trnlab.frontends.torch.lowerings import (
     sorting,
     sources,
 )
-from trnlab.frontends.torch.lowerings.registry import LOWERINGS, Randomness, Refused, Site
+from trnlab.frontends.torch.lowerings.registry import LOWERINGS, Randomness, Refused, Site, lowering_of
 
 __all__ = [
     "LOWERINGS",
@@ -37,6 +37,7 @@ __all__ = [
     "foreach",
     "functions",
     "index",
+    "lowering_of",
     "matmul",
     "nn",
     "pooling",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import LATE, Site, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, float32
 
@@ -125,6 +125,15 @@ def addcmul(site, x, y, z, value=1):
     b = site.b
     x, y, z = (site.working(v) for v in (x, y, z))
     return site.cast(b.add(x, _times(site, b.multiply(y, z), value)))
+
+
+def multiply_add(site, x, y, z):
+    """x * y + z, rounded twice: the engines have no form that rounds once."""
+    x, y, z = (site.working(v) for v in (x, y, z))
+    return site.cast(site.b.add(site.b.multiply(x, y), z))
+
+
+LATE["prims.fma.default"] = multiply_add
 
 
 @lowers("addcdiv.default")

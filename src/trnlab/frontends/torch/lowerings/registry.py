@@ -27,6 +27,7 @@ from trnlab.numerics.dtypes import DType, float32, int32
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[Any, Lowering] = {}
+LATE: dict[str, Lowering] = {}  # of operators that PyTorch defines when it first needs them, by name
 
 
 class Refused(Exception):  # noqa: N818
@@ -46,6 +47,11 @@ def lowers(*names: str) -> Callable[[Lowering], Lowering]:
         return function
 
     return register
+
+
+def lowering_of(op: Any) -> Lowering | None:
+    """The function that appends an operator's graph ops; None for an operator without one."""
+    return LOWERINGS.get(op) or LATE.get(str(op))
 
 
 def operator(name: str) -> Any:
