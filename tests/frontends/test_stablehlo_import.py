@@ -282,7 +282,12 @@ def lowered(function, *args):
         (lambda x: jax.lax.complex(x, x), "TRN232"),
         (lambda x: jnp.linalg.cholesky(x[:, None] * x), "TRN234"),
         (lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x), "TRN234"),
-        (lambda x: lax.rng_bit_generator(jnp.zeros(4, "uint32"), (3,)), "TRN231"),
+        (
+            lambda x: lax.rng_bit_generator(
+                jnp.zeros(4, "uint32"), (3,), algorithm=lax.RandomAlgorithm.RNG_THREE_FRY
+            ),
+            "TRN231",
+        ),
     ],
 )
 def test_refusals_have_a_code_and_the_line(function, code):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.errors import GraphError, Location, TrnlabError, UnsupportedOpError
-from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo import mlir, wide
 from trnlab.frontends.stablehlo.entries import Array, Entry, Recipe, compute, is_splat, known, worth_computing
 from trnlab.frontends.stablehlo.mlir import FLOAT64, UINT64, WIDE
 from trnlab.frontends.stablehlo.program import Loop, Program, Run
@@ -126,6 +126,7 @@ class Tracer:
             slot = self._slot()
             self.constants[slot] = np.asarray(_narrowed(entry), order="C")
             return slot
+        self._check_runtime(entry.type, "a value that goes in, out or round a loop")
         if entry.home is not self:
             if entry not in self.captured:
                 self.captured[entry] = Entry(entry.type, slot=self._slot(), home=self)
@@ -164,6 +165,8 @@ class Tracer:
         if worth_computing(operands, kind):
             made = Recipe(name, operands, attrs, *self.place)
             return Entry(kind, known=compute(name, operands, attrs, kind), recipe=made)
+        if kind.dtype is UINT64 or any(e.type.dtype is UINT64 for e in operands):
+            return wide.lowered(self, name, tuple(operands), attrs, kind)
         self._check_runtime(kind, name)
         attrs = {k: WIDE.get(v, v) if k == "dtype" else v for k, v in attrs.items()}
         begin = len(self.b.graph.ops)

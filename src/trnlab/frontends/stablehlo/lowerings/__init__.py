@@ -17,6 +17,9 @@ from trnlab.frontends.stablehlo.lowerings import (
     products as products,
 )
 from trnlab.frontends.stablehlo.lowerings import (
+    random as random,
+)
+from trnlab.frontends.stablehlo.lowerings import (
     reduce as reduce,
 )
 from trnlab.frontends.stablehlo.lowerings import (

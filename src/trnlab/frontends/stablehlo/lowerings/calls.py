@@ -40,15 +40,6 @@ def of_linear_algebra(site: Site) -> Entry:
     raise Refused("the chip has no decompositions of matrices", "compute them on the host, before the step")
 
 
-@lowers("stablehlo.rng", "stablehlo.rng_bit_generator")
-def of_stateful_random(site: Site) -> Entry:
-    """Refused: whose bits these are is left open."""
-    raise Refused(
-        "the bits of this generator are whatever a compiler makes of it",
-        "use JAX's default keys (threefry), whose bits are the same everywhere",
-    )
-
-
 @lowers(*(f"stablehlo.{name}" for name in (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "partition_id", "replica_id",
     "collective_broadcast", "send", "recv", "infeed", "outfeed",

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from trnlab.frontends.stablehlo import mlir
+from trnlab.frontends.stablehlo import mlir, wide
 from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.mlir import UINT64
 from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
 from trnlab.graph import formulas
 from trnlab.graph.ir import Value
-from trnlab.numerics.dtypes import bfloat16, bool_, float16, float32, int32
+from trnlab.numerics.dtypes import bfloat16, bool_, float16, float32, int32, uint32
 
 _SAME = (
     "abs", "ceil", "cosine", "divide", "exponential", "exponential_minus_one", "floor", "is_finite", "log",
@@ -51,6 +52,8 @@ def sign(site: Site) -> Entry:
 def bitcast_convert(site: Site) -> Entry:
     """The same bits in a format of the same width."""
     (x,), target = site.operands, site.type.dtype
+    if x.known is None and {x.type.dtype, target} == {UINT64, uint32}:
+        return wide.split(site.t, x) if target is uint32 else wide.joined(site.t, x)
     if x.type.dtype.itemsize != target.itemsize:
         raise Refused("it changes how many elements there are", "convert by shifting and masking")
     return x if x.type.dtype is target else site.op("bitcast_convert", x, dtype=target)
