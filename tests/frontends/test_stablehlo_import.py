@@ -312,3 +312,20 @@ def test_donated_arguments_are_aliases():
 
 def test_keys_are_arguments_by_their_words():
     assert keys(jax.random.key(3)).tolist() == [0, 3]
+
+
+def test_what_nobody_reads_is_not_refused():
+    text = """
+    func.func @main(%x: tensor<2xf32>, %z: tensor<2xf64>) -> tensor<2xf32> {
+      %c = stablehlo.complex %x, %x : tensor<2xcomplex<f32>>
+      %d = stablehlo.add %z, %z : tensor<2xf64>
+      %e = stablehlo.real %c : (tensor<2xcomplex<f32>>) -> tensor<2xf32>
+      return %x : tensor<2xf32>
+    }"""
+    assert import_module(text).steps == []
+    with pytest.raises(TrnlabError, match="also"):
+        import_module(
+            text.replace("return %x : tensor<2xf32>", "return %e, %d : tensor<2xf32>, tensor<2xf64>").replace(
+                "-> tensor<2xf32> {", "-> (tensor<2xf32>, tensor<2xf64>) {"
+            )
+        )

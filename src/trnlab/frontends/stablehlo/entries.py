@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.errors import Location
+from trnlab.errors import Location, TrnlabError
 from trnlab.frontends.stablehlo.mlir import FLOAT64, WIDE
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.ir import TensorType, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
-from trnlab.numerics.dtypes import float32
+from trnlab.numerics.dtypes import bool_, float32
 
 Array = np.ndarray[Any, Any]
 SMALL = 1024  # elements: numbers that are computed whatever they are
@@ -40,9 +40,10 @@ class Recipe:
 
 @dataclass(eq=False)
 class Entry:
-    """One value. known: its elements. value: in the graph of `segment`. slot: its number among the program's values.
+    """One value. known: its elements. value: in the graph of `segment`. slot: its number among the program's.
 
-    `home` is the tracer that it belongs to; known numbers belong to nobody.
+    `home` is the tracer that it belongs to; known numbers belong to nobody. error: why there is no such
+    value, for whoever needs it.
     """
 
     type: TensorType
@@ -52,6 +53,7 @@ class Entry:
     segment: Any = None
     slot: int | None = None
     home: Any = None
+    error: TrnlabError | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,6 +69,11 @@ class Entry:
 def known(array: Array, kind: TensorType) -> Entry:
     """An entry of numbers."""
     return Entry(kind, known=array)
+
+
+def broken(error: TrnlabError) -> Entry:
+    """The entry of a result that cannot be had."""
+    return Entry(TensorType((), bool_), error=error)
 
 
 def is_splat(array: Array) -> bool:

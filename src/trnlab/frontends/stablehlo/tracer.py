@@ -7,7 +7,7 @@ their results selected. See `entries` for what is known, `program` for what come
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from trnlab.errors import GraphError, Location, TrnlabError, UnsupportedOpError
 from trnlab.frontends.stablehlo import mlir, wide
-from trnlab.frontends.stablehlo.entries import Array, Entry, Recipe, compute, is_splat, known, worth_computing
+from trnlab.frontends.stablehlo.entries import Array, Entry, Recipe, broken, compute, is_splat, known, worth_computing
 from trnlab.frontends.stablehlo.mlir import FLOAT64, UINT64, WIDE
 from trnlab.frontends.stablehlo.program import Loop, Program, Run
 from trnlab.frontends.stablehlo.registry import LOWERINGS, Refused, Site
@@ -27,6 +27,7 @@ from trnlab.graph.ops import ELEMENTWISE, OPS, REQUIRED
 from trnlab.graph.overflow import Watch
 from trnlab.numerics.dtypes import dtype, int32
 
+CONTROL = frozenset({"func.call", "call", "stablehlo.composite", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
 _FEW = 16  # elements: numbers that are a constant of the graph, however they came about
 _DEEP = 200  # steps of a recipe that a graph is given
 MOST_OPS = 100_000  # of one graph; a loop that would be longer is run round by round
@@ -66,6 +67,7 @@ class Tracer:
     functions: Mapping[str, Any]
     outer: Tracer | None = None
     most_ops: int = MOST_OPS
+    locate: Callable[[Any], Location | None] = mlir.location
     segment: Segment = field(init=False)
     steps: list[Any] = field(default_factory=list)
     arguments: list[Entry] = field(default_factory=list)
@@ -88,7 +90,11 @@ class Tracer:
         """A new argument of the program."""
         entry = Entry(kind, slot=self._slot(), home=self)
         self.arguments.append(entry)
-        self._check_runtime(kind, f"argument {name}")
+        try:
+            self._check_runtime(kind, f"argument {name}")
+        except UnsupportedOpError as error:
+            entry.error = error
+            return entry
         entry.value = self.segment.input(_number(entry.slot), narrow(kind), name)
         entry.segment = self.segment
         return entry
@@ -102,7 +108,9 @@ class Tracer:
         return Entry(kind or value.type, value=value, segment=self.segment, home=self)
 
     def use(self, entry: Entry) -> Value:
-        """The entry as a value of the graph that is being written."""
+        """The entry as a value of the graph that is being written. Raises what its op was refused with."""
+        if entry.error is not None:
+            raise entry.error
         if entry.segment is self.segment and entry.value is not None:
             return entry.value
         found = self.segment.lifted.get(entry)
@@ -121,7 +129,9 @@ class Tracer:
         return self.segment.input(slot, narrow(entry.type), f"v{slot}")
 
     def slot_of(self, entry: Entry) -> int:
-        """The slot that holds an entry when programs run."""
+        """The slot that holds an entry when programs run. Raises what its op was refused with."""
+        if entry.error is not None:
+            raise entry.error
         if entry.known is not None:
             slot = self._slot()
             self.constants[slot] = np.asarray(_narrowed(entry), order="C")
@@ -159,6 +169,9 @@ class Tracer:
         """An op of the graph with one result: computed at once where all is known, else written down."""
         defaults = {k: a.default for k, a in OPS[name].attrs.items() if a.default is not REQUIRED}
         attrs = {**defaults, **attrs}
+        for entry in operands:
+            if entry.error is not None:
+                raise entry.error
         if OPS[name].kind == ELEMENTWISE and name != "clamp":
             operands = self._spread(operands)
         (kind,) = infer(name, [e.type for e in operands], attrs)
@@ -232,29 +245,30 @@ class Tracer:
         return []
 
     def _lowered(self, op: Any, name: str, values: Mapping[Any, Entry]) -> Sequence[Entry]:
-        where = self.place[0]
-        try:
-            lowering = LOWERINGS.get(name)
-            if lowering is None:
-                lowering = LOWERINGS["chlo"] if name.startswith("chlo.") else None
-            if lowering is None:
-                raise Refused("it has no lowering to the chip", "compute it on the host, before the step")
-            found = lowering(Site(self, op, [values[v] for v in op.operands], values))
-            return found if isinstance(found, (list, tuple)) else [found]
-        except Refused as refusal:
-            raise _unsupported(name, op, where, refusal) from refusal
-        except GraphError as error:
-            reason = Refused(f"{error.what}: limit {error.limit}, got {error.got}", "")
-            raise _unsupported(name, op, where, reason) from error
-        except TrnlabError as error:
-            error.where = error.where or where
-            raise
+        """The results of an op; of one that is refused, entries that say so to who needs them."""
+        operands = [values[v] for v in op.operands]
+        failed = next((e.error for e in operands if e.error is not None), None)
+        if failed is None or name in CONTROL:
+            try:
+                found = _lowering(name)(Site(self, op, operands, values))
+                return found if isinstance(found, (list, tuple)) else [found]
+            except Refused as refusal:
+                failed = _unsupported(name, op, self.place[0], refusal)
+            except GraphError as error:
+                reason = Refused(f"{error.what}: limit {error.limit}, got {error.got}", "")
+                failed = _unsupported(name, op, self.place[0], reason)
+            except UnsupportedOpError as error:
+                error.where = error.where or self.place[0]
+                failed = error
+        if not len(op.results):
+            raise failed
+        return [broken(failed) for _ in op.results]
 
     @contextmanager
     def _at(self, op: Any) -> Iterator[None]:
         """Stamp what is written with the op's place; one without is at the place of the call that leads to it."""
         saved = self.place
-        where = mlir.location(op) or saved[0]
+        where = self.locate(op) or saved[0]
         self.place = where, mlir.origin(op)
         try:
             yield
@@ -277,7 +291,7 @@ class Tracer:
 
     def inner(self, name: str) -> Tracer:
         """A tracer for a program inside of this one."""
-        return Tracer(f"{self.name}.{name}", self.functions, self, self.most_ops, place=self.place)
+        return Tracer(f"{self.name}.{name}", self.functions, self, self.most_ops, self.locate, place=self.place)
 
     def _close(self) -> None:
         if self.segment.b.graph.ops or self.segment.outputs:
@@ -285,6 +299,7 @@ class Tracer:
 
     def finish(self, results: Sequence[Entry], donated: Mapping[int, int] | None = None) -> Program:
         """The program, which returns `results`. donated: the result that takes an argument's place, by argument."""
+        _raise_all([e.error for e in results if e.error is not None])
         given = [*self.arguments]
         outputs = [self.slot_of(e) for e in results]
         given += self.captured.values()
@@ -296,6 +311,24 @@ class Tracer:
         inputs = [e.slot if e.slot in read else None for e in given]
         kinds = [e.type for e in given], [e.type for e in results]
         return Program(self.name, inputs, outputs, *kinds, steps, self.constants, dict(donated or {}))
+
+
+def _raise_all(errors: Sequence[TrnlabError]) -> None:
+    """Raise the first, with what else stands in the way of results."""
+    others = list(dict.fromkeys(f"{e.what}, at {e.where}" for e in errors))[1:]
+    if errors:
+        if others:
+            errors[0].what += "".join(f"\n  also   {other}" for other in others)
+        raise errors[0]
+
+
+def _lowering(name: str) -> Any:
+    found = LOWERINGS.get(name)
+    if found is None and name.startswith("chlo."):
+        return LOWERINGS["chlo"]
+    if found is None:
+        raise Refused("it has no lowering to the chip", "compute it on the host, before the step")
+    return found
 
 
 def _read_by(loop: Loop) -> list[int]:

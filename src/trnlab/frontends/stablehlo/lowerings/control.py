@@ -75,6 +75,8 @@ def _selected(site: Site, conditions: Sequence[Entry], regions: Sequence[int]) -
 def _pick(site: Site, condition: Entry, x: Entry, y: Entry) -> Entry:
     if x is y:
         return x
+    if x.error is not None or y.error is not None:
+        return x if x.error is not None else y
     return site.op("select", site.t.broadcast(condition, x.shape), x, y)
 
 

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of JAX on the simulated chip, beside jax.jit on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+
+import trnlab.frontends.jax as neuron  # noqa: E402
+from trnlab import chips  # noqa: E402
+from trnlab.errors import TrnlabError  # noqa: E402
+from trnlab.runtime import session  # noqa: E402
+
+STEPS = 20
+
+
+@pytest.fixture
+def chip():
+    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")) as now:
+        yield now
+
+
+class Losses:
+    """Stands where a session keeps its run."""
+
+    script = ""
+
+    def __init__(self):
+        self.executables, self.losses, self.tokens = {}, [], []
+
+    def executed(self, executable):
+        self.executables[executable.key] = executable
+
+    def updated(self):
+        raise AssertionError("no optimizer of PyTorch steps here")
+
+    def step(self, loss, tokens=0):
+        self.losses.append(loss)
+        self.tokens.append(tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt", "rnn"])
+def test_models_of_flax_and_equinox_train_as_on_the_cpu(chip, name):
+    """Dropout and noise come from the same bits; losses of 20 steps differ by rounding alone."""
+    models = pytest.importorskip("jax_models")
+    (state, step), x, y = models.MODELS[name]()
+    chip.run = Losses()
+    ours, theirs = neuron.jit(step, donate_argnums=0), jax.jit(step)
+    held = jax.tree.map(jnp.array, state)
+    wanted = []
+    for i in range(STEPS):
+        key = jax.random.fold_in(jax.random.key(7), i)
+        held, loss = ours(held, x, y, key)
+        state, expected = theirs(state, x, y, key)
+        wanted.append(float(expected))
+        assert isinstance(loss, jax.Array)
+    np.testing.assert_allclose(chip.run.losses, wanted, rtol=1e-4, atol=1e-5)
+    assert wanted[-1] < wanted[0]
+    assert len(chip.run.executables) == 1
+    assert jax.tree.structure(held) == jax.tree.structure(state)
+
+
+def test_trees_types_and_donation_are_as_with_jax_jit(chip):
+    def f(params, x, key, n=3):
+        return {
+            "a": params["w"] * x,
+            "key": jax.random.split(key)[0],
+            "none": None,
+            "rest": (x.sum(), n, params["w"]),
+        }
+
+    results = []
+    for compiled in (neuron.jit, jax.jit):
+        params, key = {"w": jnp.ones(3)}, jax.random.key(0)
+        results.append(compiled(f, donate_argnums=0, static_argnames="n")(params, np.arange(3.0), key, n=4))
+        assert params["w"].is_deleted()
+    ours, theirs = results
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs)):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        if x.dtype == key.dtype:
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        assert x.weak_type == y.weak_type
+        assert (x == y).all()
+
+
+def test_donation_saves_memory_on_the_chip(chip):
+    x = jnp.ones((256, 256))
+    plain, donating = neuron.jit(lambda x: x * 2), neuron.jit(lambda x: x * 2, donate_argnums=0)
+    needs = []
+    for function in (plain, donating):
+        chip.executables.clear()
+        function(jnp.array(x))
+        (executable,) = chip.executables.values()
+        needs.append(executable.forecast.peak_bytes)
+    assert needs[0] - needs[1] == x.nbytes
+
+
+def test_a_new_shape_compiles_again_and_is_said(chip, capsys):
+    double = neuron.jit(lambda x: x * 2)
+    for n in (3, 3, 5, 3, 5):
+        assert double(np.ones(n, np.float32)).shape == (n,)
+    assert len(chip.executables) == 2
+    assert capsys.readouterr().err.count("compiling") == 1
+
+
+def test_derivatives_and_vectorization_inside(chip):
+    @jax.custom_vjp
+    def clipped(x):
+        return x * x
+
+    clipped.defvjp(lambda x: (x * x, x), lambda x, g: (jnp.clip(2 * x * g, -1, 1),))
+
+    def f(x, w):
+        inner = jax.jit(lambda x: jax.vmap(lambda row: clipped(row @ w))(x).sum())
+        value, grad = jax.value_and_grad(inner)(x)
+        return (
+            value,
+            grad,
+            jax.hessian(lambda w: (x[0] @ w) ** 3)(w),
+            jax.jvp(lambda x: jnp.tanh(x @ w).sum(), (x,), (x,))[1],
+        )
+
+    x, w = (np.random.default_rng(i).standard_normal(s).astype(np.float32) for i, s in enumerate(((4, 3), (3,))))
+    for ours, theirs in zip(neuron.jit(f)(x, w), jax.jit(f)(x, w)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_compiled_function_within_another_becomes_part_of_it(chip):
+    inner = neuron.jit(lambda x: jnp.sin(x) * 2)
+    outer = neuron.jit(lambda x: jax.grad(lambda x: inner(x).sum())(x))
+    np.testing.assert_allclose(outer(np.ones(3, np.float32)), 2 * np.cos(np.ones(3)), rtol=1e-5)
+    assert len(chip.executables) == 1
+
+
+def test_transforming_a_compiled_function_on_the_host_is_said(chip, capsys):
+    def cube(x):
+        return x**3
+
+    assert jax.grad(neuron.jit(cube))(2.0) == 12
+    assert "'cube'" in capsys.readouterr().err
+    assert not chip.executables
+
+
+def test_closures_are_constants_as_jax_has_them(chip):
+    scale = [2.0]
+    times = neuron.jit(lambda x: x * scale[0])
+    assert times(np.float32(3)) == 6
+    scale[0] = 5.0
+    assert times(np.float32(3)) == 6  # JAX traced it before
+    assert times(np.ones(1, np.float32)) == 5
+
+
+def test_a_loop_that_data_ends_runs_on_the_chip(chip):
+    def root(a):
+        return jax.lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-3, lambda x: (x + a / x) / 2, a)
+
+    newton = neuron.jit(root)
+    assert abs(float(newton(np.float32(2))) - 2**0.5) < 1e-3
+    assert chip.counters.instructions > 0
+
+
+def test_refusals_name_the_line(chip):
+    with pytest.raises(TrnlabError) as caught:
+        neuron.jit(lambda x: jnp.fft.fft(x).real)(np.ones(4, np.float32))
+    assert caught.value.code == "TRN232"
+    assert caught.value.where.file == __file__
+
+
+@pytest.mark.parametrize(
+    "function", [lambda p, x: ({"w": p["w"] - x}, x.sum()), lambda p, x: (x.mean(), {"w": p["w"]})]
+)
+def test_steps_are_known_by_their_loss_and_their_successor(chip, function):
+    chip.run = Losses()
+    neuron.jit(function)({"w": np.ones(3, np.float32)}, np.full((3,), 2.0, np.float32))
+    assert len(chip.run.losses) == 1
+    assert chip.run.tokens == [3]
+    neuron.jit(lambda x: (x * 2, x.sum()), step=False)(np.ones(3, np.float32))
+    neuron.jit(lambda x, y: (x.sum(), y))(np.ones(3, np.float32), np.float32(2))
+    assert len(chip.run.losses) == 1
+
+
+def test_methods_and_decorators(chip):
+    class Scale:
+        @neuron.jit
+        def __call__(self, x):
+            return x * 2
+
+    class Times:
+        @neuron.jit(static_argnums=0)
+        def of(self, x):
+            return x * 3
+
+    assert Times().of(np.float32(2)) == 6
+    with pytest.raises(TypeError):
+        Scale()(np.float32(2))  # as with jax.jit: self is no array
