@@ -84,6 +84,17 @@ def _run(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="`import nki` means trnlab even where the vendor's package is installed",
     )
+    add(
+        "--inputs",
+        metavar="FILE",
+        type=Path,
+        help="of a module of StableHLO: its arguments, an .npz; default: random",
+    )
+    add(
+        "--emit-stablehlo",
+        action="store_true",
+        help="write the graphs that are compiled into the run's folder, as StableHLO",
+    )
     add("-m", dest="module", action="store_true", help="SCRIPT is a module, as with python -m: -m pytest my_test.py")
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")

@@ -104,6 +104,8 @@ def compile_graph(graph: Graph, session: Session) -> Executable:
         session.executables[wanted.key] = found
         found.forecast.require(graph.name, session.chip)
     session.compiled[graph.name] = Compiled(wanted, graph)
+    if session.emit is not None:
+        session.emit(graph, wanted.key)
     return found
 
 

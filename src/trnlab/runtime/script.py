@@ -11,7 +11,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,11 +90,17 @@ def run_script(script: Script, session: Session, out: Path | None) -> int:
     happens, the run's folder is left with a summary; when anything ran, with a report and a trace too.
     Raises TrnlabError for what is wrong before the script starts.
     """
-    file = script.file
-    folder = out if out is not None else new_folder(Path("runs"), script.path.stem)
-    run = session.run = Run(folder, session, file, script.arguments)
+    return record(script.file, script.path.stem, script.arguments, session, out, lambda: execute(script))
+
+
+def record(
+    file: Path, name: str, arguments: Sequence[str], session: Session, out: Path | None, work: Callable[[], int]
+) -> int:
+    """Do `work`, which returns an exit status, as the run of `file`; see `run_script` for what it leaves."""
+    folder = out if out is not None else new_folder(Path("runs"), name)
+    run = session.run = Run(folder, session, file, arguments)
     with activate(session), _sigterm():
-        status = execute(script)
+        status = work()
         outcome = {0: "complete", INTERRUPTED: "interrupted", TERMINATED: "interrupted"}.get(status, "failed")
         return max(status, _finish(run, outcome))
 
@@ -128,7 +134,10 @@ def nothing_ran(run: Run) -> str:
             "compile_step and torch.compile"
         )
     else:
-        reason = "call a kernel (@nki.jit) on arrays, or compile a model on device 'neuron'"
+        reason = (
+            "call a kernel (@nki.jit) on arrays, compile a model on device 'neuron', or a function of JAX with "
+            "trnlab.frontends.jax.jit"
+        )
     return f"nothing ran on the simulated chip; {reason}"
 
 

@@ -11,7 +11,7 @@ TRNLAB_CACHE), and where that is silent too, the error says how to choose.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,6 +77,7 @@ class Session:
     chosen: whether somebody chose the target. Kernels have a default of their own (`for_kernels`), models have none.
     precision: "bf16" (matmul operands rounded to bfloat16, accumulation in float32) or "fp32".
     seed: of stochastic rounding and of the device's random streams. check_nan: stop at the first NaN or infinity.
+    emit: called with each graph that is compiled or found in the cache, and its key.
     band: time the kernels that a script calls under the alternatives of the policy, too.
     """
 
@@ -88,6 +89,7 @@ class Session:
     band: bool = False
     cache: Cache | None = None
     run: Recorder | None = None
+    emit: Callable[[Graph, str], None] | None = None
     counters: Counters = field(default_factory=Counters)
     executables: dict[str, Executable] = field(default_factory=dict)  # by key: compiled or read in this process
     compiled: dict[str, Compiled] = field(default_factory=dict)  # the latest of each graph name
