@@ -60,8 +60,17 @@ class Ranges:
 
     def of(self, value: Value) -> Range | None:
         """Bounds of a value, in its format; None for floats that may be no whole numbers."""
-        if value not in self._known:
-            self._known[value] = self._find(value)
+        todo = [value] if value not in self._known else []
+        while todo:  # a graph may be deeper than Python's stack
+            last = todo[-1]
+            ruled = last.op is not None and last.op.name in _RULES
+            missing = [v for v in last.op.operands if v not in self._known] if last.op is not None and ruled else []
+            if missing and last not in self._known:
+                todo += missing
+                continue
+            todo.pop()
+            if last not in self._known:
+                self._known[last] = self._find(last)
         return self._known[value]
 
     def bounds(self, value: Value) -> Range:

@@ -100,7 +100,7 @@ def look(op: Op, source: Strided) -> Strided | None:
 def split_rows(seen: Strided, rows: int, cols: int) -> tuple[Strided, int] | None:
     """A look as rows and columns: in a shape whose leading dimensions, as many as the number says, make the rows.
 
-    None when no dimension can be made to end where the rows do.
+    None when no dimension can be made to end where the rows do, and the elements are not one stride apart either.
     """
     for dims in range(len(seen.shape) + 1):
         if prod(seen.shape[:dims]) == rows and prod(seen.shape[dims:]) == cols:
@@ -117,7 +117,8 @@ def split_rows(seen: Strided, rows: int, cols: int) -> tuple[Strided, int] | Non
             step = seen.strides[dim]
             strides = (*seen.strides[:dim], step * inner, step, *seen.strides[dim + 1 :])
             return Strided(seen.root, seen.offset, shape, strides), dim + 1
-    return None
+    plain = seen.reshaped((rows, cols))
+    return None if plain is None else (plain, 1)
 
 
 def resolve_views(graph: Graph) -> tuple[dict[Value, Strided], set[Value]]:

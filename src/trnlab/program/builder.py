@@ -364,8 +364,7 @@ class Builder:
     def build(self) -> Routine:
         """The finished routine."""
         columns = self._columns(0)
-        if len(columns["left_open"]):
-            columns["buffers"] = tuple(with_grids(self._buffers, columns["operands"], _writes(columns)))
+        columns["buffers"] = tuple(with_grids(self._buffers, columns["operands"], _writes(columns)))
         slots = assign_slots(columns["buffers"], columns["operands"], self.chip.psum)
         return Routine(
             **columns,

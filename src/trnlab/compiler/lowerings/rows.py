@@ -33,6 +33,8 @@ CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # columns of a sweep, when not the w
 TURNS = ((4, 5.0), (3, 4.0), (2, 3.0), (1, 2.0), (1, 1.5), (1, 1.0))
 """Sweeps that take turns, and tiles to have over what one sweep needs. An engine executes in order: instructions that
 wait for each other would leave it idle, so several tiles go through the same ops side by side."""
+OVERLAP = 3  # sweeps side by side that keep loads, engines and stores busy
+LEAST_PIECE = 512  # columns that are worth an instruction and a transfer
 
 
 @dataclass(frozen=True)
@@ -158,38 +160,68 @@ def _free_to_flatten(low: Lowering) -> bool:
 
 
 def _lower_domain(low: Lowering, domain: Domain, turns: SbufTurns) -> None:
-    needs_whole = any(c is Class.ROW for v, c in low.group.classes.items()) and not domain.flat
-    whole = domain.cols <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
-    widths = [domain.cols] if whole else []
-    widths += [c for c in CHUNKS if c < domain.cols]
-    sums = sum(c is Class.FINAL for c in low.group.classes.values())
-    if sums:
-        widths = [w for w in widths if sums * -(-w // 512) <= 8] or [128]
-    for width in widths:
-        trial = RowLoop(low.fresh(), domain, width)
-        emitter = trial.run(None, None)
-        need = emitter.wide.peak, emitter.narrow.peak
-        trial_b = trial.low.b
-        fixed = trial_b.sbuf_limit - trial_b.sbuf_free - _bytes(need[0], width) - _bytes(need[1], 1)
-        sweeps = -(-domain.rows // 128) * -(-domain.cols // width)
-        for count, factor in TURNS:
-            if count > max(sweeps, 1):
-                continue
-            sizes = Sizes(
-                count,
-                {k: round(n * factor) for k, n in need[0].items()},
-                {k: (count + 2) * n for k, n in need[1].items()},
-            )
-            total = fixed + _bytes(sizes.wide, width) + _bytes(sizes.narrow, 1)
-            if total <= low.b.sbuf_limit:
-                turns.make_room(total)
-                RowLoop(low, domain, width).run(sizes, emitter.loader)
-                return
+    trials: dict[int, _Trial] = {}
+    for width, count, factor in _forms(low, domain):
+        if width not in trials:
+            trials[width] = _Trial(low, domain, width)
+        sizes, total = trials[width].sizes(count, factor)
+        if total <= low.b.sbuf_limit:
+            turns.make_room(total)
+            RowLoop(low, domain, width).run(sizes, trials[width].loader)
+            return
     raise CapacityError(
         "a fused loop does not fit in SBUF", code="TRN503", limit=f"{low.b.sbuf_limit} bytes per partition",
         got=f"{domain.rows} x {domain.cols}, {len(low.group.ops)} ops", chip=low.b.chip.name,
         where=low.group.ops[0].loc, remedy="split the computation, for example over fewer tensors at once",
     )  # fmt: skip
+
+
+class _Trial:
+    """A trial run of one sweep of some width: what it needs of SBUF."""
+
+    def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
+        trial, self._width = RowLoop(low.fresh(), domain, width), width
+        emitter = trial.run(None, None)
+        self.loader, self._wide, self._narrow = emitter.loader, emitter.wide.peak, emitter.narrow.peak
+        b = trial.low.b
+        self._fixed = b.sbuf_limit - b.sbuf_free - _bytes(self._wide, width) - _bytes(self._narrow, 1)
+
+    def sizes(self, count: int, factor: float) -> tuple[Sizes, int]:
+        """Tiles for `count` sweeps side by side, and the bytes of a partition that they and the rest take."""
+        sizes = Sizes(
+            count,
+            {k: round(n * factor) for k, n in self._wide.items()},
+            {k: (count + 2) * n for k, n in self._narrow.items()},
+        )
+        return sizes, self._fixed + _bytes(sizes.wide, self._width) + _bytes(sizes.narrow, 1)
+
+
+def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
+    """Widths of a sweep with sweeps side by side and tiles for them, the best first.
+
+    A row that fits whole is taken whole: in pieces it is loaded again for each reduction. Pieces are best as long as
+    sweeps can still overlap, and no shorter than what a transfer and an instruction are worth.
+    """
+    needs_whole = any(c is Class.ROW for v, c in low.group.classes.items()) and not domain.flat
+    whole = domain.cols <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
+    sums = sum(c is Class.FINAL for c in low.group.classes.values())
+    widths = [domain.cols] * whole + [c for c in CHUNKS if c < domain.cols]
+    if sums:
+        widths = [w for w in widths if sums * -(-w // 512) <= 8] or [128]
+    pieces = widths
+    if needs_whole and widths[0] == domain.cols:
+        yield from ((domain.cols, *turn) for turn in _turns(domain, domain.cols))
+        pieces = widths[1:]
+    for least in (OVERLAP, min(turn[0] for turn in TURNS)):
+        for width in pieces:
+            if width >= LEAST_PIECE or least < OVERLAP:
+                yield from ((width, *turn) for turn in _turns(domain, width) if turn[0] >= least)
+
+
+def _turns(domain: Domain, width: int) -> Iterator[tuple[int, float]]:
+    """The entries of TURNS that a loop has sweeps for; all count as overlapping when there is one sweep."""
+    sweeps = -(-domain.rows // 128) * -(-domain.cols // width)
+    return ((count, factor) for count, factor in TURNS if count <= max(sweeps, 1))
 
 
 def _bytes(counts: Counter[int] | dict[int, int], width: int) -> int:
