@@ -49,6 +49,18 @@ def test_scatter_add_rows(rows, shape):
     check(lambda b, i, u: b.scatter_add_rows(i, u, rows), reference, ids, random(*shape))
 
 
+@pytest.mark.parametrize("rows", [7, 2000])
+def test_scatter_leaves_out_rows_that_do_not_exist(rows):
+    """As StableHLO says, on the PE array and where a large table is added to in memory."""
+    ids = np.array([0, rows, -1, 3, 0, 2**31 - 1, -(2**31), rows - 1, rows + 128], np.int32)
+    seen = (ids >= 0) & (ids < rows)
+    x = random(len(ids), 5)
+    want = np.zeros((rows, 5), np.float32)
+    np.add.at(want, ids[seen], x[seen])
+    graph = build(lambda b, i, u: b.scatter_add_rows(i, u, rows), ids, x)
+    np.testing.assert_allclose(execute(graph, [ids, x])[0], want, rtol=1e-6)
+
+
 def test_scatter_into_a_tensor_and_in_order():
     ids, x, u = integers(50, high=60), random(60, 33), random(50, 33, seed=1)
     check(lambda b, i, u, x: b.scatter_add_rows(i, u, 60, x), lambda i, u, x: x.index_add(0, i, u), ids, u, x)
@@ -172,7 +184,7 @@ def test_rows_of_what_a_product_is_made_into():
 
 @pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("count", "rows", "cols"), [(9, 5, 7), (130, 65, 33), (300, 700, 1), (2100, 9, 300)])
+@pytest.mark.parametrize(("count", "rows", "cols"), [(9, 5, 7), (130, 65, 33), (300, 700, 1), (2100, 9, 300), (300, 1500, 270)])
 def test_what_is_not_finite_stays_in_its_cell(count, rows, cols, dtype, chip):
     """Infinities of one sign, of both, and NaN, in a few cells: all sums are those of PyTorch."""
     rng = np.random.default_rng([count, rows, cols])

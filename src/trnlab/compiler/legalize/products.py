@@ -8,7 +8,7 @@ from math import prod
 from trnlab.compiler.legalize.casts import widen
 from trnlab.compiler.legalize.limbs import WORD, Limb, bits_for_sum, count_of, join, split, width_of
 from trnlab.compiler.ranges import EXACT, Range, Ranges
-from trnlab.compiler.rules.conditions import MOST_MARKED
+from trnlab.compiler.rules.conditions import MOST_MARKED, SMALL_TABLE
 from trnlab.compiler.selection import SHORT
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
@@ -80,14 +80,15 @@ def scatter(op: Op, b: GraphBuilder, known: Ranges) -> Value | None:
 
 
 def _in_parts(op: Op, b: GraphBuilder) -> Value | None:
-    """The sum over runs of rows, each short enough."""
+    """The sum over runs of rows, each short enough; in float32, of a large table over all rows."""
     into, ids, update = op.operands
     if op.attrs["scatter_dims_to_operand_dims"] != (0,):
         return None
     count, places = ids.type.size, (*into.shape[1:],)
     ids, update = b.reshape(ids, (count,)), b.convert(b.reshape(update, (count, *places)), float32)
     total = b.convert(into, float32)
-    for start in range(0, count, MOST_MARKED):
-        rows = [b.slice_dim(v, 0, start, min(start + MOST_MARKED, count)) for v in (ids, update)]
+    most = MOST_MARKED if into.shape[0] <= SMALL_TABLE else count
+    for start in range(0, count, most):
+        rows = [b.slice_dim(v, 0, start, min(start + most, count)) for v in (ids, update)]
         total = b.add(total, b.scatter_add_rows(rows[0], rows[1], into.shape[0]))
     return b.convert(total, into.dtype)

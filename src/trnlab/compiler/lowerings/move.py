@@ -12,6 +12,7 @@ from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import dma_store, next_queue
 from trnlab.kernels.transpose import transpose2d
 from trnlab.kernels.view import View, full, rectangle, row_major
+from trnlab.program import Builder
 
 ROWS_PER_DMA = 1024
 FILL_COLS = 2048
@@ -74,9 +75,9 @@ def _transpose(low: Lowering, source: View, target: View, inner: int) -> None:
 
 def _pad(low: Lowering, out: View) -> None:
     op = low.group.anchor
-    fill = low.part.splat(op.operands[1])
-    assert fill is not None, "checked before"
-    _fill(low, out, fill)
+    number = low.part.splat(op.operands[1])
+    assert number is not None, "checked before"
+    fill(low.b, out, number)
     operand = op.operands[0]
     inside = op.attrs["interior_padding"]
     start = sum(n * stride for n, stride in zip(op.attrs["edge_padding_low"], out.strides))
@@ -84,8 +85,9 @@ def _pad(low: Lowering, out: View) -> None:
     copy(low, low.view(operand), View(out.buffer, start, operand.shape, strides))
 
 
-def _fill(low: Lowering, out: View, number: float) -> None:
-    b, flat = low.b, out.size
+def fill(b: Builder, out: View, number: float) -> None:
+    """Write one number everywhere in a view whose elements follow each other."""
+    flat = out.size
     cols = min(FILL_COLS, -(-flat // 128))
     with b.scope():
         tile = b.tile((128, cols), out.dtype, name="fill")

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of rows by index: out[v] = sum of update[t] where ids[t] = v, on the PE array as one-hot(ids)^T @ update.
+"""Sums of rows by index: out[v] = sum of update[t] where ids[t] = v.
+
+A small result is one product on the PE array, one-hot(ids)^T @ update. That takes time for every pair of an update
+and a row, so a large table is added to in memory instead, 128 updates at a time: a transfer that adds takes each row
+once only, so the array first sums the updates of equal index, equal(ids, ids) @ update, and the first of them is sent.
 
 In a product 0 times infinity is NaN, which would go from one row to all. So where an update may be infinite or NaN,
 the array gets two columns for each of its own: what is finite of it, and a mark. Marks are numbers whose sums count
@@ -16,9 +20,11 @@ from math import ceil, prod
 
 from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.lowerings.dot import BANK, EpilogueSink, sinks_of
-from trnlab.compiler.rules import SUMS_OF_WHOLE_NUMBERS
+from trnlab.compiler.lowerings.move import fill
+from trnlab.compiler.rules import SUMS_IN_MEMORY, SUMS_OF_WHOLE_NUMBERS
 from trnlab.graph.ir import Value
-from trnlab.kernels.blocks import BANKS, P, Source, ViewSource, load_rows
+from trnlab.isa.base import Engine
+from trnlab.kernels.blocks import BANKS, P, Source, ViewSource, load_rows, next_queue
 from trnlab.kernels.matmul import Product, batch_matmul
 from trnlab.kernels.view import View
 from trnlab.numerics.dtypes import DType, bool_, float32, int32
@@ -33,6 +39,8 @@ WHOLE = 1.5 * 2.0**23 * BASE * MARK
 """x + WHOLE - WHOLE is x rounded to a multiple of BASE * MARK: the sum has no smaller bits."""
 COLUMNS = BANK // 2  # of updates whose sums and marks fill a bank
 ROWS = 512  # of the result whose one-hot columns are made at once; fewer where there are many updates
+ACROSS = 2048  # columns of updates that one transfer adds
+NO_ROW = 2.0**30  # beyond every table: what is sent there is left out
 
 
 def lower_scatter(low: Lowering) -> None:
@@ -48,6 +56,8 @@ def lower_scatter(low: Lowering) -> None:
         lhs = OneHotSource(low, ids, count, rows, updates.dtype, wide=4096)
         product = Product(lhs, updates, sink, onezero=lhs.dtype is float32)
         batch_matmul(low.b, [product], lhs_k_rows=True, rhs_k_rows=True)
+    elif low.part.rules[op] is SUMS_IN_MEMORY:
+        _InMemory(low, updates).record()
     else:
         _Marked(low.b, OneHotSource(low, ids, count, rows, float32, wide=ROWS), updates, sink).record()
 
@@ -58,24 +68,14 @@ class OneHotSource(Source):
     def __init__(self, low: Lowering, ids: Value, count: int, rows: int, dtype: DType, *, wide: int) -> None:
         """`wide`: columns that are made with one instruction."""
         self.shape, self.dtype = (count, rows), dtype
-        b, view = low.b, low.view(ids)
-        full, rest = divmod(count, P)
-        raw = b.tile((P, full + 1, 1), ids.dtype, name="ids")
-        source = ViewSource(
-            View(view.buffer, view.offset, (*view.shape, 1), (*view.strides, 1)), rows=len(view.shape)
-        )
-        load_rows(b, source, raw, count, 0, 0)
+        b = low.b
+        self.ids = load_ids(low, ids, count)
         wide = min(ceil(rows / 64) * 64, wide)
         self.iota = b.tile((P, wide), float32, name="iota")
         with b.scope():
             whole = b.tile((P, wide), int32, name="iota32")
             b.iota(dst=whole, pattern=((1, wide),))
             b.tensor_copy(dst=self.iota, src=whole)
-        self.ids = b.tile((P, full + 1, 1), float32, name="ids32")
-        if full:
-            b.tensor_copy(dst=self.ids[:, :full], src=raw[:, :full])
-        if rest:
-            b.tensor_copy(dst=self.ids[:rest, full], src=raw[:rest, full])
 
     def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
         """dst[p, f] = 1 where ids[row + p] is col + f."""
@@ -86,6 +86,20 @@ class OneHotSource(Source):
                 dst=part, data=self.iota[: dst.partitions, : part.free], operand0=float(col + start), op0="add",
                 operand1=ids, op1="is_equal",
             )  # fmt: skip
+
+
+def load_ids(low: Lowering, ids: Value, count: int) -> AP:
+    """The indices as float32 [P, tiles, 1], index t on partition t % P."""
+    b, view = low.b, low.view(ids)
+    full, rest = divmod(count, P)
+    raw, found = (b.tile((P, full + 1, 1), dt, name="ids") for dt in (ids.dtype, float32))
+    source = ViewSource(View(view.buffer, view.offset, (*view.shape, 1), (*view.strides, 1)), rows=len(view.shape))
+    load_rows(b, source, raw, count, 0, 0)
+    if full:
+        b.tensor_copy(dst=found[:, :full], src=raw[:, :full])
+    if rest:
+        b.tensor_copy(dst=found[:rest, full], src=raw[:rest, full])
+    return found
 
 
 class _Marked:
@@ -103,11 +117,7 @@ class _Marked:
         self.pairs = _pool(b, (P, self.tiles, 2 * width), "pairs", 1 if cols == width else 2)
         once = self.rows <= self.block and cols == width
         self.ones = _pool(b, (P, self.tiles, min(self.rows, self.block)), "ones", 1 if once else 2)
-        together = min(self.block, self.rows + P - 1) // P
-        self.results = [_pool(b, (P, width), name, together + 1) for name in ("sums", "upper", "lower")]
-        self.whole, self.minus_whole = (b.tile((P, 1), float32, name="whole") for _ in range(2))
-        b.memset(dst=self.whole, value=WHOLE)
-        b.memset(dst=self.minus_whole, value=-WHOLE)
+        self.marking = _Marks(b, width, min(self.block, self.rows + P - 1) // P)
         self.banks = Pool([b.psum((P, BANK), bank=i) for i in range(BANKS)])
 
     def record(self) -> None:
@@ -141,17 +151,9 @@ class _Marked:
         full, rest = divmod(self.count, P)
         for rows, first, last in ((P, 0, full), (rest, full, full + 1)):
             if rows and first < last:
-                self._mark(*(x[:rows, first:last] for x in (raw, pairs, self.outside[:, :, :cols],
-                                                            self.marks[:, :, :cols])))  # fmt: skip
+                self.marking.mark(*(x[:rows, first:last] for x in (raw, pairs, self.outside[:, :, :cols],
+                                                                    self.marks[:, :, :cols])))  # fmt: skip
         return pairs
-
-    def _mark(self, x: AP, pairs: AP, outside: AP, marks: AP) -> None:
-        b, (finite, mark) = self.b, _halves(pairs)
-        b.tensor_scalar(dst=outside, data=x, operand0=0.0, op0="multiply", operand1=0.0, op1="not_equal")
-        b.tensor_scalar(dst=marks, data=x, operand0=INF, op0="not_equal", operand1=BASE, op1="multiply")
-        b.select_reduce(dst=finite, predicate=outside, on_true=x, on_false=0.0, reverse_pred=True)
-        b.scalar_tensor_tensor(dst=marks, data=x, operand0=-INF, op0="not_equal", operand1=marks, op1="add")
-        b.scalar_tensor_tensor(dst=mark, data=marks, operand0=MARK, op0="multiply", operand1=outside, op1="multiply")
 
     def _multiply(self, ones: AP, pairs: AP, row: int, col: int) -> None:
         """A block of rows of the result, in some columns."""
@@ -165,10 +167,30 @@ class _Marked:
                     stop=i == self.tiles - 1, is_stationary_onezero=True,
                 )  # fmt: skip
             found.append(acc)
-        for i, total in enumerate(self._unmarked(found)):
+        for i, total in enumerate(self.marking.unmarked(found)):
             self.sink.store(self.b, total, row + i * P, col)
 
-    def _unmarked(self, tiles: list[AP]) -> list[AP]:
+class _Marks:
+    """Takes what is not finite out of updates, and puts it back into their sums."""
+
+    def __init__(self, b: Builder, width: int, together: int) -> None:
+        """width: columns; together: tiles of sums that are taken apart side by side."""
+        self.b = b
+        self.results = [_pool(b, (P, width), name, together + 1) for name in ("sums", "upper", "lower")]
+        self.whole, self.minus_whole = (b.tile((P, 1), float32, name="whole") for _ in range(2))
+        b.memset(dst=self.whole, value=WHOLE)
+        b.memset(dst=self.minus_whole, value=-WHOLE)
+
+    def mark(self, x: AP, pairs: AP, outside: AP, marks: AP) -> None:
+        """Pairs of what is finite of x and its marks; `outside` and `marks` are tiles to work in."""
+        b, (finite, mark) = self.b, _halves(pairs)
+        b.tensor_scalar(dst=outside, data=x, operand0=0.0, op0="multiply", operand1=0.0, op1="not_equal")
+        b.tensor_scalar(dst=marks, data=x, operand0=INF, op0="not_equal", operand1=BASE, op1="multiply")
+        b.select_reduce(dst=finite, predicate=outside, on_true=x, on_false=0.0, reverse_pred=True)
+        b.scalar_tensor_tensor(dst=marks, data=x, operand0=-INF, op0="not_equal", operand1=marks, op1="add")
+        b.scalar_tensor_tensor(dst=mark, data=marks, operand0=MARK, op0="multiply", operand1=outside, op1="multiply")
+
+    def unmarked(self, tiles: list[AP]) -> list[AP]:
         """Sums with their infinities; counts of minus infinities are sums of marks rounded to multiples of theirs.
 
         Each step is taken for all tiles before the next: no instruction waits for the one before it.
@@ -192,6 +214,73 @@ class _Marked:
                 dst=total, data=upper, operand0=-LARGEST, op0="multiply", operand1=total, op1="add"
             )
         return [total for _, _, total, _, _ in made]
+
+
+class _InMemory:
+    """Sums in a table in memory: zeros first, then 128 updates after the other are added to the rows that they name."""
+
+    def __init__(self, low: Lowering, updates: ViewSource) -> None:
+        b, op = low.b, low.group.anchor
+        self.b, self.updates = b, updates
+        self.count, self.cols = updates.shape
+        self.ids = load_ids(low, op.operands[1], self.count)
+        out = low.view(op.result)
+        self.table = View(out.buffer, out.offset, (op.result.shape[0], self.cols), (self.cols, 1))
+        self.width = min(self.cols, ACROSS)
+        self.raw, self.sums = (_pool(b, (P, self.width), name, 3) for name in ("raw", "added"))
+        self.equal, self.before = (_pool(b, (P, P), name, 2) for name in ("equal", "before"))
+        self.later, self.rows = (_pool(b, (P, 1), name, 3) for name in ("later", "row"))
+        self.index = Pool([b.tile((P, 1), int32, name="index") for _ in range(3)])
+        part = min(self.width, COLUMNS)
+        self.outside = Pool([b.tile((P, part), bool_, name="outside") for _ in range(2)])
+        self.marks, self.pairs = _pool(b, (P, part), "marks", 2), _pool(b, (P, 2 * part), "pairs", 3)
+        self.marking = _Marks(b, part, 2)
+        self.turned = Pool([b.psum((P, P), float32, bank=i) for i in range(2)])
+        self.banks = Pool([b.psum((P, BANK), float32, bank=i) for i in range(2, BANKS)])
+
+    def record(self) -> None:
+        """Everything; what is added to a row waits for what was added before, as both name the same table."""
+        fill(self.b, self.table, 0.0)
+        for first in range(0, self.count, P):
+            equal, index = self._equal(first, min(P, self.count - first))
+            for col in range(0, self.cols, self.width):
+                self._add(first, equal, index, col, min(self.width, self.cols - col))
+
+    def _equal(self, first: int, n: int) -> tuple[AP, AP]:
+        """Which of n updates name the same row [n, n], and the row of the first of them [n, 1]; no row for others."""
+        b, ids, bank = self.b, self.ids[:n, first // P], self.turned.next()[:n, :n]
+        equal, before, later, row, index = (
+            pool.next()[:n] for pool in (self.equal, self.before, self.later, self.rows, self.index)
+        )
+        b.nc_transpose(dst=bank, data=ids.with_dims((0, n)), engine=Engine.TENSOR)
+        b.tensor_scalar(dst=equal[:, :n], data=bank, operand0=ids, op0="is_equal")
+        b.affine_select(
+            dst=before[:, :n], on_true=equal[:, :n], pattern=((-1, n),), offset=-1, channel_multiplier=1,
+            cmp_op="greater_equal", on_false=0.0,
+        )  # fmt: skip
+        b.tensor_reduce(dst=later, data=before[:, :n], op="max")
+        b.tensor_scalar(dst=row, data=later, operand0=NO_ROW, op0="multiply", operand1=ids, op1="add")
+        b.tensor_copy(dst=index, src=row)
+        return equal[:, :n], index
+
+    def _add(self, first: int, equal: AP, index: AP, col: int, cols: int) -> None:
+        b, n = self.b, equal.partitions
+        raw, sums = self.raw.next()[:n, :cols], self.sums.next()[:n, :cols]
+        self.updates.load(b, raw, first, col)
+        for at in range(0, cols, COLUMNS):
+            width = min(COLUMNS, cols - at)
+            pairs = self.pairs.next()[:n, : 2 * width]
+            outside, marks = (pool.next()[:n, :width] for pool in (self.outside, self.marks))
+            self.marking.mark(raw[:, at : at + width], pairs, outside, marks)
+            acc = self.banks.next()[:n, : 2 * width]
+            b.nc_matmul(dst=acc, stationary=equal, moving=pairs, is_stationary_onezero=True)
+            (total,) = self.marking.unmarked([acc])
+            b.activation(dst=sums[:, at : at + width], data=total, op="copy")
+        rows = self.table[:, col : col + cols]
+        b.dma_compute(
+            dst=rows.ap(), src0=sums, index=index, indirect="dst", oob_mode="skip", engine=Engine.GPSIMD,
+            queue=next_queue(b, Engine.GPSIMD),
+        )  # fmt: skip
 
 
 def _pool(b: Builder, shape: tuple[int, ...], name: str, count: int) -> Pool:

@@ -35,6 +35,7 @@ from trnlab.compiler.rules.conditions import (
     reduces_rows,
     sum_fits_float32,
     sums_few_rows,
+    sums_in_memory,
     sums_whole_numbers,
 )
 from trnlab.compiler.selection import BOOLS, EVERY, FLOATS, INTEGERS, WORDS, Rule, first_that_covers
@@ -48,6 +49,7 @@ _ALU = Rule(arithmetic.binary, FLOATS)
 _KERNEL = Rule(None, FLOATS)
 MOVED = Rule(None, EVERY)
 SUMS_OF_WHOLE_NUMBERS = Rule(None, FLOATS, when=sums_whole_numbers)
+SUMS_IN_MEMORY = Rule(None, FLOATS, when=sums_in_memory)
 
 RULES: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(
@@ -107,7 +109,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "trn.rng_uniform": (Rule(sources.random, WORDS),),
     "trn.rng_philox": (Rule(sources.random_words, WORDS),),
     **dict.fromkeys(("dot_general", "convolution"), (_KERNEL,)),
-    "scatter": (SUMS_OF_WHOLE_NUMBERS, Rule(None, FLOATS, when=sums_few_rows)),
+    "scatter": (SUMS_OF_WHOLE_NUMBERS, Rule(None, FLOATS, when=sums_few_rows), SUMS_IN_MEMORY),
 }
 
 

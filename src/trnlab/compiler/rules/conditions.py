@@ -100,6 +100,18 @@ MOST_MARKED = 1920
 count below half of it (`lowerings.scatter`). A multiple of the 128 rows of a tile."""
 
 
+SMALL_TABLE = 1024
+"""Rows of a result up to which sums by index are one product on the PE array. It takes time for each pair of an update
+and a row; adding in memory takes some 6 us for 128 updates, as much as the product with a thousand rows."""
+
+
 def sums_few_rows(op: Op, known: Ranges) -> bool:
-    """Sums of so few rows by index that their marks can be counted."""
-    return indices_are_words(op, known) and op.operands[1].type.size <= MOST_MARKED
+    """Sums of so few rows by index that their marks can be counted, for a small table."""
+    few = op.operands[1].type.size <= MOST_MARKED and op.result.shape[0] <= SMALL_TABLE
+    return indices_are_words(op, known) and few
+
+
+def sums_in_memory(op: Op, known: Ranges) -> bool:
+    """Sums by index for a table that is worth adding to where it lies; its rows are numbered in float32."""
+    plain = op.operands[2].dtype is float32 and op.result.dtype is float32
+    return indices_are_words(op, known) and plain and SMALL_TABLE < op.result.shape[0] < EXACT
