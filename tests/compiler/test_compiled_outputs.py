@@ -53,6 +53,35 @@ def test_weight_gradient_and_update_in_one_program():
     assert in_place(updated(step, random(130, 65), random(200, 130), random(200, 65, seed=1))) == [True]
 
 
+@pytest.mark.parametrize("shape", [(37, 11), (300, 700), (1500, 600)])
+def test_update_with_the_matmul_that_computes_its_gradient(shape):
+    """Adam on tiles of a gradient that is never in memory: one call for all of it."""
+
+    def step(b, p, m, v, x, g):
+        gradient = b.dot_general(x, g, ((0,), (0,)))
+        new_m = b.add(m, b.multiply(b.subtract(gradient, m), 0.1))
+        new_v = b.add(b.multiply(v, 0.99), b.multiply(b.multiply(gradient, gradient), 0.01))
+        change = b.divide(new_m, b.add(b.sqrt(new_v), 1e-3))
+        return (b.subtract(p, b.multiply(change, 1e-3)), p), (new_m, m), (new_v, v)
+
+    rows, cols = shape
+    state = [random(*shape), random(*shape, seed=1), random(*shape, low=0.5, high=1.0)]
+    program = updated(step, *state, random(130, rows), random(130, cols, seed=1))
+    assert in_place(program) == [True] * 3
+    assert [call.label.partition(":")[0] for call in program.calls] == ["dot"]
+
+
+def test_clipped_updates_wait_for_all_gradients():
+    """What scales a gradient hangs on the gradient itself: it has to be in memory."""
+
+    def step(b, p, x, g):
+        gradient = b.dot_general(x, g, ((0,), (0,)))
+        norm = b.sqrt(b.reduce(b.multiply(gradient, gradient), (0, 1)))
+        return ((b.subtract(p, b.divide(gradient, b.maximum(norm, 1.0))), p),)
+
+    assert in_place(updated(step, random(130, 65), random(200, 130), random(200, 65, seed=1))) == [True]
+
+
 def test_not_in_place_when_the_old_value_is_read_later():
     """The product reads the old matrix after the loop that makes the new one could have run."""
 

@@ -184,7 +184,9 @@ def test_rows_of_what_a_product_is_made_into():
 
 @pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("count", "rows", "cols"), [(9, 5, 7), (130, 65, 33), (300, 700, 1), (2100, 9, 300), (300, 1500, 270)])
+@pytest.mark.parametrize(
+    ("count", "rows", "cols"), [(9, 5, 7), (130, 65, 33), (300, 700, 1), (2100, 9, 300), (300, 1500, 270)]
+)
 def test_what_is_not_finite_stays_in_its_cell(count, rows, cols, dtype, chip):
     """Infinities of one sign, of both, and NaN, in a few cells: all sums are those of PyTorch."""
     rng = np.random.default_rng([count, rows, cols])

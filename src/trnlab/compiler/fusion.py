@@ -14,6 +14,7 @@ from math import prod
 from trnlab.compiler.groups import Class, Group, Kind, join
 from trnlab.compiler.selection import Rule
 from trnlab.compiler.strided import VIEW_OPS, Strided, identity, is_filled, split_rows
+from trnlab.compiler.updates import find_updates, join_updates
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 
@@ -62,6 +63,7 @@ class Partition:
                 self._place(op)
         self._sink_epilogues()
         self._merge_siblings()
+        join_updates(self)
         ordered = self._ordered()
         for group in ordered:
             self._find_same(group)
@@ -138,7 +140,7 @@ class Partition:
             inner.append(cls)
             found[value] = cls
             if cls is Class.FULL:
-                if group.ops and cols is not None and not self._has_rows(value, group.size // cols, cols):
+                if group.ops and cols is not None and not self.has_rows(value, group.size // cols, cols):
                     return None
                 loads.add(self.root(value))
         if group.kind is Kind.DOT and len(group.loads | loads) > MAX_EPILOGUE_LOADS:
@@ -193,21 +195,25 @@ class Partition:
             for op in reversed(group.ops[1:] if group.kind is Kind.DOT else ()):
                 if op.result in outputs:
                     continue
-                users = {self.owner.get(r.result) for r in self._computing_readers(op.result, readers)}
+                users = self.readers_of(op.result, readers)
                 user = users.pop() if len(users) == 1 else None
                 if user is None or user is group or user.kind is not Kind.ROWS:
                     continue
-                if self._read_in_step(user, op.result) and self._admits(user, op):
+                if self.read_in_step(user, op.result) and self._admits(user, op):
                     group.ops.remove(op)
                     del group.classes[op.result]
                     user.outer = {v: c for v, c in user.outer.items() if self.root(v) is not op.result}
                     self._add(user, op)
                     user.ops.sort(key=self._position.__getitem__)
 
-    def _read_in_step(self, user: Group, value: Value) -> bool:
+    def read_in_step(self, user: Group, value: Value) -> bool:
         """Whether a group reads the elements of a value in their order in memory."""
         looks = [(op, v) for op in user.ops for v in op.operands if self.root(v) is value]
         return all(op.name != "gather" and self.strided(v).is_contiguous for op, v in looks)
+
+    def readers_of(self, value: Value, users: dict[Value, list[Op]]) -> set[Group | None]:
+        """The groups that read a value, views looked through."""
+        return {self.owner.get(r.result) for r in self._computing_readers(value, users)}
 
     def _computing_readers(self, value: Value, readers: dict[Value, list[Op]]) -> list[Op]:
         """The ops that read a value, views looked through."""
@@ -224,7 +230,7 @@ class Partition:
             for i, group in enumerate(beside):
                 for other in beside[i + 1 :]:
                     if group.ops and other.ops and self._mergeable(group, other):
-                        self._merge(group, other)
+                        self.merge(group, other)
 
     def _find_same(self, group: Group) -> None:
         """Full values from outside that are the same elements in the same order, in other shapes: loaded once."""
@@ -243,7 +249,7 @@ class Partition:
         for value in op.operands:
             other = self.owner.get(self.root(value))
             if other is not None and other is not group and self._mergeable(other, group):
-                self._merge(other, group)
+                self.merge(other, group)
 
     def _mergeable(self, a: Group, b: Group) -> bool:
         if a.kind is not Kind.ROWS or a.size != b.size or a.update != b.update:
@@ -278,7 +284,8 @@ class Partition:
                         return True
         return False
 
-    def _merge(self, gone: Group, into: Group) -> None:
+    def merge(self, gone: Group, into: Group) -> None:
+        """Let one group compute what another did."""
         inner = {v for v in into.outer if self.owner.get(self.root(v)) is gone}
         into.ops = sorted([*gone.ops, *into.ops], key=self._position.__getitem__)
         into.cols = into.cols or gone.cols
@@ -357,7 +364,8 @@ class Partition:
             return cols, Class.COL
         return cols, Class.FULL
 
-    def _has_rows(self, value: Value, rows: int, cols: int) -> bool:
+    def has_rows(self, value: Value, rows: int, cols: int) -> bool:
+        """Whether a loop over so many rows and columns can follow how a value lies in memory."""
         return split_rows(self.strided(value), rows, cols) is not None
 
     # -- dependencies -------------------------------------------------------------------------------------------
@@ -400,9 +408,18 @@ class Partition:
                 if self._ancestors[other.id] >> group.id & 1:
                     self._ancestors[other.id] |= before
 
+    def _place_of(self, group: Group) -> int:
+        """Where a group stands in the program: after its last op, a matmul with an update before the updates."""
+        ops = [op for op in group.ops if group.update or op not in self._updates]
+        return max(self._position[op] for op in ops or group.ops)
+
     def _ordered(self) -> list[Group]:
         live = [g for g in self.groups if g.ops]
-        last = {g.id: max(self._position[op] for op in g.ops) for g in live}
+        last = {g.id: self._place_of(g) for g in live}
+        for group in live:
+            if group.kind is Kind.DOT and any(op in self._updates for op in group.ops):
+                before = [g.id for g in live if self.runs_before(g.id, group)]
+                last.update({g: min(last[g], last[group.id]) for g in before})
         direct: dict[int, set[int]] = {g.id: set() for g in live}
         readers: dict[int, set[int]] = {g.id: set() for g in live}
         for group in live:
@@ -425,20 +442,6 @@ class Partition:
                     heapq.heappush(ready, (last[reader], reader))
         assert len(ordered) == len(live), "groups form a circle"
         return ordered
-
-
-def find_updates(graph: Graph) -> set[Op]:
-    """Elementwise ops whose results, through elementwise ops alone, reach only in-place outputs: the optimizer."""
-    in_place = {graph.outputs[i] for i in graph.aliases}
-    others = {v for i, v in enumerate(graph.outputs) if i not in graph.aliases}
-    users = graph.users()
-    found: set[Op] = set()
-    for op in reversed(graph.ops):
-        plain = op.name in VIEW_OPS or OPS[op.name].kind == ELEMENTWISE
-        readers = users.get(op.result, [])
-        if plain and op.result not in others and (readers or op.result in in_place) and found.issuperset(readers):
-            found.add(op)
-    return {op for op in found if op.result.type.size > 1}
 
 
 def _fits_psum(sums: int, cols: int) -> bool:

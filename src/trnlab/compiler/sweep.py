@@ -30,3 +30,12 @@ def steps(e: Emitter, plan: Plan, frame: Frame, base: dict[Value, AP] | None = N
             e.after(op)
         yield
     e.end()
+
+
+def take_turns(sweeps: list[Iterator[None]]) -> None:
+    """One op of each sweep after the other until all are done."""
+    while sweeps:
+        sweeps = [s for s in sweeps if next(s, _DONE) is not _DONE]
+
+
+_DONE = object()

@@ -31,7 +31,8 @@ _WIDTHS = (2048, 1024, 512, 256, 128)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them."""
+    """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them.
+    `sink_cost`: as `Sink.cost`."""
 
     m: int
     n: int
@@ -39,6 +40,7 @@ class Problem:
     dtype: str
     lhs_k_rows: bool
     rhs_k_rows: bool
+    sink_cost: float = 0.0
 
     @property
     def itemsize(self) -> int:
@@ -209,7 +211,7 @@ def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
     """Seconds, roughly and for comparing: of the busiest of PE array, copies and DMA, plus what cannot overlap."""
     columns = ceil(problem.m / P) * problem.n
     pe = columns * problem.k_tiles * chip.tensor.passes.of(problem.dtype).value / chip.tensor.clock.value
-    copies = columns * _copy_time(BANK, chip) / BANK
+    copies = sunk = columns * (problem.sink_cost or _copy_time(BANK, chip)) / BANK
     dma, triggers, turns = problem.m * problem.n * problem.itemsize / _bandwidth(chip), 0.0, 0.0
     flows = []
     for side, times in zip((blocking.resident, blocking.streamed), blocking.loads):
@@ -227,9 +229,22 @@ def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
     paces = [_pace(flow, pe / steps / n, chip) for flow, n in zip(flows, parts)]
     waits = [flow.pieces * pace for flow, pace in zip(flows, paces)][1 if blocking.keep else 0 :]
     exposed = sum(flow.load for flow in flows) + _exchange(blocking, flows[0].pieces * paces[0], pe)
+    if problem.sink_cost:
+        exposed += min(pe, sunk) * _held_back(problem, blocking)
     if not problem.lhs_k_rows or not problem.rhs_k_rows:
         exposed += steps * 0.5 * _turn_latency(chip)
     return _together(pe, copies, dma, triggers, turns / TRANSPOSE_BANKS, *waits) + exposed
+
+
+def _held_back(problem: Problem, blocking: Blocking) -> float:
+    """The share of a block's product that waits until the results of the block before have left PSUM.
+
+    Of several chunks, each goes through all banks of the block, the first of them only as far as banks are free.
+    """
+    banks = blocking.lhs.products * blocking.rhs.products
+    if blocking.chunks == 1 or blocking.spill:
+        return 0.0
+    return (1 - 1 / blocking.chunks) * max(0.0, 2 * banks / problem.accumulators - 1)
 
 
 def _together(*times: float) -> float:

@@ -23,6 +23,7 @@ from trnlab.program.builder import Builder, Pool
 P = 128  # partitions, and rows of a block
 BANKS = 8  # of PSUM
 BANK = 512  # fp32 columns of a PSUM bank
+ANNOUNCED = 2  # tiles of a result that are announced and not stored yet
 MIN_ROW_BYTES = 2048  # rows of a DMA at least this long use its bandwidth well
 
 _QUEUES = {Engine.SYNC: (0, 1, 2, 3), Engine.SCALAR: (4, 5, 6, 7), Engine.GPSIMD: (8, 9, 10, 11)}
@@ -101,10 +102,19 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """Where the finished tiles of a matrix go. Tiles come in runs: same rows, each to the right of the last."""
+    """Where the finished tiles of a matrix go. Tiles come in runs: same rows, each to the right of the last.
+
+    `cost`: seconds that an engine needs for a tile of BANK columns, 0 where it is copied and no more.
+    """
+
+    cost: float = 0.0
 
     def open(self, b: Builder, work: Workspace, width: int) -> None:
         """Reserve what SBUF it needs. `width`: columns of the longest run of adjacent tiles."""
+
+    def announce(self, b: Builder, row: int, col: int, rows: int, cols: int) -> None:
+        """The tile [rows, cols] at (row, col) will be stored soon: at most ANNOUNCED others before it. Tiles are
+        announced in the order in which they are stored, and all of them or none."""
 
     def store(self, b: Builder, acc: AP, row: int, col: int) -> None:
         """Consume the finished fp32 PSUM tile `acc` [rows, cols] whose corner is (row, col)."""

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocking import Problem, Side, choose
-from trnlab.kernels.blocks import BANK, BANKS, P, Sink, Source, Workspace, load_rows
+from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, P, Sink, Source, Workspace, load_rows
 from trnlab.numerics.dtypes import DType
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
@@ -56,7 +56,7 @@ def batch_matmul(b: Builder, items: Sequence[Product], *, lhs_k_rows: bool, rhs_
         (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
         assert k == rhs_k, f"contraction of {k} against {rhs_k}"
         assert item.lhs.dtype is item.rhs.dtype, f"{item.lhs.dtype} against {item.rhs.dtype}"
-        return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows)
+        return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, item.sink.cost)
 
     for shape, run in groupby(items, key=problem):
         with b.scope():
@@ -242,6 +242,11 @@ class _Multiplier:
         self._slices: dict[tuple[int, int, int], AP] = {}
         for number, item in enumerate(items):
             self._plan(number, item, problem.k)
+        self._to_announce = [
+            (g.item, left.col + m, right.col + n, rows, cols)
+            for g in self.groups if g.ends for left, m, rows, right, n, cols in g.tiles()
+        ]  # fmt: skip
+        self._announced = self._stored = 0
 
     def record(self) -> None:
         """Emit everything, in the order that lets engines run ahead."""
@@ -275,6 +280,7 @@ class _Multiplier:
         ahead = self._transposes(now + 1, now)
         step = sum(feed.backlog(now + 1) for feed in self._feeds) / (len(tiles) * ceil(group.rhs[0].k_rows / P))
         due, record = 0.0, self.b.nc_matmul
+        self._announce(group.item)
         mode = {"is_stationary_onezero": True} if group.item.onezero else {}
         for i, (left, m, rows, right, n, cols) in enumerate(tiles):
             acc, moving = self._accumulator(group.bank + i, rows, cols), right.columns(n, cols)
@@ -290,8 +296,19 @@ class _Multiplier:
                 self._add_up(group, acc, left.col + m, right.col + n)
             if group.ends:
                 group.item.sink.store(self.b, acc, left.col + m, right.col + n)
+                self._stored += 1
+                self._announce(group.item)
         for _ in ahead:
             pass
+
+    def _announce(self, item: Product) -> None:
+        """Tell the sink of the next tiles of its product."""
+        while self._announced < min(self._stored + ANNOUNCED, len(self._to_announce)):
+            owner, *place = self._to_announce[self._announced]
+            if owner is not item:
+                return
+            item.sink.announce(self.b, *place)
+            self._announced += 1
 
     def _add_up(self, group: _Group, acc: AP, row: int, col: int) -> None:
         """Add a chunk's product to the sums of the chunks before it; after the last one the result is in `acc`."""

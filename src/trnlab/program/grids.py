@@ -52,7 +52,8 @@ def with_grids(buffers: Sequence[Buffer], operands: Ints, written: np.ndarray[An
 def _best(buffer: Buffer, stores: Ints) -> Grid | None:
     """The cut under which stores share the fewest bytes with others; None where equal pieces are as good."""
     first, last = stores[:, COL["first"]], stores[:, COL["last"]]
-    best, least = None, int((last // buffer.slot_bytes - first // buffer.slot_bytes + 1).sum()) * buffer.slot_bytes
+    size = max(buffer.slot_bytes, 1)
+    best, least = None, int((last // size - first // size + 1).sum()) * size
     steps, count = np.unique(stores[:, COL["partition_step"]], return_counts=True)
     pitches = [p for p in steps[np.argsort(-count)].tolist() if 0 < p < buffer.nbytes][:_PITCHES]
     for pitch in (buffer.nbytes, *pitches):

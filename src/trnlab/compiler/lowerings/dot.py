@@ -6,46 +6,95 @@ Letters: M rows of the result, N its columns, K contraction.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import product
 from math import prod
 
 from trnlab.compiler.emitter import Emitter
+from trnlab.compiler.groups import Class
 from trnlab.compiler.lowerings.context import Lowering
-from trnlab.compiler.sweep import sweep
-from trnlab.compiler.tiles import TileSpace, make_plan
+from trnlab.compiler.sweep import steps, take_turns
+from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
 from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
-from trnlab.kernels.blocks import Sink, ViewSource, Workspace
+from trnlab.kernels.blocks import ANNOUNCED, Sink, ViewSource, Workspace
 from trnlab.kernels.matmul import Product, batch_matmul
 from trnlab.kernels.view import View
 from trnlab.numerics.dtypes import float32
 from trnlab.program import AP, Builder
 
 BANK = 512
-BUFFERS = 3  # sweeps of the epilogue that may be in flight
+MANY_OPS = 6  # of a group: its epilogue is a chain of instructions that wait for each other
 
 
 class EpilogueSink(Sink):
     """Finished PSUM tiles go through the group's elementwise ops and out. `first_row`: of this product in the
-    result."""
+    result.
 
-    def __init__(self, emitter: Emitter, low: Lowering, domain: Domain, first_row: int) -> None:
-        self.emitter, self.low, self.domain, self.first_row = emitter, low, domain, first_row
+    What the ops read of a tile is loaded when the tile is announced. Where there are many ops, a tile waits for the
+    next one: they are a chain of instructions that wait for each other, and two chains fill each other's pauses.
+    """
+
+    def __init__(
+        self, emitters: deque[Emitter], low: Lowering, domain: Domain, first_row: int, cost: float = 0.0
+    ) -> None:
+        """`emitters`: taken in turn, one for each tile that is announced or waits."""
+        self.cost = cost
+        self.emitters, self.low, self.domain, self.first_row = emitters, low, domain, first_row
         self.plan = make_plan(low.group, low.group.ops[1:], low.stores)
+        self.loads = loaded_values(low, self.plan)
+        self.together = tiles_together(low)
+        self._announced: deque[tuple[Frame, Emitter]] = deque()
+        self._waiting: list[tuple[Frame, Emitter, AP]] = []
 
     def open(self, b: Builder, work: Workspace, width: int) -> None:
         """Its tiles were placed before the kernel began."""
 
+    def announce(self, b: Builder, row: int, col: int, rows: int, cols: int) -> None:
+        """Load what the ops will read."""
+        if self.loads:
+            frame, emitter = self._frame(row, col, rows, cols), self._next()
+            for value in self.loads:
+                emitter.loader.load(value, frame)
+            self._announced.append((frame, emitter))
+
     def store(self, b: Builder, acc: AP, row: int, col: int) -> None:
         """One sweep over the tile."""
-        frame = Frame(self.domain, self.first_row + row, acc.partitions, col, acc.free)
-        sweep(self.emitter, self.plan, frame, {self.low.group.anchor.result: acc})
-        self.emitter.end_row()
+        frame = self._frame(row, col, acc.partitions, acc.free)
+        expected, emitter = self._announced.popleft() if self._announced else (frame, self._next())
+        assert expected == frame, f"{frame} was not announced, {expected} was"
+        self._waiting.append((frame, emitter, acc))
+        if len(self._waiting) == self.together:
+            self.close(b)
 
     def close(self, b: Builder) -> None:
-        """Nothing is held back."""
+        """Sweeps over the tiles that wait."""
+        result = self.low.group.anchor.result
+        take_turns([steps(e, self.plan, frame, {result: acc}) for frame, e, acc in self._waiting])
+        for _, emitter, _ in self._waiting:
+            emitter.end_row()
+        self._waiting = []
+
+    def _frame(self, row: int, col: int, rows: int, cols: int) -> Frame:
+        return Frame(self.domain, self.first_row + row, rows, col, cols)
+
+    def _next(self) -> Emitter:
+        self.emitters.rotate(-1)
+        return self.emitters[-1]
+
+
+def loaded_values(low: Lowering, plan: Plan) -> list[Value]:
+    """What an epilogue reads of each tile from memory."""
+    read = dict.fromkeys(origin(v, low.group) for op in plan.ops for v in op.operands)
+    outer = {v: c for v, c in low.group.outer.items() if v not in low.group.classes}
+    return [v for v in read if outer.get(v) is Class.FULL and low.part.splat(v) is None]
+
+
+def tiles_together(low: Lowering) -> int:
+    """How many tiles go through an epilogue side by side."""
+    return 2 if len(low.group.ops) > MANY_OPS else 1
 
 
 def lower_dot(low: Lowering) -> None:
@@ -104,20 +153,20 @@ def sinks_of(low: Lowering, rows: int, batch: int) -> Iterator[EpilogueSink]:
     trial = low.fresh()
     measured = _emitter(trial, width, None, None)
     acc = trial.b.tile((min(rows, 128), width), float32, memory=Memory.PSUM)
-    EpilogueSink(measured, trial, domain, 0).store(trial.b, acc, 0, 0)
-    counts = (
-        {size: BUFFERS * n for size, n in measured.wide.peak.items()},
-        {size: BUFFERS * n for size, n in measured.narrow.peak.items()},
-    )
+    sink = EpilogueSink(deque([measured]), trial, domain, 0)
+    sink.store(trial.b, acc, 0, 0)
+    sink.close(trial.b)
+    count = ANNOUNCED + tiles_together(low)
+    counts = [{size: count * n for size, n in space.peak.items()} for space in (measured.wide, measured.narrow)]
     emitter = _emitter(low, width, counts, measured.loader)
-    return (EpilogueSink(emitter, low, domain, i * rows) for i in range(batch))
+    emitters = deque([emitter, *(emitter.sibling() for _ in range(1, count))])
+    cost = max(measured.busy.values()) if len(low.group.ops) > MANY_OPS else 0.0
+    return (EpilogueSink(emitters, low, domain, i * rows, cost) for i in range(batch))
 
 
-def _emitter(
-    low: Lowering, width: int, counts: tuple[dict[int, int], dict[int, int]] | None, trial: Loader | None
-) -> Emitter:
-    wide = TileSpace(low.b, width, counts and counts[0], "tile")
-    narrow = TileSpace(low.b, 1, counts and counts[1], "row")
+def _emitter(low: Lowering, width: int, counts: list[dict[int, int]] | None, trial: Loader | None) -> Emitter:
+    wide = TileSpace(low.b, width, counts[0] if counts else None, "tile")
+    narrow = TileSpace(low.b, 1, counts[1] if counts else None, "row")
     loader = Loader(low.b, low.group, low.part, low.ports, wide, narrow)
     if trial is not None:
         loader.prepare(trial)

@@ -21,7 +21,7 @@ from typing import Any
 from trnlab.compiler.emitter import Emitter
 from trnlab.compiler.groups import Class, Group
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
-from trnlab.compiler.sweep import steps
+from trnlab.compiler.sweep import steps, take_turns
 from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
 from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.errors import CapacityError
@@ -106,15 +106,6 @@ class RowLoop:
         for op in plan.ops:
             if op.result in self.low.stores and op.result in emitter.rows:
                 emitter.store_row(op.result, frame)
-
-
-def take_turns(sweeps: list[Iterator[None]]) -> None:
-    """One op of each sweep after the other until all are done."""
-    while sweeps:
-        sweeps = [s for s in sweeps if next(s, _DONE) is not _DONE]
-
-
-_DONE = object()
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:

@@ -2,8 +2,8 @@
 """Sums of rows by index: out[v] = sum of update[t] where ids[t] = v.
 
 A small result is one product on the PE array, one-hot(ids)^T @ update. That takes time for every pair of an update
-and a row, so a large table is added to in memory instead, 128 updates at a time: a transfer that adds takes each row
-once only, so the array first sums the updates of equal index, equal(ids, ids) @ update, and the first of them is sent.
+and a row, so a large table is added to in memory instead, 128 updates at a time. A transfer that adds takes each row
+once only, so the array first sums the updates of equal index, equal(ids, ids) @ update; the first of them is sent.
 
 In a product 0 times infinity is NaN, which would go from one row to all. So where an update may be infinite or NaN,
 the array gets two columns for each of its own: what is finite of it, and a mark. Marks are numbers whose sums count
@@ -51,13 +51,14 @@ def lower_scatter(low: Lowering) -> None:
     low.group.cols = op.result.type.size // rows
     view = low.view(update)
     updates = ViewSource(view, rows=_leading(view.shape, count))
+    if low.part.rules[op] is SUMS_IN_MEMORY:
+        _InMemory(low, updates).record()
+        return
     (sink,) = sinks_of(low, rows, 1)
     if low.part.rules[op] is SUMS_OF_WHOLE_NUMBERS:
         lhs = OneHotSource(low, ids, count, rows, updates.dtype, wide=4096)
         product = Product(lhs, updates, sink, onezero=lhs.dtype is float32)
         batch_matmul(low.b, [product], lhs_k_rows=True, rhs_k_rows=True)
-    elif low.part.rules[op] is SUMS_IN_MEMORY:
-        _InMemory(low, updates).record()
     else:
         _Marked(low.b, OneHotSource(low, ids, count, rows, float32, wide=ROWS), updates, sink).record()
 
@@ -170,6 +171,7 @@ class _Marked:
         for i, total in enumerate(self.marking.unmarked(found)):
             self.sink.store(self.b, total, row + i * P, col)
 
+
 class _Marks:
     """Takes what is not finite out of updates, and puts it back into their sums."""
 
@@ -217,7 +219,7 @@ class _Marks:
 
 
 class _InMemory:
-    """Sums in a table in memory: zeros first, then 128 updates after the other are added to the rows that they name."""
+    """Sums in a table in memory: zeros first, then 128 updates at a time are added to the rows that they name."""
 
     def __init__(self, low: Lowering, updates: ViewSource) -> None:
         b, op = low.b, low.group.anchor

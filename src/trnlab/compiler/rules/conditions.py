@@ -101,8 +101,8 @@ count below half of it (`lowerings.scatter`). A multiple of the 128 rows of a ti
 
 
 SMALL_TABLE = 1024
-"""Rows of a result up to which sums by index are one product on the PE array. It takes time for each pair of an update
-and a row; adding in memory takes some 6 us for 128 updates, as much as the product with a thousand rows."""
+"""Rows of a result up to which sums by index are one product on the PE array. It takes time for each pair of an
+update and a row; adding in memory takes some 6 us for 128 updates, as much as the product with a thousand rows."""
 
 
 def sums_few_rows(op: Op, known: Ranges) -> bool:
