@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from math import prod
 
 from trnlab.compiler.groups import Class, Group, Kind, join
+from trnlab.compiler.roles import find_updates
 from trnlab.compiler.selection import Rule
 from trnlab.compiler.strided import VIEW_OPS, Strided, identity, is_filled, split_rows
-from trnlab.compiler.updates import find_updates, join_updates
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
 
@@ -39,8 +39,8 @@ class Partition:
         self._updates = find_updates(graph)
         self._position = {op: i for i, op in enumerate(graph.ops)}
 
-    def run(self) -> list[Group]:
-        """All groups, in an order that respects their dependencies and otherwise follows the program."""
+    def form(self) -> None:
+        """Put every op into a group."""
         for op in self.graph.ops:
             if op.name in VIEW_OPS:
                 if op.result in self.copies:
@@ -63,7 +63,9 @@ class Partition:
                 self._place(op)
         self._sink_epilogues()
         self._merge_siblings()
-        join_updates(self)
+
+    def ordered(self) -> list[Group]:
+        """All groups, in an order that respects their dependencies and otherwise follows the program."""
         ordered = self._ordered()
         for group in ordered:
             self._find_same(group)

@@ -30,6 +30,7 @@ from trnlab.compiler.selection import Rule
 from trnlab.compiler.signature import Signature, ports_of, signature
 from trnlab.compiler.strided import compute_roots, is_filled, resolve_views
 from trnlab.compiler.supported import select_rules
+from trnlab.compiler.updates import join_updates
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.passes import simplify
@@ -85,7 +86,9 @@ class Assembly:
         self.graph, self.chip = graph, chip
         looks, copies = resolve_views(graph)
         self.part = Partition(graph, looks, copies, rules)
-        self.groups = self.part.run()
+        self.part.form()
+        join_updates(self.part)
+        self.groups = self.part.ordered()
         self.taps = {root for v in tapped if self._storable(root := self.part.root(v))}
         self.stores = self._stored_values() | self.taps
         self.tensors: list[Tensor] = []

@@ -9,29 +9,9 @@ joined.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Class, Group, Kind
-from trnlab.compiler.strided import VIEW_OPS
-from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import ELEMENTWISE, OPS
-
-if TYPE_CHECKING:
-    from trnlab.compiler.fusion import Partition
-
-
-def find_updates(graph: Graph) -> set[Op]:
-    """Elementwise ops whose results, through elementwise ops alone, reach only in-place outputs: the optimizer."""
-    in_place = {graph.outputs[i] for i in graph.aliases}
-    others = {v for i, v in enumerate(graph.outputs) if i not in graph.aliases}
-    users = graph.users()
-    found: set[Op] = set()
-    for op in reversed(graph.ops):
-        plain = op.name in VIEW_OPS or OPS[op.name].kind == ELEMENTWISE
-        readers = users.get(op.result, [])
-        if plain and op.result not in others and (readers or op.result in in_place) and found.issuperset(readers):
-            found.add(op)
-    return {op for op in found if op.result.type.size > 1}
+from trnlab.graph.ir import Op, Value
 
 
 def join_updates(part: Partition) -> None:
