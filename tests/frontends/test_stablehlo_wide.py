@@ -11,7 +11,8 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 from stablehlo_oracle import against_xla, interpreter  # noqa: E402
 
-from trnlab.errors import UnsupportedOpError  # noqa: E402
+from trnlab.errors import NumericsError, UnsupportedOpError  # noqa: E402
+from trnlab.frontends.common.engine import checked  # noqa: E402
 from trnlab.frontends.stablehlo import import_module  # noqa: E402
 
 EDGES = np.array([0, 1, 2, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF], np.uint32)
@@ -84,3 +85,22 @@ def test_64_bits_are_no_result():
         with pytest.raises(UnsupportedOpError) as caught:
             import_module(module)
     assert caught.value.code == "TRN232"
+
+
+def test_a_sum_that_is_not_chosen_may_leave_32_bits():
+    """floor-mod of 64-bit integers adds the divisor to remainders below zero, and throws the other sums away."""
+    x = np.array([5, -5, 2147483640, -2147483640, 0], np.int64)
+    with jax.enable_x64(True):
+        module = jax.jit(lambda x: x % np.int64(2147483646)).lower(x).compiler_ir("stablehlo")
+    program = import_module(module)
+    run = checked(program.graph, interpreter(program.graph))
+    np.testing.assert_array_equal(run([x.astype(np.int32)])[0], x % 2147483646)
+
+
+def test_a_sum_that_is_chosen_may_not():
+    with jax.enable_x64(True):
+        big = np.array([2**30], np.int64)
+        module = jax.jit(lambda x: jnp.where(x > 0, x + x, x)).lower(big).compiler_ir("stablehlo")
+    program = import_module(module)
+    with pytest.raises(NumericsError, match="does not fit"):
+        checked(program.graph, interpreter(program.graph))([big.astype(np.int32)])

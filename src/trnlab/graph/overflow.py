@@ -15,7 +15,7 @@ An index that is an input of the graph is looked at before the graph runs; one t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from math import prod
 
 from trnlab.graph.builder import GraphBuilder
@@ -35,7 +35,7 @@ class Watch:
     def __init__(self, b: GraphBuilder) -> None:
         self._b = b
         self._known: dict[Value, Interval] = {}
-        self._flags: list[Value] = []
+        self._flags: list[tuple[Value, Op | None]] = []  # beside each the op that it is about
         self.checks: list[Check] = []
 
     def follow(self, ops: Iterable[Op], given: Iterable[Value], wide: bool) -> Op | None:
@@ -68,13 +68,13 @@ class Watch:
         flag = make(self._b, op) if make is not None else None
         if flag is None:
             return op.name in _CANNOT_LEAVE
-        self._flag(flag, Check(op.origin or op.name, op.loc))
+        self._flag(flag, Check(op.origin or op.name, op.loc), op)
         return True
 
-    def _flag(self, flag: Value, check: Check) -> None:
+    def _flag(self, flag: Value, check: Check, op: Op | None = None) -> None:
         if flag.shape:
             flag = self._b.reduce(flag, range(len(flag.shape)), "or")
-        self._flags.append(flag)
+        self._flags.append((flag, op))
         self.checks.append(check)
 
     def index(self, ids: Value, low: int, high: int, exempt: int | None = None) -> None:
@@ -93,11 +93,17 @@ class Watch:
         flag = b.or_(b.compare(ids, "LT", low), b.compare(ids, "GE", high))
         self._flag(flag if exempt is None else b.and_(flag, b.compare(ids, "NE", exempt)), check)
 
-    def finish(self) -> None:
-        """Append the flags, one int32 per check, as the graph's last output."""
-        if self._flags:
+    def finish(self, needed: Container[Value] | None = None) -> None:
+        """Append the flags, one int32 per check, as the graph's last output.
+
+        needed: the values that matter; results of others may be anything. Without it all matter.
+        """
+        matter = [op is None or needed is None or op.result in needed for _, op in self._flags]
+        flags = [flag for (flag, _), kept in zip(self._flags, matter) if kept]
+        self.checks = [check for check, kept in zip(self.checks, matter) if kept]
+        if flags:
             b = self._b
-            lines = [b.reshape(b.convert(flag, int32), (1,)) for flag in self._flags]
+            lines = [b.reshape(b.convert(flag, int32), (1,)) for flag in flags]
             b.output(lines[0] if len(lines) == 1 else b.concatenate(lines, 0), "overflow")
             b.graph.checks = tuple(self.checks)
 

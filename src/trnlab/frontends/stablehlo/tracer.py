@@ -22,7 +22,7 @@ from trnlab.frontends.stablehlo.program import Loop, Program, Run
 from trnlab.frontends.stablehlo.registry import LOWERINGS, Refused, Site
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.infer import infer
-from trnlab.graph.ir import TensorType, Value
+from trnlab.graph.ir import Op, TensorType, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS, REQUIRED
 from trnlab.graph.overflow import Watch
 from trnlab.numerics.dtypes import dtype, int32
@@ -346,8 +346,8 @@ def _built(segment: Segment, into: Mapping[int, int]) -> Run:
     for slot, value in segment.outputs.items():
         alias = takes.get(slot)
         b.output(value, f"v{slot}", alias if alias is not None and alias.type == value.type else None)
-    segment.watch.finish()
-    _drop_dead(graph)
+    segment.watch.finish(_needed(graph)[0])
+    graph.ops[:] = _needed(graph)[1]
     read = {v for op in graph.ops for v in op.operands} | {*graph.outputs}
     kept = [v for v in graph.inputs if v in read]
     place = {v: i for i, v in enumerate(kept)}
@@ -359,14 +359,14 @@ def _built(segment: Segment, into: Mapping[int, int]) -> Run:
     return Run(b.build(), [by_value[v] for v in kept], list(segment.outputs))
 
 
-def _drop_dead(graph: Any) -> None:
-    """Leave out ops that nothing needs: what conditions and both ways of a branch left behind."""
+def _needed(graph: Any) -> tuple[set[Value], list[Op]]:
+    """The values that the outputs need, and the ops; conditions and both ways of a branch leave others behind."""
     needed, kept = set(graph.outputs), []
     for op in reversed(graph.ops):
         if any(v in needed for v in op.results):
             needed.update(op.operands)
             kept.append(op)
-    graph.ops[:] = reversed(kept)
+    return needed, kept[::-1]
 
 
 def narrow(kind: TensorType) -> TensorType:

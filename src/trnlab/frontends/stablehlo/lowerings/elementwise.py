@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from trnlab.frontends.stablehlo import mlir, wide
 from trnlab.frontends.stablehlo.entries import Entry
-from trnlab.frontends.stablehlo.mlir import UINT64
+from trnlab.frontends.stablehlo.mlir import INT64, UINT64
 from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
 from trnlab.graph import formulas
 from trnlab.graph.ir import Value
@@ -14,7 +14,7 @@ from trnlab.numerics.dtypes import bfloat16, bool_, float16, float32, int32, uin
 _SAME = (
     "abs", "ceil", "cosine", "divide", "exponential", "exponential_minus_one", "floor", "is_finite", "log",
     "log_plus_one", "logistic", "negate", "not", "or", "and", "xor", "power", "remainder", "round_nearest_even",
-    "rsqrt", "select", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sine", "sqrt",
+    "rsqrt", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sine", "sqrt",
     "subtract", "tanh", "clamp",
 )  # fmt: skip
 _OF_BOOLS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
@@ -28,6 +28,29 @@ def same(site: Site) -> Entry:
     if site.operands[0].type.dtype is bool_:
         name = _OF_BOOLS.get(name, name)
     return site.op(name, *site.operands)
+
+
+@lowers("stablehlo.select")
+def select(site: Site) -> Entry:
+    """One or the other. x + y where that is chosen, else x, becomes x + (y or 0): a sum that nobody chose may leave
+    the 32 bits that a 64-bit integer has, and a remainder that counts from below zero is written so."""
+    chosen, yes, no = site.operands
+    if yes.type.dtype is INT64 and chosen.known is None:
+        for total, x, when in ((yes, no, True), (no, yes, False)):
+            y = _addend(site, total, x)
+            if y is not None:
+                zero = site.t.number(0, INT64, y.shape)
+                return site.op("add", x, site.op("select", chosen, *((y, zero) if when else (zero, y))))
+    return site.op("select", *site.operands)
+
+
+def _addend(site: Site, total: Entry, x: Entry) -> Entry | None:
+    """What is added to x in `total`, if that is such a sum in the graph that is being written."""
+    op = total.value.op if total.value is not None and total.segment is site.t.segment else None
+    if op is None or op.name != "add" or x.value is None or x.value not in op.operands:
+        return None
+    other = op.operands[1] if op.operands[0] is x.value else op.operands[0]
+    return site.t.entry(other, total.type)
 
 
 @lowers("stablehlo.convert")
