@@ -10,6 +10,8 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 import trnlab.frontends.jax as neuron  # noqa: E402
+import trnlab.nki as nki  # noqa: E402
+import trnlab.nki.language as nl  # noqa: E402
 from trnlab import chips  # noqa: E402
 from trnlab.errors import TrnlabError  # noqa: E402
 from trnlab.runtime import session  # noqa: E402
@@ -198,3 +200,45 @@ def test_methods_and_decorators(chip):
     assert Times().of(np.float32(2)) == 6
     with pytest.raises(TypeError):
         Scale()(np.float32(2))  # as with jax.jit: self is no array
+
+
+# -- kernels of NKI ------------------------------------------------------------------------------------------------
+
+
+@nki.jit
+def scaled(x, w, factor):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.multiply(nl.multiply(nl.load(x), nl.load(w)), factor))
+    return out
+
+
+@jax.custom_vjp
+def product(x, w):
+    return scaled(x, w, 3.0)
+
+
+product.defvjp(lambda x, w: (product(x, w), (x, w)), lambda held, g: (3 * g * held[1], 3 * g * held[0]))
+
+
+def test_a_kernel_is_one_op_of_the_program(chip):
+    """In the loss, in its gradient, and once for each element under vmap; on the host the same numbers."""
+    x, w = (np.random.default_rng(i).standard_normal((64, 32)).astype(np.float32) for i in range(2))
+
+    def step(w, x):
+        value, grad = jax.value_and_grad(lambda w: (product(jnp.sin(x), w) ** 2).mean())(w)
+        return w - grad, value, jax.vmap(lambda x: scaled(x, w, 2.0))(jnp.stack([x, x + 1]))
+
+    compiled = neuron.jit(step)
+    found = compiled(w, x)
+    assert sum(op.name == "custom_call" for op in compiled.graph.ops) == 3
+    for ours, theirs in zip(found, jax.jit(step)(w, x)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[2][1], 2 * (x + 1) * w, rtol=1e-6)
+    with neuron.use(neuron.InterpreterEngine()):
+        for ours, theirs in zip(neuron.jit(step)(w, x), found):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_kernel_without_a_derivative_says_so(chip):
+    with pytest.raises(NotImplementedError, match="trnlab_kernel"):
+        neuron.jit(jax.grad(lambda x: scaled(x, x, 1.0).sum()))(np.ones((64, 32), np.float32))

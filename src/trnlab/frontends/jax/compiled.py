@@ -20,6 +20,7 @@ import numpy as np
 
 from trnlab.frontends.common import engine
 from trnlab.frontends.jax.arrays import from_array, to_array
+from trnlab.frontends.jax.kernels import for_chip
 from trnlab.frontends.stablehlo import Program, import_module
 from trnlab.runtime import session
 from trnlab.runtime.notices import say
@@ -129,7 +130,7 @@ class Compiled:
         return found
 
     def _compile(self, traced: Any, dynamic: Any) -> _Trace:
-        with _inside():
+        with _inside(for_chip):
             lowered = traced.lower()
         module = lowered.compiler_ir("stablehlo")
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(dynamic)[0]]
@@ -231,13 +232,16 @@ _said: set[str] = set()
 
 
 @contextmanager
-def _inside() -> Iterator[None]:
-    """While JAX traces for the chip: what is called then becomes a part of the program."""
-    _tracing.append(True)
+def _inside(more: list[bool] | None = None) -> Iterator[None]:
+    """While JAX traces (and, with `for_chip`, lowers) for the chip: what is called becomes a part of the program."""
+    marks = [_tracing, *([] if more is None else [more])]
+    for mark in marks:
+        mark.append(True)
     try:
         yield
     finally:
-        _tracing.pop()
+        for mark in marks:
+            mark.pop()
 
 
 def _say_once(text: str) -> None:

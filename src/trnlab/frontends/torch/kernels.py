@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 
 from trnlab import kernel_hooks
 from trnlab.errors import UnsupportedOpError, UsageError
+from trnlab.frontends.common import callee
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.frontends.torch.types import kind_of, type_of
 from trnlab.graph.ir import TensorType, Value
@@ -301,43 +302,18 @@ def _custom_call(site: Site, inputs: list[Value], call: int) -> list[Value]:
 
 def callee_of(made: Made) -> RoutineCallee:
     """The recorded call as what an op of the graph carries. Raises Refused for what no graph can hold."""
-    trace, name = made.trace, made.site.name
-    if trace.gang is not None or len(trace.members) > 1:
-        raise Refused(f"kernel {name!r} runs on several cores", "launch it on one core in a model")
-    if trace.content is not None:
-        raise Refused(
-            f"the instructions of kernel {name!r} depend on the contents of its arguments",
-            "call it outside of the model",
+    operands = [TensorType(shape, _chip_format(kind)) for shape, kind in made.types]
+    returned, constant = (*made.fresh, *made.written), partial(_constant, made)
+    try:
+        return callee.callee_of(
+            made.site.name, made.trace, made.places, operands, returned, constant, partial(_execute, made)
         )
-    if _constant_written(made):
-        raise Refused(f"kernel {name!r} writes to a constant", "pass a tensor")
-    operands = tuple(TensorType(shape, _chip_format(kind)) for shape, kind in made.types)
-    places = {p: i for i, p in enumerate((*made.fresh, *made.written))}
-    results = tuple(TensorType(b.shape, b.dtype) for b in (trace.tensors[p] for p in made.fresh))
-    results += tuple(operands[made.places[p]] for p in made.written)
-    params: list[tuple[str, int]] = []
-    constants: list[Any] = []
-    for number in trace.members[0].tensors:
-        if number in places:
-            params.append(("result", places[number]))
-        elif number < trace.arguments and made.places[number] >= 0:
-            params.append(("operand", made.places[number]))
-        elif number < trace.arguments or number in trace.arrays:
-            params.append(("constant", len(constants)))
-            constants.append(trace.arrays[number] if number in trace.arrays else _constant(made, number))
-        else:
-            params.append(("scratch", 0))
-    updates = {places[p]: made.places[p] for p in made.written}
-    run = partial(_execute, made)
-    return RoutineCallee(name, trace.routine, operands, results, tuple(params), run, tuple(constants), updates)
+    except callee.NotAnOp as reason:
+        raise Refused(reason.reason, reason.do) from reason
 
 
 def _chip_format(kind: torch.dtype) -> Any:
     return type_of(torch.empty((), dtype=kind, device="meta")).dtype
-
-
-def _constant_written(made: Made) -> bool:
-    return any(made.places[p] < 0 for p in made.trace.written)
 
 
 def _constant(made: Made, number: int) -> Any:
