@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     _verify(
         commands.add_parser("verify", help="a script's first steps on the chip and on the host: what differs first")
     )
+    _fabric(commands.add_parser("fabric", help="the network of a cluster, and collectives on it"))
     _validate(commands.add_parser("validate", help="the model of time against measurements of real chips"))
     return top
 
@@ -194,6 +195,31 @@ def _validate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")
     command.add_argument("--band", action="store_true", help="with --sources: under the policy's alternatives, too")
     _cache_folder(command).add_argument("--no-cache", action="store_true", help="record and time everything anew")
+
+
+def _fabric(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", help="chips, links, rings, rails")
+    test = actions.add_parser("test", help="the vendor's nccom-test, predicted: same flags, table, JSON")
+    for action in (show, test):
+        action.add_argument("--target", required=True, metavar="NAME", help="trn2.48xlarge, or 4xtrn1.32xlarge")
+        action.add_argument("--fault", action="append", metavar="LINK=STATE", help="such as efa:node1.rail3=down")
+    add = test.add_argument
+    add("operation", metavar="OPERATION", help="allr, allg, redsct, alltoall, sendrecv or permute")
+    add("-r", "--nworkers", type=int, metavar="RANKS", help="default: all that the target holds")
+    add("-b", "--minbytes", metavar="BYTES", default="32M", help="default: 32M")
+    add("-e", "--maxbytes", metavar="BYTES", default="32M", help="default: 32M")
+    add("-i", "--stepbytes", metavar="BYTES", help="from size to size; default: a tenth of the way")
+    add("-f", "--stepfactor", type=int, metavar="FACTOR", help="from size to size")
+    add("-d", "--datatype", default="uint8", metavar="TYPE", help="such as fp32 or bf16; default: uint8")
+    add("-c", "--check", nargs="?", const="random", choices=("random", "all_ones"), help="run it on data, too")
+    add("--seed", type=int, default=0, help="of the data; default: 0")
+    add("--show-algorithm", action="store_true", help="a column with the algorithm")
+    add("--show-input-output-size", action="store_true", help="two columns with the bytes in and out")
+    add("--data-parallel-dimension", type=int, metavar="SIZE", help="groups of this size, as far apart as possible")
+    add("--custom-replica-groups", type=Path, metavar="FILE", help="groups of ranks, as JSON")
+    add("--custom-src-target-pairs", type=Path, metavar="FILE", help="pairs of permute, as JSON")
+    add("--report-to-json-file", type=Path, metavar="FILE", help="write the table as JSON")
 
 
 def _cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab fabric`: the network of a cluster, and the vendor's collectives benchmark on it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from trnlab.errors import UsageError
+from trnlab.fabric import faults
+from trnlab.fabric.cluster import parse
+from trnlab.fabric.nccom import DTYPES, OPERATIONS, Bench, Row, sizes
+from trnlab.fabric.network import Network, build
+from trnlab.fabric.show import text
+from trnlab.files import write_atomic
+from trnlab.units import GIB, KIB, MIB
+
+_UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB}
+
+
+def main(args: argparse.Namespace) -> int:
+    """Show a network, or test a collective on it."""
+    network = faults.applied(build(parse(args.target)), args.fault or [])
+    if args.action == "show":
+        print(text(network))
+        return 0
+    return _test(args, network)
+
+
+def _test(args: argparse.Namespace, network: Network) -> int:
+    bench = _bench(args, network)
+    rows, failed = [], 0
+    print("  ".join(_columns(args)))
+    last = nbytes(args.maxbytes)
+    for size in sizes(
+        min(nbytes(args.minbytes), last), last, args.stepbytes and nbytes(args.stepbytes), args.stepfactor
+    ):
+        row = bench.row(size)
+        rows.append(row)
+        line = "  ".join(f"{cell:>{len(head)}}" for head, cell in zip(_columns(args), _cells(args, row)))
+        print(line, flush=True)
+        if args.check and not bench.check(size, args.check == "all_ones", args.seed):
+            print(f"{size}: results differ from what the operation means")
+            failed += 1
+    average = sum(row.busbw for row in rows) / len(rows)
+    print(f"Avg bus bandwidth:\t{average:.4f}GB/s")
+    print(
+        f"busiest at {rows[-1].size} bytes: {rows[-1].cost.busiest or 'nothing'}, {rows[-1].cost.busy * 1e6:.1f} us"
+    )
+    if args.report_to_json_file:
+        report = {"results": [row.as_json() for row in rows]}
+        write_atomic(args.report_to_json_file, (json.dumps(report, indent=4) + "\n").encode())
+    return 1 if failed else 0
+
+
+def _bench(args: argparse.Namespace, network: Network) -> Bench:
+    """The operation on its groups."""
+    ranks = network.cluster.ranks if args.nworkers is None else args.nworkers
+    placed = network.cluster.placed(ranks)
+    operation = OPERATIONS.get(args.operation, args.operation)
+    _known("operation", operation, [*OPERATIONS, *OPERATIONS.values()])
+    _known("type", args.datatype, list(DTYPES))
+    groups = [list(range(ranks))]
+    if args.custom_replica_groups:
+        groups = _listed(args.custom_replica_groups, "replica_groups", ranks)
+    elif args.data_parallel_dimension:
+        groups = _strided(ranks, args.data_parallel_dimension)
+    pairs = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    if args.custom_src_target_pairs:
+        pairs = [(a, b) for a, b in _listed(args.custom_src_target_pairs, "src_target_pairs", ranks)]
+    return Bench(operation, network, placed, groups, args.datatype, pairs)
+
+
+def _known(what: str, got: str, names: list[str]) -> None:
+    if got not in names:
+        raise UsageError(f"unknown {what} {got!r}", code="TRN185", limit=", ".join(names), got=got,
+                         remedy=f"choose one of the {what}s above")  # fmt: skip
+
+
+def _strided(ranks: int, size: int) -> list[list[int]]:
+    if size < 1 or ranks % size:
+        raise UsageError(
+            "the groups do not cover all ranks", code="TRN185", limit=f"a divisor of {ranks}", got=size,
+            remedy="choose --data-parallel-dimension among the divisors of -r",
+        )  # fmt: skip
+    return [list(range(first, ranks, ranks // size)) for first in range(ranks // size)]
+
+
+def _listed(path: Path, key: str, ranks: int) -> list[list[int]]:
+    """Groups or pairs from a file as the vendor's tool reads it: the first entry of a list of lists of ranks."""
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))[key][0]
+        rows = [[int(rank) for rank in row] for row in found]
+        good = rows and all(0 <= rank < ranks for row in rows for rank in row)
+        if key == "replica_groups":
+            every = [rank for row in rows for rank in row]
+            good = good and len({len(row) for row in rows}) == 1 and len(set(every)) == len(every)
+    except (ValueError, KeyError, IndexError, TypeError):
+        good = False
+    if not good:
+        raise UsageError(
+            f"{path} holds no {key}", code="TRN186", got=path.name,
+            limit=f'{{"{key}": [[[0, 1], [2, 3]]]}} with ranks below {ranks}, groups of one size, no rank twice',
+            remedy="see the vendor's nccom-test guide for the format",
+        )  # fmt: skip
+    return rows
+
+
+def nbytes(spelled: str) -> int:
+    """1024, 8k, 32MB, 1gb as bytes. Raises UsageError (TRN185) for what is no size."""
+    found = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", spelled.lower())
+    if found is None:
+        raise UsageError(
+            f"{spelled!r} is no size", code="TRN185", limit="bytes, or with K, M, G", got=spelled, remedy="try 32M",
+        )  # fmt: skip
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _columns(args: argparse.Namespace) -> list[str]:
+    both = ["total_input_size(B)", "total_output_size(B)"] if args.show_input_output_size else []
+    names = [f"{name:>12}" for name in ("size(B)", "count(elems)", *both, "type", "time:avg(us)")]
+    more = ["      algorithm"] if args.show_algorithm else []
+    return [*names, "algbw(GB/s)", "busbw(GB/s)", *more]
+
+
+def _cells(args: argparse.Namespace, row: Row) -> list[str]:
+    both = [str(row.input_size), str(row.output_size)] if args.show_input_output_size else []
+    more = [row.algorithm] if args.show_algorithm else []
+    return [str(row.size), str(row.count), *both, row.dtype, f"{row.microseconds:.2f}", f"{row.algbw:.2f}",
+            f"{row.busbw:.2f}", *more]  # fmt: skip

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sick networks: links that are down or slow, by the names that `trnlab fabric show` prints.
+
+`efa:node1.rail3=down`, `link:0-4=half`, `link:node1.0-4=0.25`: a wire in both directions, both sides of a card.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from trnlab.errors import UsageError
+from trnlab.fabric.network import Network
+
+FACTORS = {"down": 0.0, "half": 0.5, "quarter": 0.25}
+
+
+def applied(network: Network, faults: list[str]) -> Network:
+    """The network with these faults. Raises UsageError (TRN184) for a link that it does not have."""
+    factors: dict[int, float] = {}
+    for fault in faults:
+        name, _, change = fault.partition("=")
+        factor = _factor(fault, change)
+        for number in _links(network, name):
+            factors[number] = factor
+    return network.with_rates(factors)
+
+
+def _factor(fault: str, change: str) -> float:
+    try:
+        factor = FACTORS[change] if change in FACTORS else float(change)
+    except ValueError:
+        factor = -1
+    if not 0 <= factor <= 1:
+        raise UsageError(
+            f"{fault!r} is no fault", code="TRN184", limit="LINK=down, half, quarter or a share from 0 to 1",
+            got=fault, remedy="for example efa:node0.rail0=down or link:0-1=half",
+        )  # fmt: skip
+    return factor
+
+
+def _links(network: Network, name: str) -> list[int]:
+    """The numbers of a wire's two directions, or of a card's two sides."""
+    kind, _, rest = name.partition(":")
+    if kind == "link":
+        head, dot, ends = rest.rpartition(".") if ".node" not in rest else ("", "", rest)
+        names = {name, f"link:{head}{dot}{'-'.join(reversed(ends.split('-')))}"}
+    else:
+        names = {name, f"{name}.out", f"{name}.in"}
+    found = [number for number in range(len(network.rates)) if network.name(number) in names]
+    if not found:
+        known = [network.name(number).removesuffix(".out") for number in range(len(network.rates))
+                 if network.kind(number) not in ("hbm", "dma")]  # fmt: skip
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
+        raise UsageError(
+            f"{network.cluster.name} has no link {name!r}", code="TRN184",
+            limit=f"{len(known)} links, e.g. {', '.join(known[:2])}" if known else "no links at all", got=name,
+            remedy=f"did you mean {close[0]}?" if close else "`trnlab fabric show` lists them",
+        )  # fmt: skip
+    return found
