@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training loops as people write them: the losses are those of the same loop on the host.
 
-Each loop is a function of a device and of what compiles: `compiled` wraps a model or a function. On the host that does
-nothing; on the device it is torch.compile(backend="neuron").
+Each loop is a function of a device and of what compiles: `compiled` wraps a model. On the host that does nothing; on
+the device it is torch.compile(backend="neuron").
 """
 
 import copy
@@ -249,8 +249,23 @@ def on_host(model, optimizer, loss_fn, batches):
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
+def test_dropout_is_the_same_when_computed_again(reentrant):
+    """The gradient of a sum over dropped numbers shows the mask of the backward pass."""
+    x = torch.ones(4, 64).to("neuron").requires_grad_()
+    model = nn.ParameterList([nn.Parameter(torch.zeros(64))]).to("neuron")
+    step = neuron.compile_step(
+        model,
+        torch.optim.SGD(model.parameters(), 1.0),
+        lambda m, x: (drop := checkpoint(F.dropout, m[0] + x, 0.5, use_reentrant=reentrant), drop.sum())[::-1],
+    )
+    _, dropped = step(x)
+    assert 0.2 < (dropped == 0).float().mean().item() < 0.8
+    assert torch.equal(model[0].detach().cpu(), -dropped.detach().cpu().sum(0))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpoints_within_a_step(reentrant):
-    """Dropout of what is computed a second time is that of the first time: with p = 0 the losses are the host's."""
+    """With and without the stored activations of the forward pass."""
     losses = []
     for device in ("cpu", "neuron"):
         model = Blocks(reentrant).to(device)

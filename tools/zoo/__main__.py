@@ -72,7 +72,7 @@ def main() -> int:
 
 def digest() -> str:
     """Of all that may change a result."""
-    files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools" / "zoo").glob("*.py")])
+    files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools" / "zoo").rglob("*.py")])
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16]
 
 

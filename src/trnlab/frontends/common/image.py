@@ -51,6 +51,7 @@ from trnlab.frontends.common.nodes import (
     Slots,
     Summary,
     own_fields,
+    size,
 )
 
 LARGEST = 10_000  # items of a container that are looked at one by one
@@ -326,7 +327,7 @@ def shown(value: Any) -> str:
     if issubclass(type(value), _VALUES):
         text = repr(value)
     elif isinstance(value, (list, tuple, dict, set)):
-        text = f"a {type(value).__name__} of {len(value)}"
+        text = f"a {type(value).__name__} of {size(value)}"
     else:
         name = getattr(value, "__qualname__", None)
         text = name if isinstance(name, str) else repr(value) if isinstance(value, object) and _short(value) else ""
@@ -338,7 +339,7 @@ def _short(value: Any) -> bool:
 
 
 def _container(value: Any, label: str) -> Node | None:
-    if isinstance(value, (dict, MappingProxyType, list, tuple, deque)) and len(value) > LARGEST:
+    if isinstance(value, (dict, MappingProxyType, list, tuple, deque)) and size(value) > LARGEST:
         return Summary(value, label, _large)
     if isinstance(value, (dict, MappingProxyType)):
         return Items(value, label)
@@ -369,9 +370,9 @@ def _summary(value: Any) -> Callable[[Any], Any] | None:
 def _large(value: Any) -> Any:
     """How many, and a digest where Python can write it down."""
     try:
-        return len(value), hash(marshal.dumps(value))
+        return size(value), hash(marshal.dumps(value))
     except ValueError:
-        return len(value)
+        return size(value)
 
 
 def _file_name(namespace: dict[str, Any]) -> str:

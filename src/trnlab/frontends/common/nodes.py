@@ -7,7 +7,7 @@ compared by identity here; whether another object is as good is for the `Image` 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -206,15 +206,24 @@ class Items(Node):
             _plain(self.owner).__setitem__(self.owner, key, value)
 
 
+_KINDS: tuple[Any, ...] = (dict, list, tuple, deque, set, frozenset)
+
+
+def size(value: Any) -> int:
+    """How many elements a container holds, whatever a subclass of Python's kinds says of its length."""
+    kind = next((kind for kind in _KINDS if isinstance(value, kind)), None)
+    return len(value) if kind is None else kind.__len__(value)
+
+
 class Elements(Node):
-    """What a list or a tuple holds."""
+    """What a list or a tuple holds. Of a subclass that, too, and not what its own methods say of it."""
 
     def __init__(self, owner: Any, label: str) -> None:
         super().__init__(owner, label)
         self.fixed = isinstance(owner, tuple)
 
     def read(self) -> Mapping[Any, Any]:
-        return dict(enumerate(self.owner))
+        return dict(enumerate(next(kind for kind in _KINDS if isinstance(self.owner, kind)).__iter__(self.owner)))
 
     def store(self, key: Any, value: Any) -> None:
         if value is MISSING:

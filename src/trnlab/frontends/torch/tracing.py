@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorDeviceMismatchError,
     FakeTensorMode,
 )
+from torch.distributions import Distribution
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
@@ -67,6 +68,7 @@ def trace(
             format_of(fake.dtype)
     with (
         mode, fx_traceback.preserve_node_meta(), torch.autograd.set_multithreading_enabled(False), generator_kept(),
+        _distributions_unchecked(),
     ):  # fmt: skip
         lines = RecordLines()
 
@@ -84,6 +86,17 @@ def trace(
             raise _not_on_the_device(error, lines) from error
     first.graph.eliminate_dead_code()
     return functionalised(first, [*fakes, *_inputs_found(first, found())], mode)
+
+
+@contextmanager
+def _distributions_unchecked() -> Iterator[None]:
+    """Within the block `torch.distributions` does not look at the values it gets unless the user has asked for it."""
+    default = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(default)
 
 
 def _inputs_found(module: fx.GraphModule, count: int) -> list[Tensor]:
@@ -123,7 +136,7 @@ def _on_two_devices(error: Exception, lines: RecordLines) -> UsageError:
 
 def _not_on_the_device(error: Exception, lines: RecordLines) -> UnsupportedOpError:
     operator = re.search(r"'(aten::[\w.]+)'", str(error))
-    what = operator[1] if operator else str(error).splitlines()[0]
+    what = operator[1] if operator else (str(error).splitlines() or ["an operator"])[0]
     return UnsupportedOpError(
         f"PyTorch has no form of {what} for this device", code="TRN201", where=lines.failed(),
         remedy="write it with operators that trnlab.frontends.torch.operators() lists",
@@ -198,11 +211,29 @@ def gradients(lines: RecordLines, loss: Tensor, named: Sequence[tuple[str, Tenso
     """
     wanted = [(name, p, x) for name, p, x in named if x.requires_grad]
     _check_reached(lines.watch(loss))
-    found = torch.autograd.grad(loss, [x for *_, x in wanted], torch.ones_like(loss), allow_unused=True)
+    if _runs_backward_itself(loss):
+        torch.autograd.backward(loss, torch.ones_like(loss))
+        found = [x.grad for *_, x in wanted]
+    else:
+        found = torch.autograd.grad(loss, [x for *_, x in wanted], torch.ones_like(loss), allow_unused=True)
     for (name, p, x), grad in zip(wanted, found):
         x.grad = grad
         if grad is not None:
             hooks.accumulated(p, x, name)
+
+
+def _runs_backward_itself(loss: Tensor) -> bool:
+    """Whether a reentrant checkpoint is behind the loss, which refuses `torch.autograd.grad`.
+
+    `grad` is better where it will do: it touches no other tensor's gradient.
+    """
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting.extend(parent for parent, _ in node.next_functions)
+    return any(node.name() == "CheckpointFunctionBackward" for node in seen)
 
 
 def clip(named: Sequence[tuple[str, Tensor, Tensor]], max_norm: float | None) -> None:

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of diffusers."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tools.zoo.models.base import Subject, floats, zoo
+
+
+@zoo
+def unet() -> Subject:
+    from diffusers import UNet2DConditionModel
+
+    model = UNet2DConditionModel(
+        sample_size=8, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(16, 32),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=16, norm_num_groups=4,
+        attention_head_dim=4,
+    )  # fmt: skip
+
+    def batch(seed: int) -> tuple[Tensor, ...]:
+        x, text, noise = floats((2, 4, 8, 8), (2, 6, 16), (2, 4, 8, 8))(seed)
+        return x, torch.tensor([3, 7]), text, noise
+
+    return Subject(model, batch, lambda net, x, t, text, noise: F.mse_loss(net(x, t, text).sample, noise))
+
+
+@zoo
+def autoencoder() -> Subject:
+    from diffusers import AutoencoderKL
+
+    model = AutoencoderKL(
+        block_out_channels=(16, 32), down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2, norm_num_groups=4, latent_channels=2, sample_size=16,
+    )  # fmt: skip
+    return Subject(model, floats((1, 3, 16, 16)), lambda net, x: F.mse_loss(net(x).sample, x))
