@@ -14,6 +14,7 @@ from math import prod
 from trnlab.compiler.groups import Class, Group, Kind, join
 from trnlab.compiler.roles import find_updates
 from trnlab.compiler.selection import Rule
+from trnlab.compiler.recompute import levels_of, placed_late
 from trnlab.compiler.strided import VIEW_OPS, Strided, identity, is_filled, split_rows
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import ELEMENTWISE, OPS
@@ -37,6 +38,7 @@ class Partition:
         self.readers: dict[Value, list[Group]] = {}  # groups that load a full value from outside, by its root
         self._ancestors: list[int] = []  # bit g set: group g must run before
         self._updates = find_updates(graph)
+        self._late, self._levels = placed_late(graph), levels_of(graph)
         self._position = {op: i for i, op in enumerate(graph.ops)}
 
     def form(self) -> None:
@@ -93,6 +95,8 @@ class Partition:
         owners = {self.owner[v] for v in roots if v in self.owner and self.owner[v].kind in (Kind.ROWS, Kind.DOT)}
         beside = {g for v in roots if v.type.size > 1 for g in self.readers.get(v, ()) if g.ops} - owners
         found = [*sorted(owners, key=lambda g: -g.id), *sorted(beside, key=lambda g: -g.id)]
+        if op in self._late:
+            found = [g for g in found if max(self._late.get(o, self._levels[o]) for o in g.ops) >= self._late[op]]
         return [g for g in found if g.update == (op in self._updates)]
 
     def _admits(self, group: Group, op: Op) -> bool:
@@ -246,7 +250,7 @@ class Partition:
     # -- joining two groups -------------------------------------------------------------------------------------
     def _absorb(self, group: Group, op: Op) -> None:
         """Take in the other groups of rows that compute operands of `op`, which has just joined `group`."""
-        if group.kind is not Kind.ROWS:
+        if group.kind is not Kind.ROWS or op in self._late:
             return
         for value in op.operands:
             other = self.owner.get(self.root(value))

@@ -26,10 +26,13 @@ from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.placement import Lifetime, place
 from trnlab.compiler.precision import cast_matmuls
+from trnlab.compiler.recompute import recompute
+from trnlab.compiler.rounding import round_last
 from trnlab.compiler.selection import Rule
 from trnlab.compiler.signature import Signature, ports_of, signature
 from trnlab.compiler.strided import compute_roots, is_filled, resolve_views
 from trnlab.compiler.supported import select_rules
+from trnlab.compiler.tiles import exact_converts
 from trnlab.compiler.updates import join_updates
 from trnlab.errors import CapacityError, UnsupportedOpError
 from trnlab.graph.ir import Graph, Op, Value
@@ -51,6 +54,8 @@ PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
     ("canonicalize", lambda graph, options: canonicalize(graph)),
     ("simplify-again", lambda graph, options: simplify(graph)),
     ("legalize", lambda graph, options: legalize(graph)),
+    ("round-last", lambda graph, options: round_last(graph)),
+    ("recompute", lambda graph, options: recompute(graph)),
     ("own-operands", lambda graph, options: own_operands(graph)),
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),
     ("compute-roots", lambda graph, options: compute_roots(graph)),
@@ -91,6 +96,9 @@ class Assembly:
         self.groups = self.part.ordered()
         self.taps = {root for v in tapped if self._storable(root := self.part.root(v))}
         self.stores = self._stored_values() | self.taps
+        for group in self.groups:
+            if group.kind is Kind.ROWS:
+                group.exact = exact_converts(group, self.stores)
         self.tensors: list[Tensor] = []
         self.tensor_of: dict[Value, int] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from trnlab.compiler.groups import Class, Group
 from trnlab.graph.ir import Op, Value
-from trnlab.numerics.dtypes import DType, float32
+from trnlab.numerics.dtypes import DType, bfloat16, float16, float32
 from trnlab.program import AP, Builder
+
+READ_ANY_FLOAT = frozenset(
+    {"add", "subtract", "multiply", "maximum", "minimum", "compare", "negate", "reduce", "convert", "exponential", "tanh"}
+)
+"""Ops whose rules take operands of any float format."""
 
 
 class TileSpace:
@@ -74,16 +79,41 @@ class Plan:
 def origin(value: Value, group: Group) -> Value:
     """The value computed by the group that `value` is a look at; from outside, the value that is loaded for it."""
     seen = value
-    while seen not in group.classes:
+    while seen not in group.classes or seen in group.exact:
+        if seen in group.exact:
+            value = seen = group.exact[seen]
+            continue
         if seen.op is None or seen.op.name not in ("reshape", "broadcast_in_dim"):
             return group.same.get(value, value)
         seen = seen.op.operands[0]
     return seen
 
 
+def exact_converts(group: Group, stores: Container[Value]) -> dict[Value, Value]:
+    """The results of converts to fp32 that nobody needs as such, by what they convert: instructions read any format
+    and compute in fp32."""
+    converts = {
+        op.result: op.operands[0]
+        for op in group.ops
+        if op.name == "convert"
+        and op.result.dtype is float32
+        and op.operands[0].dtype in (bfloat16, float16)
+        and op.result not in stores
+    }
+    for op in group.ops if converts else ():
+        for value in op.operands:
+            seen: Value | None = value
+            while seen is not None and seen not in group.classes:
+                looks = seen.op is not None and seen.op.name in ("reshape", "broadcast_in_dim")
+                seen = seen.op.operands[0] if looks and seen.op is not None else None
+            if seen in converts and op.name not in READ_ANY_FLOAT:
+                del converts[seen]
+    return converts
+
+
 def make_plan(group: Group, ops: Iterable[Op], stores: Iterable[Value], *, per_row: bool = False) -> Plan:
     """The plan for computing `ops` (in program order) and storing `stores`."""
-    plan = Plan(list(ops), set(stores), per_row)
+    plan = Plan([op for op in ops if op.result not in group.exact], set(stores), per_row)
     for op in plan.ops:
         for value in op.operands:
             seen = origin(value, group)

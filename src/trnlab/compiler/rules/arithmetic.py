@@ -11,6 +11,7 @@ from trnlab.compiler.tiles import origin
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine, Memory
 from trnlab.numerics.dtypes import float32
+from trnlab.program import AP
 
 ALU = {
     "add": "add",
@@ -66,8 +67,15 @@ def _tensor_scalar(e: Emitter, op: Op, data: Value, alu: str, operand: Narrow, *
     held = e.get(data)
     if isinstance(held, Pending):
         source = e.ap(held.source)
+        if _rectified(e, op, held, alu, operand, source):
+            return
         tile = e.dst(op.result)
-        e.charge(Engine.VECTOR, tile.free)
+        bias = held.op == "multiply" and alu == "add" and not isinstance(operand, float)
+        if bias and e.lighter(tile.free) is Engine.SCALAR:
+            e.b.activation(dst=tile, data=source, op="identity", scale=held.operand, bias=operand)
+            return
+        if not bias:
+            e.charge(Engine.VECTOR, tile.free)
         e.b.tensor_scalar(
             dst=tile, data=source, operand0=held.operand, op0=held.op, reverse0=held.reverse,
             operand1=operand, op1=alu, reverse1=reverse,
@@ -79,6 +87,23 @@ def _tensor_scalar(e: Emitter, op: Op, data: Value, alu: str, operand: Narrow, *
     else:
         source = e.ap(data)
         e.scalar_op(e.dst(op.result), source, alu, operand, reverse)
+
+
+def _rectified(e: Emitter, op: Op, held: Pending, alu: str, operand: Narrow, source: AP) -> bool:
+    """max(x * scale + bias, 0) as one activation, where the sum is for that alone; whether it was."""
+    reader = e.plan.reader.get(op.result)
+    alone = e.plan.uses[op.result] == 1 and op.result not in e.plan.stores and op.result.dtype is float32
+    if not (alone and (held.op, alu) == ("multiply", "add") and not isinstance(operand, float)):
+        return False
+    if reader is None or reader.name != "maximum" or e.part.splat(reader.operands[1]) != 0.0:
+        return False
+    tile = e.dst(reader.result)
+    e.charge(Engine.SCALAR, tile.free)
+    e.b.activation(dst=tile, data=source, op="relu", scale=held.operand, bias=operand)
+    e.done.add(reader)
+    e.release(op.result)
+    e.computed(reader.result)
+    return True
 
 
 def _can_wait(e: Emitter, op: Op) -> bool:

@@ -23,7 +23,7 @@ def reduce(e: Emitter, op: Op) -> None:
     tile = row_sum(e, op)
     if (
         op.attrs["kind"] == "add"
-        and data.dtype is float32
+        and data.dtype.is_float
         and data.free > 1
         and e.lighter(data.free) is Engine.SCALAR
     ):

@@ -25,12 +25,18 @@ def _statistics(site: Site, x: Value) -> tuple[Value, Value]:
 
 
 def _normalised(site: Site, x: Value, mean: Value, rstd: Value, weight: Value | None, bias: Value | None) -> Value:
+    """One scale and one shift per channel, as PyTorch does it on the CPU: an error as if x were off by a rounding."""
     b = site.b
-    centred = b.subtract(x, _by_channel(site, mean, x))  # type: ignore[arg-type]
-    y = b.multiply(centred, _by_channel(site, rstd, x))  # type: ignore[arg-type]
-    scale, shift = _by_channel(site, weight, x), _by_channel(site, bias, x)
-    y = y if scale is None else b.multiply(y, scale)
-    return y if shift is None else b.add(y, shift)
+    scale = rstd if weight is None else b.multiply(rstd, site.wide(weight))
+    taken = b.multiply(mean, scale)
+    shift = b.negate(taken) if bias is None else b.subtract(site.wide(bias), taken)
+    return _affine(site, x, scale, shift)
+
+
+def _affine(site: Site, x: Value, scale: Value, shift: Value) -> Value:
+    """x * scale + shift, both one number per channel."""
+    b = site.b
+    return b.add(b.multiply(x, _by_channel(site, scale, x)), _by_channel(site, shift, x))  # type: ignore[arg-type]
 
 
 def _rstd(site: Site, variance: Value, eps: float) -> Value:
@@ -79,3 +85,27 @@ def batch_norm_of_averages(site, x, weight, bias, running_mean, running_var, mom
     if site.types[1] is not None and site.types[1].shape == (0,):
         mean = rstd = site.b.constant(0.0, float32, (0,))
     return _typed(site, (y, mean, rstd))
+
+
+@lowers("native_batch_norm_backward.default")
+def batch_norm_backward(
+    site, grad, x, weight, running_mean, running_var, save_mean, save_rstd, training, eps, output_mask
+):
+    """Gradients by x, weight and bias; by x as one sum of multiples of grad and x, and a number, per channel."""
+    b, rest = site.b, (0, *range(2, len(x.shape)))
+    grad, x = site.wide(grad), site.wide(x)
+    mean = site.wide(save_mean if training else running_mean)
+    rstd = site.wide(save_rstd) if training else _rstd(site, site.wide(running_var), eps)
+    total = b.reduce(grad, rest)
+    together = b.reduce(b.multiply(b.subtract(x, _by_channel(site, mean, x)), grad), rest)
+    scale = rstd if weight is None else b.multiply(rstd, site.wide(weight))
+    dx = None
+    if output_mask[0] and training:
+        count = float(x.type.size // x.shape[1])
+        slope = b.negate(b.divide(b.multiply(b.multiply(together, scale), b.multiply(rstd, rstd)), count))
+        shift = b.negate(b.add(b.divide(b.multiply(total, scale), count), b.multiply(mean, slope)))
+        dx = b.add(b.multiply(grad, _by_channel(site, scale, x)), _affine(site, x, slope, shift))
+    elif output_mask[0]:
+        dx = b.multiply(grad, _by_channel(site, scale, x))
+    dweight = b.multiply(together, rstd) if output_mask[1] else None
+    return _typed(site, (dx, dweight, total if output_mask[2] else None))
