@@ -64,7 +64,11 @@ def every_op():
     window = b.slice(q, (0, 0, 0, 0), (2, 2, 3, 3))
     slid = b.convolution(q, window, padding=((1, 0), (0, 2)), strides=(2, 1), groups=2, spread=(1, 2))
     words = b.rng_philox((3, 7), b.convert(b.concatenate([seed] * 3, 0), uint32))
-    for i, value in enumerate((total, summed, picked, *grads, lse, product, best, moved, slid, words)):
+    sizes = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (2, 8)}
+    pooled = b.op("trn.max_pool", q, **sizes)
+    spread = b.op("trn.max_pool_backward", pooled, q, **sizes)
+    results = (total, summed, picked, *grads, lse, product, best, moved, slid, words, pooled, spread)
+    for i, value in enumerate(results):
         b.output(value, f"out {i}", alias_of=x if i == 0 else None)
     return b.build()
 

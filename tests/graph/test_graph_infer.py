@@ -21,6 +21,7 @@ ADD_ROWS = {"update_window_dims": (2,), "inserted_window_dims": (0,), "input_bat
             "kind": "add"}  # fmt: skip
 PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_padding": (0, 2)}
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
+WINDOWS = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (4, 6)}
 HEADS = {"causal": True, "scale": 0.5, "hides": False}
 
 CONVOLUTION = {
@@ -62,6 +63,8 @@ FOLLOWS = [
     ("scatter", ["9x5xfloat32", "2x3xint32", "2x3x5xfloat32"], ADD_ROWS, ["9x5xfloat32"]),
     ("trn.gelu", [F23], {"approximate": "tanh"}, [F23]),
     ("trn.gelu_dx", [B23], {"approximate": "none"}, [B23]),
+    ("trn.max_pool", ["2x9x6xfloat32"], WINDOWS, ["2x4x6xfloat32"]),
+    ("trn.max_pool_backward", ["2x4x6xfloat32", "2x9x6xbfloat16"], WINDOWS, ["2x9x6xfloat32"]),
     ("trn.attention", QKV, HEADS, [QKV[0], "2x4x5xfloat32"]),
     ("trn.attention", [*QKV, "1x1x5x7xfloat32"], HEADS, [QKV[0], "2x4x5xfloat32"]),
     ("trn.attention_backward", [QKV[0], *QKV, QKV[0], "2x4x5xfloat32"], HEADS, QKV),

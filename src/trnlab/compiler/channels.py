@@ -53,7 +53,7 @@ class _Exchange:
         self.rules: dict[str, Callable[[Op], bool]] = {
             "convolution": self._convolution, "transpose": self._transpose, "reshape": self._reshape,
             "broadcast_in_dim": self._broadcast, "reduce": self._reduce, "slice": self._shifted, "pad": self._shifted,
-            "concatenate": self._concatenate,
+            "concatenate": self._concatenate, "trn.max_pool": self._windows, "trn.max_pool_backward": self._windows,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -107,6 +107,12 @@ class _Exchange:
             return False
         operands = [self._twin(v) if v.shape == op.result.shape else self._as_it_was(v) for v in op.operands]
         self.twins[op.result] = self._append(op, operands)
+        return True
+
+    def _windows(self, op: Op) -> bool:
+        if len(op.result.shape) < 4:
+            return False
+        self.twins[op.result] = self._append(op, [self._twin(v) for v in op.operands])
         return True
 
     def _transpose(self, op: Op) -> bool:

@@ -74,10 +74,59 @@ def is_weight_gradient(op: Op) -> bool:
     return plain and prod(op.operands[1].shape[2:]) > prod(places)
 
 
+def rows_fill_partitions(op: Op) -> bool:
+    """Whether there are too few channels to contract, but enough with a row of the window for each."""
+    x, weight = op.operands
+    attrs, places = op.attrs, op.result.shape[2:]
+    few, rows = (x.shape[0], places[0]) if is_weight_gradient(op) else (x.shape[1], weight.shape[2])
+    plain = attrs["feature_group_count"] * attrs["batch_group_count"] == 1 and not attrs["window_reversal"]
+    return (
+        plain
+        and len(places) == 2
+        and x.dtype is weight.dtype
+        and all(s == 1 for s in attrs["lhs_dilation"])
+        and few < FEWEST_CHANNELS <= few * rows <= P
+        and min(prod(weight.shape[2:]), prod(places)) > 1
+        and (not is_weight_gradient(op) or weight.shape[-1] <= P)
+        and places[-1] <= BANK
+    )
+
+
+def _rows_as_channels(op: Op, b: GraphBuilder) -> Value:
+    """The same with channels for each row of the window, which has one row then: shifted rows lie beside each other.
+
+    There are few of them, so the copies are small. Forward and gradient copy the same. In a gradient each row of an
+    image is an image.
+    """
+    x, weight = op.operands
+    gradient = is_weight_gradient(op)
+    stride, dilation = (op.attrs[k][0] for k in ("window_strides", "rhs_dilation"))
+    low, rows, places = op.attrs["padding_low"][0], weight.shape[2], op.result.shape[2]
+    if gradient:
+        stride, dilation, rows, places = dilation, stride, places, rows
+    base = x if gradient else b.transpose(x, (1, 0, 2, 3))
+    base = _padded(b, base, [Sweep(rows, places, stride, dilation, low), Sweep(1, x.shape[3], 1, 1, 0)])
+    shape = (base.shape[0], 1, base.shape[1], places, base.shape[3])
+    pieces = [b.reshape(_every(b, base, 2, i * dilation, places, stride), shape) for i in range(rows)]
+    stacked = b.reshape(b.concatenate(pieces, 1), (shape[0] * rows, *shape[2:]))
+    attrs = dict(op.attrs)
+    for name, plain in (("window_strides", 1), ("rhs_dilation", 1), ("padding_low", 0), ("padding_high", 0)):
+        attrs[name] = (plain, op.attrs[name][1])
+    if not gradient:
+        weight = b.reshape(weight, (weight.shape[0], shape[0] * rows, 1, weight.shape[3]))
+        return b.append("convolution", (b.transpose(stacked, (1, 0, 2, 3)), weight), attrs).result
+    by_row = [b.reshape(v, (v.shape[0], v.shape[1] * places, 1, v.shape[3])) for v in (stacked, weight)]
+    made = b.append("convolution", by_row, attrs).result  # rows have nothing to do with each other now
+    apart = b.reshape(made, (shape[0], rows, made.shape[1], made.shape[3]))
+    return b.transpose(apart, (0, 2, 1, 3))
+
+
 def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     """The op in terms of dot_general, where there is no kernel for it; for a rewrite."""
     if has_kernel(op):
         return None
+    if rows_fill_partitions(op):
+        return (_rows_as_channels(op, b),)
     x, weight = op.operands
     attrs = op.attrs
     space = range(len(x.shape) - 2)

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from math import prod
 
 from trnlab.compiler.groups import Class, Group, Kind, join
+from trnlab.compiler.recompute import levels_of, placed_late
 from trnlab.compiler.roles import find_updates
 from trnlab.compiler.selection import Rule
-from trnlab.compiler.recompute import levels_of, placed_late
 from trnlab.compiler.strided import VIEW_OPS, Strided, identity, is_filled, split_rows
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import ELEMENTWISE, OPS
+from trnlab.graph.ops import ELEMENTWISE, OPS, WINDOW
 
 # Full tensors that the epilogue of a matmul may read: more, and the PE array would wait for them.
 MAX_EPILOGUE_LOADS = 2
@@ -61,6 +61,8 @@ class Partition:
                 self._new(Kind.ATTENTION, op)
             elif op.name == "convolution":
                 self._new(Kind.CONVOLUTION, op)
+            elif OPS[op.name].kind == WINDOW:
+                self._new(Kind.POOL, op)
             else:
                 self._place(op)
         self._sink_epilogues()

@@ -22,6 +22,7 @@ from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.lowerings.convolution import lower_convolution
 from trnlab.compiler.lowerings.dot import lower_dot
 from trnlab.compiler.lowerings.move import lower_move
+from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.placement import Lifetime, place
@@ -67,6 +68,7 @@ LOWERINGS: dict[Kind, tuple[tuple[Callable[[Lowering], None], Callable[[Group], 
     Kind.DOT: ((lower_dot, lambda group: True),),
     Kind.ATTENTION: ((lower_attention, fits_fused), (lower_attention_by_blocks, lambda group: True)),
     Kind.CONVOLUTION: ((lower_convolution, lambda group: True),),
+    Kind.POOL: ((lower_pool, lambda group: True),),
     Kind.SCATTER: ((lower_scatter, lambda group: True),),
     Kind.MOVE: ((lower_move, lambda group: True),),
 }

@@ -45,8 +45,10 @@ def recompute(graph: Graph) -> None:
 
 
 def placed_late(graph: Graph) -> dict[Op, int]:
-    """Ops that belong to readers far away: cheap ones, of tensors in memory, that nothing near reads. The level of the
-    nearest reader, see `levels_of`."""
+    """Ops that belong to readers far away: cheap ones, of tensors in memory, that nothing near reads.
+
+    With the level of the nearest reader, see `levels_of`.
+    """
     levels, readers = levels_of(graph), graph.users()
     wanted: dict[Op, int] = {}
     for op in reversed(graph.ops):
@@ -63,7 +65,7 @@ def placed_late(graph: Graph) -> dict[Op, int]:
 
 
 def _in_memory(value: Value, late: Mapping[Op, int]) -> bool:
-    """Whether a value is an input, or made by a product, seen through views; or broadcast; or by what is late itself."""
+    """Whether a value is an input, or made by a product (seen through views), or broadcast, or late itself."""
     op = value.op
     while op is not None and op.name in ("reshape", "transpose"):
         op = op.operands[0].op

@@ -13,7 +13,19 @@ from trnlab.numerics.dtypes import DType, bfloat16, float16, float32
 from trnlab.program import AP, Builder
 
 READ_ANY_FLOAT = frozenset(
-    {"add", "subtract", "multiply", "maximum", "minimum", "compare", "negate", "reduce", "convert", "exponential", "tanh"}
+    {
+        "add",
+        "subtract",
+        "multiply",
+        "maximum",
+        "minimum",
+        "compare",
+        "negate",
+        "reduce",
+        "convert",
+        "exponential",
+        "tanh",
+    }
 )
 """Ops whose rules take operands of any float format."""
 

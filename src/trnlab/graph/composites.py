@@ -18,7 +18,7 @@ from trnlab.graph.formulas import normal_cdf
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import OPS
 from trnlab.numerics import philox, threefry
-from trnlab.numerics.dtypes import float32, int32, uint32
+from trnlab.numerics.dtypes import bool_, float32, int32, uint32
 
 Attrs = dict[str, Any]
 _LOWEST = float(np.finfo(np.float32).min)
@@ -93,6 +93,53 @@ def _copysign(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple
     size, sign = b.abs(operands[0]), operands[1]
     negative = b.or_(b.compare(sign, "LT", 0.0), b.compare(b.divide(1.0, sign), "LT", 0.0))
     return (b.select(negative, b.negate(size), size),)
+
+
+# -- windows -------------------------------------------------------------------------------------------------------
+
+
+def _windows(b: GraphBuilder, x: Value, attrs: Attrs) -> list[tuple[tuple[int, int], Value]]:
+    """Each element of the window, where it lies in place 0, and x there in all places; minus infinity outside."""
+    lead, lows, steps = len(x.shape) - 2, attrs["padding_low"], attrs["window_strides"]
+    reach = [(n - 1) * s + k for n, s, k in zip(attrs["places"], steps, attrs["window"])]
+    highs = [r - low - n for r, low, n in zip(reach, lows, x.shape[-2:])]
+    none = [0] * lead
+    padded = b.pad(x, [*none, *lows], [*none, *highs], value=-math.inf)
+    found = []
+    for element in np.ndindex(*attrs["window"]):
+        limits = [e + (n - 1) * s + 1 for e, n, s in zip(element, attrs["places"], steps)]
+        seen = b.slice(padded, [*none, *element], [*x.shape[:-2], *limits], [1] * lead + list(steps))
+        found.append(((element[0] - lows[0], element[1] - lows[1]), seen))
+    return found
+
+
+def _max_pool(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    best, *others = (seen for _, seen in _windows(b, operands[0], attrs))
+    for seen in others:
+        best = b.maximum(best, seen)
+    return (best,)
+
+
+def _max_pool_backward(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    """Elements in turn: of windows that have not met their largest yet, those that are it."""
+    dout, x = operands
+    (best,), sizes = _max_pool(b, (x,), attrs), x.shape[-2:]
+    lead, steps = len(x.shape) - 2, attrs["window_strides"]
+    free, total = b.compare(dout, "EQ", dout), b.constant(0.0, float32, x.shape)
+    free = b.or_(free, b.not_(free))
+    for first, seen in _windows(b, x, attrs):
+        inside = [
+            (f + np.arange(n) * s >= 0) & (f + np.arange(n) * s < size)
+            for f, n, s, size in zip(first, attrs["places"], steps, sizes)
+        ]
+        there = b.broadcast_to(b.constant(np.logical_and.outer(*inside), bool_), seen.shape)
+        mine = b.and_(b.and_(b.or_(b.compare(seen, "EQ", best), b.compare(seen, "NE", seen)), free), there)
+        free = b.and_(free, b.not_(mine))
+        share = b.select(mine, dout, 0.0)
+        highs = [n - f - (m - 1) * s - 1 for n, f, m, s in zip(sizes, first, attrs["places"], steps)]
+        inner = [0] * lead + [s - 1 for s in steps]
+        total = b.add(total, b.pad(share, [0] * lead + list(first), [0] * lead + highs, inner))
+    return (total,)
 
 
 # -- attention ----------------------------------------------------------------------------------------------------
@@ -215,6 +262,8 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.copysign": _copysign,
     "trn.silu": _silu,
     "trn.silu_dx": _silu_dx,
+    "trn.max_pool": _max_pool,
+    "trn.max_pool_backward": _max_pool_backward,
     "trn.attention": _attention,
     "trn.attention_backward": _attention_backward,
     "trn.rng_uniform": _rng_uniform,

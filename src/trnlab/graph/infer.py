@@ -428,6 +428,26 @@ def _attention_backward(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     return q, k, v
 
 
+def _windows(x: TensorType, attrs: Attrs) -> TensorType:
+    """The type of one element for each window; every window must see an element."""
+    _need(x.rank >= 2, "windows lie over two dimensions", 2, x.rank)
+    for axis, size in enumerate(x.shape[-2:]):
+        window, step, low, places = (attrs[k][axis] for k in ("window", "window_strides", "padding_low", "places"))
+        seen = window >= 1 and step >= 1 and 0 <= low < window and places >= 1 and (places - 1) * step - low < size
+        _need(seen, f"a window sees nothing along dimension {axis}", f"{size} elements", (window, step, low, places))
+    return TensorType((*x.shape[:-2], *attrs["places"]), x.dtype)
+
+
+def _max_pool(types: Types, attrs: Attrs) -> TensorType:
+    return _windows(types[0], attrs)
+
+
+def _max_pool_backward(types: Types, attrs: Attrs) -> TensorType:
+    dout, x = types
+    _need(dout.shape == _windows(x, attrs).shape, "dout has another shape", _windows(x, attrs).shape, dout.shape)
+    return TensorType(x.shape, dout.dtype)
+
+
 def _custom_call(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     callee: Callee = attrs["callee"]
     limit = ", ".join(map(str, callee.operands))
@@ -462,6 +482,8 @@ _RULES: dict[str, Rule] = {
     "trn.rng_philox": _rng_philox,
     "trn.gelu": _unary,
     "trn.gelu_dx": _unary,
+    "trn.max_pool": _max_pool,
+    "trn.max_pool_backward": _max_pool_backward,
     "trn.attention": _attention,
     "trn.attention_backward": _attention_backward,
 }

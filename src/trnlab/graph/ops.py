@@ -24,6 +24,7 @@ SHAPE = "shape"  # moves elements, computes nothing
 REDUCE = "reduce"
 DOT = "dot"
 CONVOLUTION = "convolution"
+WINDOW = "window"  # one result element from a window of elements
 INDEX = "index"  # where elements come from or go depends on data
 ATTENTION = "attention"
 CALL = "call"  # code that the graph does not look into
@@ -78,6 +79,7 @@ class OpDef:
 _INTS, _SHAPE, _DTYPE = Attr("ints"), Attr("ints"), Attr("dtype")
 _NONE = Attr("ints", ())
 _ATTENTION_ATTRS = {"causal": Attr("bool", False), "scale": Attr("float"), "hides": Attr("bool", False)}
+_WINDOW_ATTRS = {"window": _INTS, "window_strides": _INTS, "padding_low": _INTS, "places": _INTS}
 _GELU = {"approximate": Attr("str", "none", ("none", "tanh"))}
 
 
@@ -153,6 +155,11 @@ _TABLE: tuple[OpDef, ...] = (
             "precision": Attr("str", "DEFAULT", PRECISIONS),
         },
     ),
+    # Largest elements of windows over the last two dimensions, and the way back, to the first largest element of each
+    # window: place i of `places` sees elements i * window_strides - padding_low on, as far as there are any. NaN is
+    # larger than all.
+    OpDef("trn.max_pool", WINDOW, ("operand",), "f", _WINDOW_ATTRS),
+    OpDef("trn.max_pool_backward", WINDOW, ("dout", "operand"), "f", _WINDOW_ATTRS),
     OpDef(
         "gather",
         INDEX,

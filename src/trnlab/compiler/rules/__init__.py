@@ -108,7 +108,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "gather": (Rule(sources.gather, EVERY, when=indices_are_words),),
     "trn.rng_uniform": (Rule(sources.random, WORDS),),
     "trn.rng_philox": (Rule(sources.random_words, WORDS),),
-    **dict.fromkeys(("dot_general", "convolution"), (_KERNEL,)),
+    **dict.fromkeys(("dot_general", "convolution", "trn.max_pool", "trn.max_pool_backward"), (_KERNEL,)),
     "scatter": (SUMS_OF_WHOLE_NUMBERS, Rule(None, FLOATS, when=sums_few_rows), SUMS_IN_MEMORY),
 }
 

@@ -21,12 +21,7 @@ def reduce(e: Emitter, op: Op) -> None:
         e.loader.column_sum(op.result, data, e.frame)
         return
     tile = row_sum(e, op)
-    if (
-        op.attrs["kind"] == "add"
-        and data.dtype.is_float
-        and data.free > 1
-        and e.lighter(data.free) is Engine.SCALAR
-    ):
+    if op.attrs["kind"] == "add" and data.dtype.is_float and data.free > 1 and e.lighter(data.free) is Engine.SCALAR:
         e.b.activation(dst=e.temp(e.wide, data), data=data, op="copy", reduce_res=tile)
         combine(e, op, tile)
         return

@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
-from trnlab.numerics.dtypes import float32, int32
+from trnlab.numerics.dtypes import bfloat16, float32, int32
 
+_NUMBERS: WeakKeyDictionary[GraphBuilder, dict[Value, tuple[Value, Pool]]] = WeakKeyDictionary()
+"""Of each graph, for numbers of largest elements: the tensor, and the windows."""
 Element = tuple[int, ...]
 
 
@@ -37,6 +41,18 @@ class Pool:
     def rank(self) -> int:
         """Dimensions of space."""
         return len(self.size)
+
+    def whole(self, x: Value) -> bool:
+        """Whether `trn.max_pool` says it: floats, windows without gaps, each with an element."""
+        seen = ((m - 1) * s - p < n for m, s, p, n in zip(self.places, self.strides, self.padding, self.size))
+        padded = (p < k for p, k in zip(self.padding, self.window))
+        return x.dtype in (bfloat16, float32) and set(self.dilation) == {1} and all(seen) and all(padded)
+
+    def attrs(self) -> dict[str, tuple[int, ...]]:
+        """Those of `trn.max_pool`."""
+        return {
+            "window": self.window, "window_strides": self.strides, "padding_low": self.padding, "places": self.places,
+        }  # fmt: skip
 
     def elements(self) -> Iterator[Element]:
         """Of the window, in row-major order."""
@@ -142,7 +158,13 @@ def _max_pool_backward(site, grad, x, rank, window, stride, padding, dilation, i
 
 @lowers("max_pool2d_with_indices.default")
 def max_pool2d(site, x, kernel_size, stride=(), padding=(0,), dilation=(1,), ceil_mode=False):
-    return _max_pool(site, x, 2, kernel_size, stride, padding, dilation)
+    """Numbers of the largest elements are dead code where only the gradient asks for them: it finds them itself."""
+    best, place = _max_pool(site, x, 2, kernel_size, stride, padding, dilation)
+    pool = _pool(x, site.shape, 2, kernel_size, stride, padding, dilation)
+    if pool.whole(x):
+        best = site.b.op("trn.max_pool", x, **pool.attrs())
+        _NUMBERS.setdefault(site.b, {})[place] = x, pool
+    return best, place
 
 
 @lowers("max_pool3d_with_indices.default")
@@ -152,6 +174,10 @@ def max_pool3d(site, x, kernel_size, stride=(), padding=(0,), dilation=(1,), cei
 
 @lowers("max_pool2d_with_indices_backward.default")
 def max_pool2d_backward(site, grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices):
+    """Where the numbers are those of the same windows over the same tensor, the kernel finds them again."""
+    pool = _pool(x, grad.shape, 2, kernel_size, stride, padding, dilation)
+    if _NUMBERS.get(site.b, {}).get(indices) == (x, pool) and grad.dtype is x.dtype:
+        return site.cast(site.b.op("trn.max_pool_backward", grad, x, **pool.attrs()))
     return _max_pool_backward(site, grad, x, 2, kernel_size, stride, padding, dilation, indices)
 
 

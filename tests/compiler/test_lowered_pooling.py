@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Largest elements of windows and the way back: the definition and the kernels, against PyTorch."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled import execute
+
+from trnlab import chips
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.interpret import interpret
+from trnlab.kernels.pooling import max_pool, max_pool_gradient
+from trnlab.kernels.view import full
+from trnlab.kernels.windows import Slide
+from trnlab.numerics.dtypes import float32
+from trnlab.program import Builder
+from trnlab.sim.functional import Machine
+
+CASES = {  # shape, window, strides, padding
+    "of a ResNet": ((2, 3, 8, 9), (3, 3), (2, 2), (1, 1)),
+    "windows that touch": ((1, 2, 7, 6), (2, 2), (2, 2), (0, 0)),
+    "more images than partitions": ((3, 50, 5, 5), (3, 2), (1, 2), (1, 0)),
+    "nothing covers all places": ((1, 1, 6, 6), (5, 5), (3, 3), (2, 2)),
+    "gaps": ((2, 2, 9, 9), (2, 2), (3, 3), (0, 0)),
+}
+
+
+def expected(x, dy, window, strides, padding):
+    x = torch.tensor(x, requires_grad=True)
+    y = F.max_pool2d(x, window, strides, padding)
+    y.backward(torch.tensor(dy[: y.shape[0], : y.shape[1], : y.shape[2], : y.shape[3]]))
+    return y.detach().numpy(), x.grad.numpy()
+
+
+@pytest.mark.parametrize("values", ["normal", "ties", "not finite"])
+@pytest.mark.parametrize("name", CASES)
+def test_pooling(name, values):
+    """Of several NaN in a window PyTorch takes the last, and this the first: there is one."""
+    shape, window, strides, padding = CASES[name]
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    if values == "ties":
+        x = np.round(x)
+    if values == "not finite":
+        x[rng.random(shape) < 0.1] = -np.inf
+        x[rng.random(shape) < 0.05] = np.inf
+        x[0, 0, 3, 3] = np.nan
+    y, dx = expected(x, dy, window, strides, padding)
+    b = GraphBuilder("pool")
+    a, given = b.input("x", shape, float32), b.input("dy", y.shape, float32)
+    attrs = {"window": window, "window_strides": strides, "padding_low": padding, "places": y.shape[2:]}
+    b.output(b.op("trn.max_pool", a, **attrs))
+    b.output(b.op("trn.max_pool_backward", given, a, **attrs))
+    graph = b.build()
+    arrays = [x, np.ascontiguousarray(dy[:, :, : y.shape[2], : y.shape[3]])]
+    for got in (interpret(graph, arrays), execute(graph, arrays)):
+        np.testing.assert_array_equal(got[0], y)
+        np.testing.assert_allclose(got[1], dx, atol=1e-6)
+
+
+def test_bands():
+    """Where an image does not fit, its rows come in bands that overlap."""
+    shape, window, strides, padding = (1, 4, 40, 30), (3, 3), (2, 2), (1, 1)
+    rng = np.random.default_rng(1)
+    x, dy = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    y, dx = expected(x, dy, window, strides, padding)
+    slides = tuple(Slide(shape[2 + d], 3, y.shape[2 + d], 2, 1) for d in range(2))
+    chip = chips.get("trn1")
+    b = Builder("pool", chip, sbuf_limit=16 * 1024)
+    params = [b.param(n, s, "float32") for n, s in (("x", x.shape), ("dy", y.shape), ("y", y.shape), ("dx", x.shape))]
+    views = [full(p) for p in params]
+    max_pool(b, views[0], views[2], slides)
+    max_pool_gradient(b, views[0], views[1], views[3], slides)
+    got = [np.empty(y.shape, np.float32), np.empty(x.shape, np.float32)]
+    given = np.ascontiguousarray(dy[:, :, : y.shape[2], : y.shape[3]])
+    Machine(chip).call(b.build(), [x, given, *got])
+    np.testing.assert_array_equal(got[0], y)
+    np.testing.assert_allclose(got[1], dx, atol=1e-6)
