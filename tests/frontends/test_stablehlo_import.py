@@ -11,8 +11,11 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 from stablehlo_oracle import against_xla, keys  # noqa: E402
 
+from trnlab import chips  # noqa: E402
 from trnlab.errors import TrnlabError  # noqa: E402
+from trnlab.frontends.common.engine import DeviceEngine  # noqa: E402
 from trnlab.frontends.stablehlo import import_module  # noqa: E402
+from trnlab.runtime import session  # noqa: E402
 
 # Without subnormal numbers, which XLA takes for zero on a CPU.
 HOSTILE = np.array(
@@ -128,6 +131,15 @@ def test_hostile_words_give_the_same_bits(function):
 )
 def test_functions_agree_to_rounding(function):
     against_xla(function, np.linspace(-6, 6, 37, dtype=np.float32) + np.float32(0.01), tolerance=3e-6)
+
+
+@pytest.mark.parametrize("by", [0, 1, 3, 1000, 2**16 + 1, 2**31 - 1, 2**31, 2**32 - 1, None])
+def test_the_chip_divides_unsigned_words_exactly(by):
+    x = np.array([0, 1, 2, 999, 1000, 2**24 + 1, 2**31 - 1, 2**31, 2**31 + 5, 2**32 - 2, 2**32 - 1], np.uint32)
+    y = x[::-1].copy() if by is None else np.full_like(x, by)
+    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")):
+        against_xla(lambda x, y: (lax.div(x, y), lax.rem(x, y)), x, y, exact=True, runner=DeviceEngine().compile)
+        against_xla(lambda x: lax.rem(x, jnp.uint32(by or 7)), x, exact=True, runner=DeviceEngine().compile)
 
 
 def test_random_bits_are_those_of_jax():

@@ -54,6 +54,8 @@ def divide(op: Op, b: GraphBuilder, known: Ranges) -> Value | None:
     """Truncated; all ones by zero."""
     if op.result.dtype in SHORT:
         return widened(op, b, known)
+    if op.result.dtype is uint32:
+        return _divided_words(b, op, known)[0]
     return _divided(b, op, known)[0] if op.result.dtype is int32 else None
 
 
@@ -61,7 +63,27 @@ def remainder(op: Op, b: GraphBuilder, known: Ranges) -> Value | None:
     """With the sign of the dividend; the dividend by zero."""
     if op.result.dtype in SHORT:
         return widened(op, b, known)
+    if op.result.dtype is uint32:
+        return _divided_words(b, op, known)[1]
     return _divided(b, op, known)[1] if op.result.dtype is int32 else None
+
+
+def _divided_words(b: GraphBuilder, op: Op, known: Ranges) -> tuple[Value, Value]:
+    """Quotient and remainder of uint32: half of x by y in int32, both doubled, and one more where y still fits.
+
+    A divisor from 2^31 on goes into x once or not at all.
+    """
+    x, y = op.operands
+    if max(known.bounds(x).high, known.bounds(y).high) < 2**31:
+        signed = b.convert(x, int32), b.convert(y, int32)
+        return b.convert(b.divide(*signed), uint32), b.convert(b.remainder(*signed), uint32)
+    large = b.compare(y, "GE", 2**31)
+    half, divisor = b.convert(b.shift_right_logical(x, 1), int32), b.convert(b.select(large, 1, y), int32)
+    quotient, rest = (b.convert(v, uint32) for v in (b.divide(half, divisor), b.remainder(half, divisor)))
+    quotient = b.select(large, 0, b.add(quotient, quotient))
+    rest = b.select(large, x, b.add(b.add(rest, rest), b.and_(x, 1)))
+    more = b.compare(rest, "GE", y)
+    return b.add(quotient, b.convert(more, uint32)), b.subtract(rest, b.select(more, y, 0))
 
 
 def _divided(b: GraphBuilder, op: Op, known: Ranges) -> tuple[Value, Value]:
