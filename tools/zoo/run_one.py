@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train one model of the zoo in this process, and print what became of it as a line of JSON."""
+"""Train one model of the zoo in this process, and print what became of it as a line of JSON.
+
+The ways are those of `WAYS`, and "xla": what compile_step captures, run by XLA on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,12 @@ def device_losses(subject: Any, steps: int, way: str) -> tuple[list[float], dict
 
     model = copy.deepcopy(subject.model).to("neuron")
     optimizer = _optimizer(model)
-    if way == "compile_step":
+    chosen: Any = contextlib.nullcontext()
+    if way == "xla":
+        from trnlab.frontends.stablehlo.xla import XlaEngine
+
+        chosen = neuron.use(XlaEngine())
+    if way in ("compile_step", "xla"):
         step = neuron.compile_step(model, optimizer, subject.loss)
     else:
         compiled, update = torch.compile(model, backend="neuron"), torch.compile(optimizer.step, backend="neuron")
@@ -96,8 +104,9 @@ def device_losses(subject: Any, steps: int, way: str) -> tuple[list[float], dict
 
     losses = []
     neuron.reset_fallback_counts()
-    for i in range(steps):
-        losses.append(float(step(*(x.to("neuron") for x in subject.batch(i)))))
+    with chosen:
+        for i in range(steps):
+            losses.append(float(step(*(x.to("neuron") for x in subject.batch(i)))))
     return losses, dict(neuron.fallback_counts())
 
 
