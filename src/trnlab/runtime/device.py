@@ -97,12 +97,17 @@ def compile_graph(graph: Graph, session: Session) -> Executable:
     """
     session.require_target()
     forecast_graph(graph, session.chip).require(graph.name, session.chip)
+    found = obtain(graph, session)
+    found.forecast.require(graph.name, session.chip)
+    return found
+
+
+def obtain(graph: Graph, session: Session) -> Executable:
+    """As `compile_graph`, also for a graph that does not fit in HBM: it can be timed, and not be loaded."""
     wanted = fingerprint(graph, session.chip, session.compile_options())
     found = session.executables.get(wanted.key)
     if found is None:
-        found = _obtain(graph, wanted, session)
-        session.executables[wanted.key] = found
-        found.forecast.require(graph.name, session.chip)
+        found = session.executables[wanted.key] = _obtain(graph, wanted, session)
     session.compiled[graph.name] = Compiled(wanted, graph)
     if session.emit is not None:
         session.emit(graph, wanted.key)

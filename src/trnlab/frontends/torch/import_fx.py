@@ -19,9 +19,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
-from trnlab.frontends.torch import fused_modules, grouped, provenance
+from trnlab.frontends.torch import fused_modules, grouped, provenance, survey
 from trnlab.frontends.torch.buffers import Buffer
-from trnlab.frontends.torch.locations import location_of
+from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.types import is_wide, type_of
 from trnlab.graph.builder import GraphBuilder
@@ -108,17 +108,21 @@ class _Importer:
         self.inputs: dict[str, Value] = {}
         self.outputs: list[int] = []
         self.unsupported: list[UnsupportedOp] = []
+        self.survey, self.of_gradients = survey.active(), set[int]()
 
     def run(self) -> Imported:
         *nodes, output = self.module.graph.nodes
         for node in nodes:
             getattr(self, f"_{node.op}")(node)
-        if self.unsupported:
+        if self.unsupported and self.survey is None:
             raise _all_unsupported(self.unsupported)
+        if self.survey is not None:
+            self.survey.uses(self.unsupported, self.of_gradients)
         self._output(output)
         self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}
         graph = self.b.build()
+        survey.of_graph(graph, (_name(n.target) for n in nodes if n.op == "call_function" and n.target in LOWERINGS))
         inputs = tuple(places.get(v) for v in graph.inputs)
         provenance.note(graph, provenance.Provenance(self.module, self.values, inputs))
         return Imported(graph, inputs, tuple(self.outputs))
@@ -170,7 +174,7 @@ class _Importer:
     def _computed(self, node: fx.Node, where: Location | None) -> Any:
         """The results of one operator; zeros of the right types, or `_UNKNOWN`, for one that is refused."""
         if any(self.values.get(n) is _UNKNOWN for n in node.all_input_nodes):
-            return _UNKNOWN
+            return self._standing_in(node) if self.survey is not None else _UNKNOWN
         types: list[TensorType | None] | None = None
         begin = len(self.b.graph.ops)
         try:
@@ -178,11 +182,22 @@ class _Importer:
             results = self._lower(node, Site(self.b, node, types, self.random, self.watch))
             self._follow(node, begin)
         except (Refused, UnsupportedOpError) as refusal:
+            if is_gradient(node.meta.get("stack_trace") or ""):
+                self.of_gradients.add(len(self.unsupported))
             self.unsupported.append(_unsupported(_name(node.target), _operands(node), where, refusal))
             if types is None:
                 return _UNKNOWN
             results = tuple(t and self.b.constant(0, t.dtype, t.shape) for t in types)
         self._check(node, results, types, where)
+        return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
+
+    def _standing_in(self, node: fx.Node) -> Any:
+        """Zeros for the results of an operator whose operands are unknown, where the chip can hold such results."""
+        try:
+            types = _result_types(node)
+        except UnsupportedOpError:
+            return _UNKNOWN
+        results = [t and self.b.constant(0, t.dtype, t.shape) for t in types]
         return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
 
     def _lower(self, node: fx.Node, site: Site) -> tuple[Any, ...]:

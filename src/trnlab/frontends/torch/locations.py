@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 import trnlab
 from trnlab.errors import Location, UnsupportedOpError
+from trnlab.frontends.torch import survey
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)(?:\n +(?P<text>[^\n]*))?')
 _PACKAGES = tuple(str(Path(str(module.__file__)).parent) + os.sep for module in (torch, trnlab))
@@ -32,7 +33,8 @@ _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
 
 
 @lru_cache(maxsize=4096)
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether a file is neither of PyTorch, nor of trnlab, nor of the standard library."""
     if file.startswith(("<", *_PACKAGES)):
         return False
     return f"{os.sep}site-packages{os.sep}" in file or not file.startswith(_STANDARD_LIBRARY)
@@ -41,7 +43,7 @@ def _is_users(file: str) -> bool:
 @lru_cache(maxsize=4096)
 def parse(stack_trace: str) -> Location | None:
     """The innermost frame of a formatted stack that is neither PyTorch's, nor ours, nor the standard library's."""
-    frames = [m for m in _FRAME.finditer(stack_trace) if _is_users(m["file"])]
+    frames = [m for m in _FRAME.finditer(stack_trace) if is_users(m["file"])]
     if not frames:
         return None
     last = frames[-1]
@@ -69,7 +71,7 @@ def is_gradient(stack_trace: str) -> bool:
 def here(start: Any) -> str | None:
     """The user's line that is executing, as one entry of a formatted stack; `start` is the innermost frame."""
     frame: Any = start
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return None
@@ -160,9 +162,13 @@ class RecordLines(TorchFunctionMode):
         _set_line(line)
         needs, why, remedy = _WRITES.get(function, (None, "", ""))
         if needs is not None and needs(*args, **(kwargs or {})):
-            raise UnsupportedOpError(
+            refusal = UnsupportedOpError(
                 f"writing values that require a gradient {why}", code="TRN204", where=parse(line or ""), remedy=remedy
             )
+            gathered = survey.active()
+            if gathered is None:
+                raise refusal
+            gathered.raised(refusal)
         try:
             return function(*args, **(kwargs or {}))
         except Exception:

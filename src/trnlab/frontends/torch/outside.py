@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import Location, UnsupportedOpError
+from trnlab.frontends.torch import survey
 from trnlab.frontends.torch.dlpack import to_numpy_alias
 from trnlab.frontends.torch.known import known_value
 from trnlab.frontends.torch.locations import RecordLines
@@ -24,6 +25,7 @@ from trnlab.frontends.torch.locations import RecordLines
 _T = torch.Tensor
 _VALUES = {_T.numpy: "numpy", _T.tolist: "tolist", _T.__array__: "__array__", _T.__bool__: "__bool__",
            _T.item: "item", _T.__float__: "__float__", _T.__int__: "__int__", _T.__index__: "__index__"}  # fmt: skip
+_SHOWN = (_T.__repr__, _T.__format__)
 _GRAD, _BACKWARD = _T.grad.__get__, (_T.backward, torch.autograd.backward)  # type: ignore[attr-defined]
 _CUTS = (_T.detach, _T.data.__get__)  # type: ignore[attr-defined]
 
@@ -80,6 +82,9 @@ class Outside(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in _VALUES:
             return self._values(function, args, kwargs)
+        if function in _SHOWN and (gathered := survey.active()) is not None:
+            gathered.shown(self.where())
+            return "a tensor"
         if self.phase == "the loss function" and (function == _GRAD or function in _BACKWARD):
             self._check_gradients(function, args[0])
         if any(map(_holds_real, (*args, *kwargs.values()))):
@@ -129,10 +134,15 @@ class Outside(TorchFunctionMode):
         if known is not None:
             with torch.utils._python_dispatch._disable_current_modes():
                 return function(known, *args[1:], **kwargs)
-        raise self._refused(
+        refusal = self._refused(
             f"{self.phase} asks for the values of a tensor ({_VALUES[function]}) while the step is being captured",
             "TRN204", "keep .item(), .numpy() and conditions on tensors out of the step; see torch.where",
         )  # fmt: skip
+        gathered = survey.active()
+        if gathered is None:
+            raise refusal
+        gathered.asked(_VALUES[function], self.phase, refusal.where)
+        return survey.standing_for(_VALUES[function], tensor)
 
     def _check_gradients(self, function: Any, tensor: Any) -> None:
         if function == _GRAD and id(tensor) not in self._own and id(tensor) not in self._known:

@@ -97,7 +97,7 @@ class TrainStep:
         result, loss = self._run(trace, subject, leaves)
         if not trace.captured.dependencies.reusable:
             self._programs.remove(trace)
-        engine.current().step_done(loss, _learned_from(leaves))
+        engine.current().step_done(loss, learned_from(leaves))
         hooks.run_post_hooks(self.optimizer)
         return result
 
@@ -117,6 +117,8 @@ class TrainStep:
             reason = self._single_use()
         if reason is not None:
             self._say(reason)
+        if self.captured is not None and (told := getattr(engine.current(), "captured_again", None)) is not None:
+            told(self, reason, leaves)
         return self._capture(subject, batch, batch_form, settings)
 
     def _capture(
@@ -163,6 +165,9 @@ class TrainStep:
         captured, program = trace.captured, trace.program
         tensors = [t for *_, t in subject.tensors]
         parameters = list(subject.parameters.values())
+        without_values = getattr(engine.current(), "results", None)
+        if without_values is not None:
+            return self._reported(captured.result, without_values(self, captured, parameters), tensors, leaves), 1.0
         bound = [self._bind(role, tensors, parameters, leaves) for role in captured.inputs]
         results = program([b.array() for b in bound])
         for i, j in captured.graph.aliases.items():
@@ -273,7 +278,7 @@ def _strided(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
     return as_neuron(torch.empty_strided(host.shape, strides, dtype=host.dtype).copy_(host))
 
 
-def _learned_from(leaves: list[Any]) -> int:
+def learned_from(leaves: list[Any]) -> int:
     """How many tokens (elements of the last tensor of integers), or else samples, are in the batch."""
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     ids = [x for x in tensors if not x.is_floating_point()]

@@ -13,7 +13,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -30,7 +30,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 
 from trnlab.errors import UnsupportedOpError, UsageError
-from trnlab.frontends.torch import hooks
+from trnlab.frontends.torch import hooks, survey
+from trnlab.frontends.torch.assumed import Assumed
 from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
@@ -70,10 +71,10 @@ def trace(
         mode, fx_traceback.preserve_node_meta(), torch.autograd.set_multithreading_enabled(False), generator_kept(),
         _distributions_unchecked(),
     ):  # fmt: skip
-        lines = RecordLines()
+        lines, gathered = RecordLines(), survey.active()
 
         def recorded(*inputs: Tensor) -> Sequence[Tensor]:
-            with lines, NoteDraws():
+            with lines, NoteDraws(), Assumed(lines, gathered) if gathered is not None else nullcontext():
                 return function(lines, *inputs)
 
         try:

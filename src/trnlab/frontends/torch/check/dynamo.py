@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `torch.compile` gives up on: graph breaks, and functions that it compiles again, each with its reason.
+
+PyTorch tells these to its log and to nobody else; here the two functions that it logs them in are listened to, which
+leans on the pinned version of PyTorch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch._dynamo import convert_frame, symbolic_convert
+from torch._guards import TracingContext
+
+from trnlab.errors import Location
+from trnlab.frontends.torch.locations import is_users
+from trnlab.frontends.torch.survey import Survey
+from trnlab.porting.result import WARNING
+
+_BREAK = "log_graph_break"
+_REASONS = "get_and_maybe_log_recompilation_reasons"
+_DO = {
+    "item": "keep .item() out of the compiled function: return the tensor and read it after the step",
+    "data-dependent": "write the choice with torch.where, or make it outside of the compiled function",
+    "dynamic": "keep the shape: choose with torch.where or a multiplication by the mask",
+    "print": "print after the step, or what does not depend on tensors",
+}
+
+
+@contextmanager
+def listening(survey: Survey) -> Iterator[None]:
+    """Within the block what Dynamo gives up on is noted."""
+    base = symbolic_convert.InstructionTranslatorBase
+    broke, reasons = getattr(base, _BREAK), getattr(convert_frame, _REASONS)
+    setattr(base, _BREAK, _breaking(broke, survey))
+    setattr(convert_frame, _REASONS, _recompiling(reasons, survey))
+    try:
+        yield
+    finally:
+        setattr(base, _BREAK, broke)
+        setattr(convert_frame, _REASONS, reasons)
+
+
+def _breaking(original: Callable[..., Any], survey: Survey) -> Callable[..., Any]:
+    def told(self: Any, code_options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any) -> Any:
+        if not exc.logged:
+            _note_break(survey, exc, reason)
+        return original(self, code_options, reason, exc, *args, **kwargs)
+
+    return told
+
+
+def _note_break(survey: Survey, exc: Any, reason: str) -> None:
+    stack = getattr(exc, "real_stack", None) or TracingContext.extract_stack()
+    where = next((f for f in reversed(stack) if is_users(f.filename)), None)
+    place = Location(where.filename, where.lineno or 0, where.name, where.line or "") if where is not None else None
+    said = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    why = re.sub(r"\s+", " ", said[0] if said else reason)
+    about = (str(exc) + (place.text if place else "")).lower()
+    values = any(word in about for word in ("item", "data-dependent", "data dependent", "dynamic shape"))
+    do = next((way for word, way in _DO.items() if word in about), "keep it out of the compiled function")
+    what = "the compiled function needs the values of a tensor here" if values else "torch.compile cannot follow this"
+    survey.note(
+        "TRN251", f"{what}: it compiles what is before and after as graphs of their own, and this runs on the host",
+        place, why=why, do=do, severity=WARNING,
+    )  # fmt: skip
+
+
+def _recompiling(original: Callable[..., Any], survey: Survey) -> Callable[..., Any]:
+    def told(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        reasons = original(entries, frame, *args, **kwargs)
+        _note_again(survey, frame.f_code, str(reasons[0]) if reasons else "")
+        return reasons
+
+    return told
+
+
+def _note_again(survey: Survey, code: Any, reason: str) -> None:
+    text = re.sub(r"^\d+/\d+:\s*", "", reason.strip().splitlines()[0] if reason.strip() else "")
+    shapes = "size mismatch" in text or "shape" in text or "stride" in text
+    survey.note(
+        "TRN252" if shapes else "TRN253",
+        f"{code.co_name} is compiled again: " + ("its arguments come in another shape" if shapes else
+                                                 "something that it read has changed"),
+        Location(code.co_filename, code.co_firstlineno, code.co_name), why=text,
+        do="give batches one shape: pad them to a few fixed lengths, and drop_last=True" if shapes else
+        "keep a number that changes in a tensor, or outside of the compiled function",
+        subject=code.co_name, severity=WARNING,
+    )  # fmt: skip

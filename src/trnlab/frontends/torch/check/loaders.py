@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which data loaders feed the training steps, and whether their last batch is smaller than the others."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from trnlab.errors import Location
+from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.survey import Survey
+from trnlab.porting.result import WARNING
+
+
+class Loaders:
+    """Loaders of the script. They load in this process: what workers made would have to come back with values."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Location | None] = {}
+        self._latest: Any = None
+        self._used: dict[int, Any] = {}
+
+    def in_step(self) -> None:
+        """A training step is over: the loader that gave the latest batch feeds training."""
+        if self._latest is not None:
+            self._used[id(self._latest)] = self._latest
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within the block loaders are watched."""
+        made, begun, gave = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            made(loader, *args, **kwargs)
+            self._made[id(loader)] = parse(here(sys._getframe(1)) or "")
+
+        def __iter__(loader: Any) -> Any:
+            loader.num_workers = loader.timeout = 0
+            iterator = begun(loader)
+            iterator.trnlab_loader = loader
+            return iterator
+
+        def __next__(iterator: Any) -> Any:
+            self._latest = getattr(iterator, "trnlab_loader", None)
+            return gave(iterator)
+
+        DataLoader.__init__, DataLoader.__iter__ = __init__, __iter__  # type: ignore[method-assign,assignment]
+        _BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            DataLoader.__init__, DataLoader.__iter__ = made, begun  # type: ignore[method-assign]
+            _BaseDataLoaderIter.__next__ = gave  # type: ignore[method-assign]
+
+    def tell(self, survey: Survey) -> None:
+        """Note the loaders of training whose last batch is smaller."""
+        for loader in self._used.values():
+            size, rest = _last_batch(loader)
+            if rest:
+                survey.note(
+                    "TRN254", f"the last batch of an epoch has {rest} samples, the others {size}: the step is compiled "
+                    "twice", self._made.get(id(loader)),
+                    why=f"{len(loader.dataset)} samples do not divide by {size}, and drop_last is False",
+                    do="DataLoader(..., drop_last=True), or pad the last batch", severity=WARNING,
+                )  # fmt: skip
+
+
+def _last_batch(loader: Any) -> tuple[int, int]:
+    """Batch size, and size of the last batch where it is smaller, else 0."""
+    size = loader.batch_size
+    if size is None or loader.drop_last or isinstance(loader.dataset, IterableDataset):
+        return 0, 0
+    samples = len(loader.sampler)
+    return size, samples % size if samples > size else 0

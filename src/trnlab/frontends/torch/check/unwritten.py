@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that are too large to be worth values: they have memory, which nobody writes.
+
+The operating system gives a page of memory when it is first written. So a model of any size can be built, moved and
+trained as far as shapes go: operators on large tensors are asked for the shapes of their results alone, and these are
+allocated and left alone. Small tensors have values as ever, as have integers of any size on the host: data loaders,
+samplers and tokenizers look at those.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from trnlab.frontends.torch.assumed import assumed
+from trnlab.frontends.torch.dlpack import as_neuron
+
+LARGE = 1 << 18  # bytes
+_MAPPED = 1 << 30  # from this size on not even room in memory is asked for
+_ALLOCATES = frozenset({
+    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
+})  # fmt: skip
+_NO_WORK = frozenset({"aten::detach", "aten::alias", "aten::set_", "aten::lift_fresh", "aten::_local_scalar_dense"})
+_COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
+
+HostOperator = Callable[[str], None]
+
+
+class Unwritten(TorchDispatchMode):
+    """Within, large tensors get no values. `on_device` is told each operator that would compute on the device.
+
+    A value that Python asks of a tensor without any is zero.
+    """
+
+    def __init__(self, on_device: HostOperator, found: Callable[[Any, Any], None]) -> None:
+        super().__init__()
+        self._on_device, self._found = on_device, found
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """PyTorch's compiler works as if this mode were not there."""
+        return True
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See `TorchDispatchMode`."""
+        kwargs = kwargs or {}
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if any(type(t) not in (Tensor, torch.nn.Parameter) for t in tensors):
+            return op(*args, **kwargs)  # of PyTorch's tracers
+        name = op._schema.name
+        if _is_on_device(tensors, kwargs) and not op.is_view and name not in _NO_WORK | _COPIES | _ALLOCATES:
+            self._on_device(name)
+            if _by_values(op):
+                self._found(op, args)
+                with self:
+                    return assumed(op, args, kwargs)
+        if op.is_view or name in _NO_WORK:
+            return op(*args, **kwargs)
+        if any(map(is_large, tensors)):
+            return self._shapes(op, args, kwargs)
+        if not tensors or name in _ALLOCATES:
+            return self._made(op, args, kwargs)
+        return op(*args, **kwargs)
+
+    def _made(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """A new tensor: without values where it is large and of floating point."""
+        sizes = next((a for a in args if isinstance(a, (list, tuple, torch.Size))), ())
+        if not all(isinstance(n, int) for n in sizes) or prod(sizes) * 8 < LARGE:
+            return op(*args, **kwargs)
+        kind = kwargs.get("dtype") or torch.get_default_dtype()
+        if not kind.is_floating_point and str(kwargs.get("device") or "cpu") == "cpu":
+            return op(*args, **kwargs)
+        return self._shapes(op, args, kwargs)
+
+    def _shapes(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator returns, as far as shapes go; what it writes to stays as it is."""
+        if op._schema.is_mutable and not op._schema.returns:
+            return None
+        if op._schema.is_mutable:
+            written = _written(op, args, kwargs)
+            if written is not None:
+                return written
+        with _disable_current_modes(), self._fake as mode:
+            fakes = pytree.tree_map_only(Tensor, lambda t: _fake_of(mode, t), (args, kwargs))
+            try:
+                result = op(*fakes[0], **fakes[1])
+            except (DataDependentOutputException, DynamicOutputShapeException):
+                result = None
+        if result is None:
+            with self:
+                return assumed(op, args, kwargs)
+        given = {id(f): t for f, t in zip(pytree.tree_leaves(fakes), pytree.tree_leaves((args, kwargs)))}
+        return pytree.tree_map_only(Tensor, lambda t: given.get(id(t)) if id(t) in given else like(t), result)
+
+
+@contextmanager
+def values_kept() -> Iterator[None]:
+    """Within the block operators compute as ever."""
+    with _disable_current_modes():
+        yield
+
+
+def is_large(tensor: Tensor) -> bool:
+    """Whether a tensor has no values: it is large, and on the device or of floating point."""
+    try:
+        nbytes = tensor.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has no memory of its own
+        return False
+    return nbytes >= LARGE and (tensor.device.type == "neuron" or tensor.is_floating_point() or tensor.is_complex())
+
+
+def like(fake: Tensor) -> Tensor:
+    """A tensor with the shape, strides, format and device of `fake`; a small one is zeros, a large one unwritten."""
+    return unwritten(fake.shape, fake.stride(), fake.dtype, fake.device.type)
+
+
+def unwritten(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
+    """A tensor that nobody has written to; a small one is zeros."""
+    shape, strides = [int(n) for n in shape], [int(n) for n in strides]
+    length = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
+    nbytes = length * dtype.itemsize
+    with _disable_current_modes():
+        if nbytes < LARGE:
+            flat = torch.zeros(length, dtype=dtype)
+        elif nbytes < _MAPPED:
+            flat = torch.empty(length, dtype=dtype)
+        else:
+            flat = torch.frombuffer(_mapped(nbytes), dtype=dtype, count=length)
+        made = flat.as_strided(shape, strides)
+        return as_neuron(made) if device == "neuron" else made
+
+
+def _mapped(nbytes: int) -> mmap.mmap:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    return mmap.mmap(-1, nbytes, flags=flags)
+
+
+def _fake_of(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    if tensor.layout is not torch.strided:
+        return tensor
+    if tensor.dim() == 0 and tensor.device.type == "cpu":
+        return tensor  # a number, which PyTorch may want to know
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _written(op: Any, args: Any, kwargs: Any) -> Any:
+    """What an operator returns that writes to its arguments: those, as they are; None for one that does more."""
+    names = [a.name for a in op._schema.arguments]
+    given = {**dict(zip(names, args)), **kwargs}
+    changed = [given[a.name] for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+               and a.name in given]  # fmt: skip
+    returns = op._schema.returns
+    if len(changed) == len(returns) and all(isinstance(c, Tensor) for c in changed) and not op._schema.name.endswith(
+        "resize_"
+    ):
+        return changed[0] if len(changed) == 1 else tuple(changed)
+    return None
+
+
+def _is_on_device(tensors: Sequence[Tensor], kwargs: Any) -> bool:
+    return any(t.device.type == "neuron" for t in tensors) or (
+        not tensors and torch.device(kwargs.get("device") or "cpu").type == "neuron"
+    )
+
+
+def _by_values(op: Any) -> bool:
+    """Whether the shape of the operator's result depends on values."""
+    return torch.Tag.dynamic_output_shape in op.tags

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script is followed to the end of its first steps, without values; what it did is kept for the report."""
+
+from __future__ import annotations
+
+import io
+import runpy
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from trnlab.errors import Location, UsageError
+from trnlab.frontends.torch.assumed import note_values
+from trnlab.frontends.torch.capture import CapturedStep
+from trnlab.frontends.torch.check.dynamo import listening
+from trnlab.frontends.torch.check.loaders import Loaders
+from trnlab.frontends.torch.check.shapes import Followed
+from trnlab.frontends.torch.check.unwritten import Unwritten
+from trnlab.frontends.torch.engine import use
+from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.survey import Survey, surveyed
+from trnlab.graph.ir import Graph
+from trnlab.porting.result import WARNING
+from trnlab.runtime.script import Script, failure
+from trnlab.runtime.session import Session, activate
+
+STEPS, SECONDS = 6, 10.0  # a walk goes on for so many steps, and so long after the first, to see what changes
+
+
+class Enough(BaseException):
+    """The walk has seen enough."""
+
+
+@dataclass
+class Step:
+    """What one training step ran: graphs in order, and operators on the host."""
+
+    graphs: list[Graph] = field(default_factory=list)
+    captured: CapturedStep | None = None
+    host: Counter[str] = field(default_factory=Counter)
+    host_place: Location | None = None
+    per_step: int = 0
+    counted: str = ""
+
+
+class Walked:
+    """What a walk met. `steps`: the training steps; `kept`: tensors that stay on the device between steps, by kind."""
+
+    def __init__(self, survey: Survey) -> None:
+        self.survey, self.steps, self.now = survey, list[Step](), Step()
+        self.kept: dict[str, dict[int, tuple[str, Tensor]]] = {"parameter": {}, "gradient": {}, "state": {}}
+        self.loaders = Loaders()
+        self._learning = self._pending = False
+        self._first: float | None = None
+        self._shapes: list[tuple[str, ...]] = []
+        self._depth = 0
+        self.complete = True
+
+    # -- what the script does -------------------------------------------------------------------------------------
+    def on_host(self, name: str) -> None:
+        """An operator computes on the device, outside of any program."""
+        if self._depth == 0:
+            self.now.host[name] += 1
+            if self.now.host_place is None:
+                self.now.host_place = parse(here(sys._getframe(2)) or "")
+
+    def by_values(self, op: Any, args: Any) -> None:
+        """An operator outside of programs has a shape that depends on values."""
+        note_values(self.survey, op, parse(here(sys._getframe(2)) or ""))
+
+    def executed(self, graph: Graph, args: Sequence[Any]) -> None:
+        """A graph of `torch.compile` ran."""
+        if graph.name.startswith("forward") and self._pending:
+            self._over()
+        self.now.graphs.append(graph)
+        for i, x in enumerate(args):
+            if isinstance(x, nn.Parameter):
+                self.kept["parameter"].setdefault(id(x), (f"parameter {i}", x))
+        if self._learning and graph.aliases and graph.name.startswith("graph"):
+            self._pending = True
+        if graph.name.startswith("forward"):
+            self._count(args)
+
+    def _count(self, args: Sequence[Any]) -> None:
+        batch = [x for x in args if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]
+        ids = [x for x in batch if not x.is_floating_point()]
+        if ids and not self.now.per_step:
+            self.now.per_step, self.now.counted = ids[-1].numel(), "tokens" if ids[-1].dim() > 1 else "samples"
+        elif batch and not self.now.per_step:
+            self.now.per_step, self.now.counted = len(batch[0]), "samples"
+
+    def captured(self, step: CapturedStep) -> None:
+        """A step of `compile_step` ran."""
+        self.now.graphs, self.now.captured = [step.graph], step
+
+    def again(self, reason: str | None, shapes: tuple[str, ...], where: Any) -> None:
+        """A step was captured again: for what reason, or because of the shapes of the batch."""
+        if reason is None:
+            known = sorted({", ".join(s) for s in self.batches} - {", ".join(shapes)})
+            self.survey.note(
+                "TRN252", "the step is captured and compiled again: the batch comes in another shape", where,
+                why=f"{', '.join(shapes)} after {known[0] if known else 'another'}", severity=WARNING,
+                do="give batches one shape: pad them to a few fixed lengths, and drop_last=True", subject="batch",
+            )  # fmt: skip
+            return
+        self.survey.note(
+            "TRN253", "the step is captured and compiled again: something that it read has changed", where, why=reason,
+            do="keep what changes in a tensor, or compute it outside of the step", severity=WARNING,
+            subject=reason.split(" was ")[0],
+        )  # fmt: skip
+
+    @property
+    def batches(self) -> list[tuple[str, ...]]:
+        """Shapes of the batches of captured steps so far."""
+        return self._shapes
+
+    def begun(self, shapes: tuple[str, ...]) -> None:
+        """A step of `compile_step` begins with a batch of these shapes."""
+        self._shapes.append(shapes)
+
+    # -- where steps end ------------------------------------------------------------------------------------------
+    def step_done(self, per_step: int, counted: str) -> None:
+        """The script, or its compiled step, says that a step is over."""
+        if per_step:
+            self.now.per_step, self.now.counted = per_step, counted or "tokens"
+        self._over()
+
+    def updated(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer made its step."""
+        if self._depth == 0 and self._learning:
+            self._keep(optimizer)
+            self._over()
+
+    def _keep(self, optimizer: torch.optim.Optimizer) -> None:
+        for g, group in enumerate(optimizer.param_groups):
+            for i, p in enumerate(group["params"]):
+                if p.device.type != "neuron":
+                    continue
+                self.kept["parameter"][id(p)] = (f"param_groups[{g}][{i}]", p)
+                if p.grad is not None:
+                    self.kept["gradient"][id(p)] = (f"gradient of param_groups[{g}][{i}]", p.grad)
+                for key, value in optimizer.state.get(p, {}).items():
+                    if isinstance(value, Tensor) and value.device.type == "neuron":
+                        self.kept["state"][id(value)] = (f"{key} of param_groups[{g}][{i}]", value)
+
+    def backward(self) -> None:
+        """`loss.backward()` is called."""
+        if self._pending:
+            self._over()
+        self._learning = True
+
+    def _over(self) -> None:
+        self.loaders.in_step()
+        self.steps.append(self.now)
+        self.now, self._learning, self._pending = Step(), False, False
+        self._first = self._first or time.perf_counter()
+        if len(self.steps) >= STEPS or time.perf_counter() - self._first > SECONDS:
+            raise Enough
+
+    def ended(self) -> None:
+        """The script came to its end by itself."""
+        if self._pending or (self.now.graphs and not self.steps):
+            self.steps.append(self.now)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within the block operators are not the script's own."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    @property
+    def typical(self) -> Step | None:
+        """The second step where there is one: the first has work that is done once."""
+        return self.steps[min(1, len(self.steps) - 1)] if self.steps else None
+
+
+class _Engine(Followed):
+    def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
+        walk: Any = self.walk
+        leaves = torch.utils._pytree.tree_leaves(batch)
+        walk.begun(tuple(f"{str(x.dtype)[6:]}{list(x.shape)}" for x in leaves if isinstance(x, Tensor)))
+        with walk.aside():
+            return super().train_step(step, batch)
+
+
+def follow(script: Script, session: Session) -> Walked:
+    """Run the script without values until it has made its first steps. Raises UsageError where it made none and ran
+    no program."""
+    walk = Walked(Survey())
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        enter(activate(session))
+        enter(use(_Engine(walk)))
+        enter(surveyed(walk.survey))
+        enter(listening(walk.survey))
+        enter(walk.loaders.watching())
+        enter(_watched(walk))
+        enter(_silent())
+        enter(torch.autograd.set_multithreading_enabled(False))
+        enter(Unwritten(walk.on_host, walk.by_values))
+        _run(script, walk)
+    torch.compiler.reset()
+    return walk
+
+
+def _run(script: Script, walk: Walked) -> None:
+    path, argv = list(sys.path), sys.argv
+    sys.argv = [str(script.path), *script.arguments]
+    sys.path.insert(0, str(script.file.parent))
+    try:
+        runpy.run_path(str(script.path), run_name="__main__")
+        walk.ended()
+    except Enough:
+        pass
+    except SystemExit as exit:
+        walk.complete = exit.code in (None, 0)
+        if not walk.complete:
+            walk.survey.raised(UsageError(
+                f"the script ended with exit status {exit.code} before its first step", code="TRN259",
+                remedy="run it with `trnlab run` first",
+            ))  # fmt: skip
+    except Exception as error:
+        walk.complete = False
+        walk.survey.raised(failure(error, "TRN259"))
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+@contextmanager
+def _watched(walk: Walked) -> Iterator[None]:
+    """Within the block steps of optimizers and `loss.backward()` are told to the walk."""
+    hook = register_optimizer_step_post_hook(lambda *args: _if_real(walk, *args))
+    original: Any = Tensor.backward
+
+    def backward(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
+        walk.backward()
+        return original(loss, *args, **kwargs)
+
+    Tensor.backward = torch.compiler.disable(backward)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Tensor.backward = original  # type: ignore[method-assign]
+        hook.remove()
+
+
+def _if_real(walk: Walked, *args: Any) -> None:
+    if not torch.compiler.is_compiling():
+        walk.updated(*args)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield

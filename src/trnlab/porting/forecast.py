@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each target makes of a step: its programs compiled and timed, its memory, the smallest layout, the price."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from trnlab.chips.catalog import Target
+from trnlab.errors import TrnlabError
+from trnlab.graph.ir import Graph
+from trnlab.porting import layout, memory
+from trnlab.porting.memory import BACKWARD, FORWARD, UPDATE
+from trnlab.porting.result import Memory, TargetResult, Tensor
+from trnlab.runtime import device
+from trnlab.runtime.executable import Executable
+from trnlab.runtime.performance import MILLION, SECONDS_PER_HOUR, model_flops
+from trnlab.runtime.session import PRECISIONS, Session
+from trnlab.units import PS_PER_S
+
+MODULES = 12
+
+
+@dataclass(frozen=True)
+class Part:
+    """A graph of the step, and how often it runs in one.
+
+    kinds: "parameter", "state", "batch" and so on for each input. loss: the output that is the loss, in a graph of a
+    whole step; None in a graph of one phase.
+    """
+
+    graph: Graph
+    times: int = 1
+    kinds: tuple[str, ...] = ()
+    loss: int | None = None
+
+
+@dataclass
+class Work:
+    """A step as the walk found it. kept: what lies on the device beside the programs' own (loops of `torch.compile`)."""
+
+    parts: list[Part] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)
+    per_step: int = 0
+
+
+def forecast(work: Work, target: Target, session: Session) -> TargetResult:
+    """Compile and time the step for a target. An error of the compiler is told in `why`, and raised by `refusal`."""
+    started = time.perf_counter()
+    chip = target.chip
+    result = TargetResult(target.name, chip.name, target.cores, chip.hbm.capacity_bytes)
+    price = target.usd_per_hour
+    if price is not None:
+        result.usd_per_hour, result.price = price[0], f"{price[1]}, {target.price_date}; {target.price_source}"
+    own = replace(session, target=target, executables={}, compiled={}, core=None)
+    try:
+        made = [(part, device.obtain(part.graph, own)) for part in work.parts]
+    except TrnlabError as error:
+        result.why = str(error)
+        result.memory = _least(work)
+        _lay_out(result, target)
+        return result
+    result.memory = _memory(work, made)
+    _time(result, made, own)
+    _lay_out(result, target)
+    _price(result, work, target)
+    result.compiled_s = time.perf_counter() - started
+    return result
+
+
+def _least(work: Work) -> Memory:
+    """What is known of memory without programs: inputs."""
+    tensors = [
+        Tensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes)
+        for part in work.parts
+        for v, kind in zip(part.graph.inputs, part.kinds)
+    ]
+    return memory.total((*work.kept, *tensors))
+
+
+def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
+    """That of the program with the largest need; what lies on the device beside it is added."""
+    each = []
+    for part, executable in made:
+        program = executable.program
+        kinds = dict(zip(program.inputs, part.kinds))
+        scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
+        each.append(memory.of_program(program, kinds, _phases(part, executable), scratch))
+    if not work.kept:
+        return max(each, key=lambda m: m.total, default=Memory())
+    found = memory.total(work.kept)
+    rest = max(each, key=lambda m: m.rest, default=Memory())
+    found.activations, found.batch, found.temporaries = rest.activations, rest.batch, rest.temporaries
+    inner = [t for t in rest.largest if t.kind in ("activation", "temporary", "batch")]
+    found.largest = sorted((*found.largest, *inner), key=lambda t: -t.bytes)[: memory.LARGEST]
+    return found
+
+
+def _phases(part: Part, executable: Executable) -> list[str]:
+    program = executable.program
+    loss = program.outputs[part.loss] if part.loss is not None else None
+    updated = [program.inputs[source] for source in part.graph.aliases.values()]
+    return memory.phases(program, loss, updated)
+
+
+def _time(result: TargetResult, made: Sequence[tuple[Part, Executable]], session: Session) -> None:
+    total = flops = 0
+    parts: Counter[str] = Counter()
+    modules: Counter[str] = Counter()
+    for part, executable in made:
+        timeline = executable.timeline
+        total += timeline.total * part.times
+        flops += model_flops(part.graph) * part.times
+        phase = _phases(part, executable)
+        for i, ps in enumerate(shares(executable)):
+            loc = executable.program.calls[i].loc
+            parts[phase[i]] += ps * part.times
+            modules[_module(loc.layer if loc is not None else "", phase[i])] += ps * part.times
+    result.step_s = total / PS_PER_S
+    result.mfu = flops / (result.step_s * session.chip.peak_flops(PRECISIONS[session.precision])) if total else None
+    result.parts = {name: parts[name] / PS_PER_S for name in (FORWARD, BACKWARD, UPDATE) if parts[name]}
+    result.modules = [(name, ps / PS_PER_S) for name, ps in modules.most_common(MODULES)]
+
+
+def shares(executable: Executable) -> list[int]:
+    """Picoseconds of each call: by how much its end moves the end of all that ended before. They add up to when the
+    last call ends."""
+    timeline = executable.timeline
+    ends = []
+    for i, call in enumerate(timeline.calls):
+        here = slice(call.first, call.first + call.count)
+        ends.append((int(timeline.done[here].max()) if call.count else 0, i))
+    found, reached = [0] * len(ends), 0
+    for end, i in sorted(ends):
+        found[i] = max(end - reached, 0)
+        reached = max(end, reached)
+    return found
+
+
+def _module(layer: str, phase: str) -> str:
+    """A module with its like: "model.blocks.3.attention" is one of "model.blocks.*.attention"."""
+    if phase == UPDATE:
+        return "optimizer"
+    return re.sub(r"\.\d+(?=\.|$)", ".*", layer) or "outside of modules"
+
+
+def _lay_out(result: TargetResult, target: Target) -> None:
+    result.fits = result.memory.total <= result.capacity
+    result.layout = layout.smallest(result.memory, result.step_s, target)
+
+
+def _price(result: TargetResult, work: Work, target: Target) -> None:
+    """Rate and price with all cores of the instance at work, each group of cores on batches of its own, where the
+    layout fits into one instance; of the layout alone elsewhere."""
+    found = result.layout
+    if found is None or not result.step_s:
+        return
+    step = found.time_s[1]
+    groups = max(target.cores // found.cores, 1)
+    if found.cores == 1:
+        step += layout.exchanged(result.memory, target.cores, target)
+    batches = groups * found.cores // found.tensor
+    result.per_s = work.per_step / result.step_s if found.cores == 1 else work.per_step * batches / step
+    if result.usd_per_hour is None:
+        return
+    instances = -(-found.cores // target.cores)
+    usd = result.usd_per_hour * instances * step / SECONDS_PER_HOUR
+    result.usd_per_step = usd / batches
+    if work.per_step:
+        result.usd_per_million = usd / (work.per_step * batches) * MILLION

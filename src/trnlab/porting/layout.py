@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On how few cores a step fits, and how long it takes there: arithmetic on one core's step, not a plan.
+
+Parameters, gradients and the optimizer's state are divided among all N cores, which gather and reduce them when they
+need them (ZeRO-3, "fully sharded data parallel"). Where what belongs to the batch does not fit either, groups of t
+cores share one batch, each with 1/t of the work (tensor parallel). What tensor parallel exchanges within layers is
+not counted, nor are copies of a layer's gathered parameters. Everything that comes out is derived, and leans on the
+assumed figures of the chip's links.
+"""
+
+from __future__ import annotations
+
+from trnlab.chips.catalog import Target
+from trnlab.isa.base import Work
+from trnlab.porting.result import Layout, Memory
+from trnlab.sim.timing.collective import collective_time
+from trnlab.units import PS_PER_S
+
+MOST_CORES = 1 << 16
+BASIS = (
+    "derived: parameters, gradients and optimizer state divided among all cores (gathered in the forward and the "
+    "backward pass, gradients reduced and scattered), the step's compute divided among the cores that share a batch; "
+    "what those exchange within layers is not counted"
+)
+ALONE = "one core, as simulated"
+
+
+def smallest(memory: Memory, step_s: float | None, target: Target) -> Layout | None:
+    """The fewest cores, a power of two, that hold the step; None where no number does."""
+    capacity = target.chip.hbm.capacity_bytes
+    if memory.total <= capacity:
+        return Layout(1, 1, memory.total, 0.0, (step_s or 0.0, step_s or 0.0), ALONE)
+    cores = 2
+    while cores <= MOST_CORES:
+        for tensor in _powers(min(cores, 64)):
+            need = -(-memory.kept // cores) + -(-memory.rest // tensor)
+            if need <= capacity:
+                return _timed(cores, tensor, need, memory, step_s, target)
+        cores *= 2
+    return None
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << i for i in range(most.bit_length()) if 1 << i <= most]
+
+
+def _timed(cores: int, tensor: int, need: int, memory: Memory, step_s: float | None, target: Target) -> Layout:
+    gradients = memory.gradients or memory.parameters
+    talk = sum(
+        _collective(name, nbytes // tensor, cores, target)
+        for name, nbytes in (
+            ("all_gather", memory.parameters), ("all_gather", memory.parameters), ("reduce_scatter", gradients),
+        )
+    )  # fmt: skip
+    work = (step_s or 0.0) / tensor
+    return Layout(cores, tensor, need, talk, (max(work, talk), work + talk), BASIS)
+
+
+def exchanged(memory: Memory, cores: int, target: Target) -> float:
+    """Seconds to add up gradients over cores that each hold the whole model."""
+    return _collective("all_reduce", memory.gradients or memory.parameters, cores, target) if cores > 1 else 0.0
+
+
+def _collective(name: str, nbytes: int, cores: int, target: Target) -> float:
+    work = Work(f"collective.{name}", n=nbytes, m=cores, k=cores, nbytes=nbytes)
+    return collective_time(work, target.chip)[1] / PS_PER_S

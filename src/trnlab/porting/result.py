@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a check, and its form as JSON: see docs/check.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trnlab.errors import Location
+
+SCHEMA, VERSION = "trnlab-check", 1
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = (ERROR, WARNING, NOTE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's code; `layer` is the path of the module in the model that it belongs to."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    text: str = ""
+    layer: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else ""
+
+    @classmethod
+    def of(cls, where: Location | None) -> Place:
+        """The same place as an error has it."""
+        if where is None:
+            return cls()
+        return cls(where.file, where.line, where.function, where.text.strip(), where.layer)
+
+
+@dataclass
+class Finding:
+    """Something in the way, or to know of.
+
+    severity: "error" (it does not run as it is), "warning" (it runs, not as meant), "note" (the vendor's software
+    treats it otherwise). subject: the operator or setting that it is about. places: where else, the first apart.
+    """
+
+    code: str
+    severity: str
+    what: str
+    place: Place
+    why: str = ""
+    do: str = ""
+    subject: str = ""
+    places: list[Place] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of the step. status: "supported", "refused" or "host"."""
+
+    name: str
+    count: int
+    status: str
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One of the largest tensors."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass
+class Memory:
+    """Bytes of HBM that one core holds at its fullest, by what fills it."""
+
+    parameters: int = 0
+    gradients: int = 0
+    state: int = 0
+    activations: int = 0
+    batch: int = 0
+    temporaries: int = 0
+    largest: list[Tensor] = field(default_factory=list)
+
+    @property
+    def kept(self) -> int:
+        """What data-parallel cores can divide among themselves: parameters, gradients, the optimizer's state."""
+        return self.parameters + self.gradients + self.state
+
+    @property
+    def rest(self) -> int:
+        """What belongs to the batch."""
+        return self.activations + self.batch + self.temporaries
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.kept + self.rest
+
+
+@dataclass
+class Layout:
+    """Cores over which a step is laid out. time_s: shortest (all communication hidden) and longest (none hidden)."""
+
+    cores: int = 1
+    tensor: int = 1
+    bytes_per_core: int = 0
+    communication_s: float = 0.0
+    time_s: tuple[float, float] = (0.0, 0.0)
+    basis: str = ""
+
+
+@dataclass
+class TargetResult:
+    """What a target makes of the step. Times in seconds; `why`: why there is no time."""
+
+    name: str
+    chip: str = ""
+    cores: int = 0
+    capacity: int = 0
+    fits: bool = False
+    memory: Memory = field(default_factory=Memory)
+    step_s: float | None = None
+    mfu: float | None = None
+    per_s: float | None = None
+    layout: Layout | None = None
+    usd_per_hour: float | None = None
+    price: str = ""
+    usd_per_step: float | None = None
+    usd_per_million: float | None = None
+    parts: dict[str, float] = field(default_factory=dict)  # seconds of forward, backward and update
+    modules: list[tuple[str, float]] = field(default_factory=list)  # seconds by module, the largest first
+    compiled_s: float = 0.0
+    why: str = ""
+
+
+@dataclass
+class Report:
+    """What is known of a script. counted: what `per_step` counts, "tokens" or "samples"."""
+
+    script: str
+    precision: str = "bf16"
+    how: str = ""
+    steps: int = 0
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    targets: list[TargetResult] = field(default_factory=list)
+    parameters: int = 0
+    per_step: int = 0
+    counted: str = ""
+    complete: bool = True
+    cached: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def having(self, severity: str) -> list[Finding]:
+        """Findings of one severity."""
+        return [f for f in self.findings if f.severity == severity]
+
+    @property
+    def failed(self) -> bool:
+        """Whether something refuses or does not fit."""
+        return bool(self.having(ERROR))
+
+    def ordered(self) -> Iterator[Finding]:
+        """The findings, the gravest first, each kind in the order in which it was met."""
+        for severity in SEVERITIES:
+            yield from self.having(severity)
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The record, see docs/check.md."""
+    record = asdict(report)
+    record["findings"] = [asdict(f) for f in report.ordered()]
+    for target, was in zip(record["targets"], report.targets):
+        target["memory"]["total"] = was.memory.total
+    return {"schema": SCHEMA, "version": VERSION, "failed": report.failed, **record}
+
+
+def from_json(record: dict[str, Any]) -> Report:
+    """A report that `to_json` wrote."""
+    fields = {k: v for k, v in record.items() if k not in ("schema", "version", "failed")}
+    fields["findings"] = [_finding(f) for f in record["findings"]]
+    fields["operators"] = [Operator(**o) for o in record["operators"]]
+    fields["targets"] = [_target(t) for t in record["targets"]]
+    return Report(**fields)
+
+
+def _finding(record: dict[str, Any]) -> Finding:
+    places = [Place(**p) for p in record["places"]]
+    return Finding(**{**record, "place": Place(**record["place"]), "places": places})
+
+
+def _target(record: dict[str, Any]) -> TargetResult:
+    memory = {k: v for k, v in record["memory"].items() if k != "total"}
+    memory["largest"] = [Tensor(**{**t, "shape": tuple(t["shape"])}) for t in memory["largest"]]
+    layout = record["layout"]
+    if layout is not None:
+        layout = Layout(**{**layout, "time_s": tuple(layout["time_s"])})
+    modules = [(name, seconds) for name, seconds in record["modules"]]
+    return TargetResult(**{**record, "memory": Memory(**memory), "layout": layout, "modules": modules})
