@@ -7,6 +7,7 @@ leans on the pinned version of PyTorch.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +18,12 @@ from torch._guards import TracingContext
 
 from trnlab.errors import Location
 from trnlab.frontends.torch.locations import is_users
-from trnlab.frontends.torch.survey import Survey
+from trnlab.frontends.torch.survey import Survey, active
 from trnlab.porting.result import WARNING
 
 _BREAK = "log_graph_break"
 _REASONS = "get_and_maybe_log_recompilation_reasons"
+_OWN = f"torch{os.sep}optim{os.sep}optimizer.py"  # PyTorch's optimizers break the graph by themselves, before the update
 _DO = {
     "item": "keep .item() out of the compiled function: return the tensor and read it after the step",
     "data-dependent": "write the choice with torch.where, or make it outside of the compiled function",
@@ -31,12 +33,12 @@ _DO = {
 
 
 @contextmanager
-def listening(survey: Survey) -> Iterator[None]:
-    """Within the block what Dynamo gives up on is noted."""
+def listening() -> Iterator[None]:
+    """Within the block what Dynamo gives up on is noted in the survey that is being made."""
     base = symbolic_convert.InstructionTranslatorBase
     broke, reasons = getattr(base, _BREAK), getattr(convert_frame, _REASONS)
-    setattr(base, _BREAK, _breaking(broke, survey))
-    setattr(convert_frame, _REASONS, _recompiling(reasons, survey))
+    setattr(base, _BREAK, _breaking(broke))
+    setattr(convert_frame, _REASONS, _recompiling(reasons))
     try:
         yield
     finally:
@@ -44,9 +46,10 @@ def listening(survey: Survey) -> Iterator[None]:
         setattr(convert_frame, _REASONS, reasons)
 
 
-def _breaking(original: Callable[..., Any], survey: Survey) -> Callable[..., Any]:
+def _breaking(original: Callable[..., Any]) -> Callable[..., Any]:
     def told(self: Any, code_options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any) -> Any:
-        if not exc.logged:
+        survey = active()
+        if survey is not None and not exc.logged:
             _note_break(survey, exc, reason)
         return original(self, code_options, reason, exc, *args, **kwargs)
 
@@ -55,6 +58,8 @@ def _breaking(original: Callable[..., Any], survey: Survey) -> Callable[..., Any
 
 def _note_break(survey: Survey, exc: Any, reason: str) -> None:
     stack = getattr(exc, "real_stack", None) or TracingContext.extract_stack()
+    if stack and stack[-1].filename.endswith(_OWN):
+        return
     where = next((f for f in reversed(stack) if is_users(f.filename)), None)
     place = Location(where.filename, where.lineno or 0, where.name, where.line or "") if where is not None else None
     said = [line.strip() for line in str(exc).splitlines() if line.strip()]
@@ -69,10 +74,12 @@ def _note_break(survey: Survey, exc: Any, reason: str) -> None:
     )  # fmt: skip
 
 
-def _recompiling(original: Callable[..., Any], survey: Survey) -> Callable[..., Any]:
+def _recompiling(original: Callable[..., Any]) -> Callable[..., Any]:
     def told(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
         reasons = original(entries, frame, *args, **kwargs)
-        _note_again(survey, frame.f_code, str(reasons[0]) if reasons else "")
+        survey = active()
+        if survey is not None:
+            _note_again(survey, frame.f_code, str(reasons[0]) if reasons else "")
         return reasons
 
     return told

@@ -21,8 +21,6 @@ from trnlab.frontends.torch.step import TrainStep, learned_from
 from trnlab.frontends.torch.subject import prepare
 from trnlab.graph.ir import Graph
 
-_TRIAL_S = 1e-3  # what a script hears that lets the chip time its step to choose among ways to write it
-
 
 class Walk(Protocol):
     """Who is told what happens."""
@@ -102,10 +100,6 @@ class Followed(Shapes):
         inner = _Step(self.walk, learned_from(leaves), "tokens" if ids and ids[-1].dim() > 1 else "samples")
         with values_kept(), use(inner):
             return step(*batch)
-
-    def step_time(self, measured: Callable[[], float]) -> float:
-        """Every way is as good as another here."""
-        return _TRIAL_S
 
 
 class _Step(Shapes):

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import io
+import math
 import runpy
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,20 +18,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from trnlab.errors import Location, UsageError
+from trnlab.errors import Location, TrnlabError, UsageError
 from trnlab.frontends.torch.assumed import note_values
 from trnlab.frontends.torch.capture import CapturedStep
 from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.shapes import Followed
-from trnlab.frontends.torch.check.unwritten import Unwritten
+from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
 from trnlab.frontends.torch.engine import use
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
 from trnlab.porting.result import WARNING
+from trnlab.runtime import device
 from trnlab.runtime.script import Script, failure
-from trnlab.runtime.session import Session, activate
+from trnlab.runtime.session import Session, activate, current
+from trnlab.units import PS_PER_S
 
 STEPS, SECONDS = 6, 10.0  # a walk goes on for so many steps, and so long after the first, to see what changes
 
@@ -63,6 +66,7 @@ class Walked:
         self._shapes: list[tuple[str, ...]] = []
         self._depth = 0
         self.complete = True
+        self._trial = False
 
     # -- what the script does -------------------------------------------------------------------------------------
     def on_host(self, name: str) -> None:
@@ -133,7 +137,7 @@ class Walked:
             self.now.per_step, self.now.counted = per_step, counted or "tokens"
         self._over()
 
-    def updated(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def updated(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer made its step."""
         if self._depth == 0 and self._learning:
             self._keep(optimizer)
@@ -158,6 +162,9 @@ class Walked:
         self._learning = True
 
     def _over(self) -> None:
+        if self._trial:
+            self._learning = self._pending = False
+            return
         self.loaders.in_step()
         self.steps.append(self.now)
         self.now, self._learning, self._pending = Step(), False, False
@@ -169,6 +176,17 @@ class Walked:
         """The script came to its end by itself."""
         if self._pending or (self.now.graphs and not self.steps):
             self.steps.append(self.now)
+
+    def trial(self, run: Callable[[], Any]) -> list[Graph]:
+        """The graphs that a step runs which the script only wants to have timed; it is no step of the walk."""
+        kept, self.now, self._trial = self.now, Step(), True
+        try:
+            with surveyed(Survey()):
+                run()
+            return self.now.graphs
+        finally:
+            self.now, self._trial = kept, False
+            self._learning = self._pending = False
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -186,6 +204,16 @@ class Walked:
 
 
 class _Engine(Followed):
+    def step_time(self, measured: Callable[[], float]) -> float:
+        """The time of the graphs that the step runs, for the first target; infinite for what does not compile."""
+        graphs = self.walk.trial(measured)  # type: ignore[attr-defined]
+        now = current()
+        with values_kept():
+            try:
+                return sum(device.obtain(g, now).timeline.total for g in graphs) / PS_PER_S
+            except TrnlabError:
+                return math.inf
+
     def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
         walk: Any = self.walk
         leaves = torch.utils._pytree.tree_leaves(batch)
@@ -203,7 +231,7 @@ def follow(script: Script, session: Session) -> Walked:
         enter(activate(session))
         enter(use(_Engine(walk)))
         enter(surveyed(walk.survey))
-        enter(listening(walk.survey))
+        enter(listening())
         enter(walk.loaders.watching())
         enter(_watched(walk))
         enter(_silent())
@@ -240,7 +268,8 @@ def _run(script: Script, walk: Walked) -> None:
 @contextmanager
 def _watched(walk: Walked) -> Iterator[None]:
     """Within the block steps of optimizers and `loss.backward()` are told to the walk."""
-    hook = register_optimizer_step_post_hook(lambda *args: _if_real(walk, *args))
+    hook = register_optimizer_step_post_hook(_stepped)
+    _walks.append(walk)
     original: Any = Tensor.backward
 
     def backward(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -253,11 +282,15 @@ def _watched(walk: Walked) -> Iterator[None]:
     finally:
         Tensor.backward = original  # type: ignore[method-assign]
         hook.remove()
+        _walks.remove(walk)
 
 
-def _if_real(walk: Walked, *args: Any) -> None:
+_walks: list[Walked] = []
+
+
+def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
-        walk.updated(*args)
+        _walks[-1].updated(optimizer)
 
 
 @contextmanager
