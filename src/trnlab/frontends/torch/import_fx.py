@@ -24,6 +24,7 @@ from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.types import is_wide, type_of
+from trnlab.frontends.torch.vendor_limits import note_limits
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
 from trnlab.graph.overflow import Watch
@@ -118,6 +119,7 @@ class _Importer:
             raise _all_unsupported(self.unsupported)
         if self.survey is not None:
             self.survey.uses(self.unsupported, self.of_gradients)
+            note_limits(self.module, self.survey)
         self._output(output)
         self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}

@@ -15,7 +15,7 @@ from trnlab.frontends.common.captured import Role
 from trnlab.frontends.torch.capture import CapturedStep, Reported
 from trnlab.frontends.torch.check.unwritten import like, unwritten, values_kept
 from trnlab.frontends.torch.dlpack import as_host
-from trnlab.frontends.torch.engine import use
+from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.step import TrainStep, learned_from
 from trnlab.frontends.torch.subject import prepare

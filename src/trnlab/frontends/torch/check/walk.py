@@ -25,7 +25,7 @@ from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
-from trnlab.frontends.torch.engine import use
+from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of the last time, and whether they still hold.
+
+A report depends on the command, on Python and trnlab, on the environment variables that this process has, and on the
+files that were read while it was made: the script, the modules that it imported, its configuration and data. Python
+tells of every file that it opens. Small ones are compared by content, others by size and time of change; folders that
+were listed, by their time of change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import trnlab
+from trnlab.files import write_atomic
+
+CONTENT = 1 << 22  # bytes up to which a file is compared by content
+_PREFIXES = ("/proc/", "/dev/", "/sys/")
+_IGNORED = ("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "WINDOWID")
+
+
+class Kept:
+    """The report for one command. `watch` comes before what opens files, `put` after it."""
+
+    def __init__(self, folder: Path, request: Sequence[str]) -> None:
+        environment = sorted((k, v) for k, v in os.environ.items() if k not in _IGNORED)
+        text = json.dumps([request, sys.version, trnlab.__version__, environment])
+        self._path = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+        self._opened: set[str] = set()
+        self._listed: set[str] = set()
+
+    def watch(self) -> None:
+        """Begin to note the files that this process reads."""
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(args[0], str | bytes) and _reads(args):
+            self._opened.add(os.path.abspath(os.fsdecode(args[0])))
+        elif event in ("os.listdir", "os.scandir") and isinstance(args[0], str | bytes):
+            self._listed.add(os.path.abspath(os.fsdecode(args[0])))
+
+    def get(self) -> dict[str, Any] | None:
+        """The record, if there is one and nothing that it depended on has changed."""
+        try:
+            entry = json.loads(self._path.read_bytes())
+            if all(_state(path) == state for path, state in entry["files"].items()):
+                record: dict[str, Any] = entry["record"]
+                return record
+        except (OSError, ValueError, KeyError, AttributeError):
+            pass
+        return None
+
+    def put(self, record: dict[str, Any]) -> None:
+        """Keep a record. What cannot be written is not kept."""
+        modules = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
+        paths = {os.path.abspath(m) for m in modules if isinstance(m, str)} | self._opened
+        own = str(self._path.parent.parent) + os.sep
+        paths = {p for p in paths if not p.startswith((*_PREFIXES, own)) and not p.endswith(".pyc")}
+        files = {path: _state(path) for path in sorted(paths | self._folders())}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._path, json.dumps({"files": files, "record": record}).encode())
+        except OSError:
+            pass
+
+    def _folders(self) -> set[str]:
+        """Folders that the script listed; those that Python searches for modules change with every byte code file."""
+        searched = {os.path.abspath(p) for p in sys.path}
+        return {p for p in self._listed if p not in searched and not p.startswith(_PREFIXES) and "site-packages" not in p
+                and not p.startswith(sys.prefix) and not p.startswith(sys.base_prefix)}  # fmt: skip
+
+
+def _reads(args: tuple[Any, ...]) -> bool:
+    mode, flags = args[1], args[2] if len(args) > 2 else 0
+    if isinstance(mode, str):
+        return not set("wax") & set(mode)
+    return not (isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+
+
+def _state(path: str) -> str | None:
+    """What a file is now: a digest of a small one, size and time of a large one; None for one that is not there."""
+    try:
+        stat = os.stat(path)
+        if os.path.isdir(path) or stat.st_size > CONTENT or "site-packages" in path:
+            return f"{stat.st_size} {stat.st_mtime_ns}"
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
