@@ -60,7 +60,8 @@ def parser() -> argparse.ArgumentParser:
     )
     _check(commands.add_parser("check", help="what is in a training script's way on the chip; nothing is computed"))
     _check(
-        commands.add_parser("estimate", help="time, memory and cost of a training step; nothing is computed"), page=False
+        commands.add_parser("estimate", help="time, memory and cost of a training step; nothing is computed"),
+        page=False,
     )
     _fabric(commands.add_parser("fabric", help="the network of a cluster, and collectives on it"))
     _validate(commands.add_parser("validate", help="the model of time against measurements of real chips"))
@@ -185,12 +186,18 @@ def _verify(command: argparse.ArgumentParser) -> None:
 
 def _check(command: argparse.ArgumentParser, page: bool = True) -> None:
     add = command.add_argument
-    add("--target", metavar="A,B,C", help="one target or several, e.g. trn1.2xlarge,trn2.3xlarge; default: $TRNLAB_TARGET")
+    add(
+        "--target",
+        metavar="A,B,C",
+        help="one target or several, e.g. trn1.2xlarge,trn2.3xlarge; default: $TRNLAB_TARGET",
+    )
     add("--precision", choices=("bf16", "fp32"), help="format of matmul operands; default: $TRNLAB_PRECISION or bf16")
     add("--json", action="store_true", help="everything as JSON, see docs/check.md")
     if page:
         add("--page", metavar="FILE", type=Path, help="write it as a page, too")
-    _cache_folder(command).add_argument("--no-cache", action="store_true", help="look anew, compile all, keep nothing")
+    _cache_folder(command).add_argument(
+        "--no-cache", action="store_true", help="look anew, compile all, keep nothing"
+    )
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 

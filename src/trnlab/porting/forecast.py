@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trnlab.chips.catalog import Target
@@ -40,7 +40,7 @@ class Part:
 
 @dataclass
 class Work:
-    """A step as the walk found it. kept: what lies on the device beside the programs' own (loops of `torch.compile`)."""
+    """A step as the walk found it. kept: what lies on the device beside the programs' own, of `torch.compile`."""
 
     parts: list[Part] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)

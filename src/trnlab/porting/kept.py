@@ -72,8 +72,8 @@ class Kept:
     def _folders(self) -> set[str]:
         """Folders that the script listed; those that Python searches for modules change with every byte code file."""
         searched = {os.path.abspath(p) for p in sys.path}
-        return {p for p in self._listed if p not in searched and not p.startswith(_PREFIXES) and "site-packages" not in p
-                and not p.startswith(sys.prefix) and not p.startswith(sys.base_prefix)}  # fmt: skip
+        others = (*_PREFIXES, sys.prefix, sys.base_prefix)
+        return {p for p in self._listed - searched if not p.startswith(others) and "site-packages" not in p}
 
 
 def _reads(args: tuple[Any, ...]) -> bool:

@@ -15,7 +15,7 @@ FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 LARGEST = 12
 _FIELDS = {
     "parameter": "parameters", "buffer": "parameters", "gradient": "gradients", "state": "state", "batch": "batch",
-    "activation": "activations", "temporary": "temporaries",
+    "copy": "copies", "activation": "activations", "temporary": "temporaries",
 }  # fmt: skip
 
 
@@ -47,8 +47,9 @@ class Temporaries:
     peak: int
 
 
-def temporaries(program: Program, phase: Sequence[str]) -> Temporaries:
-    """An activation lives from the forward to the backward pass, a gradient from there to the update."""
+def temporaries(program: Program, phase: Sequence[str], kinds: Mapping[int, str]) -> Temporaries:
+    """A copy is of a parameter, in another format; an activation lives from the forward to the backward pass, a
+    gradient from there to the update."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for i, call in enumerate(program.calls):
@@ -68,9 +69,23 @@ def temporaries(program: Program, phase: Sequence[str]) -> Temporaries:
     found = []
     for t in temps:
         if first[t.id] <= at <= last[t.id]:
-            kind = _kind(phase[first[t.id]], phase[last[t.id]])
-            found.append(Tensor(_named(t, program.calls[first[t.id]]), kind, t.shape, t.dtype.name, t.nbytes))
+            call = program.calls[first[t.id]]
+            original = _original(t, call, program, kinds)
+            kind = "copy" if original is not None else _kind(phase[first[t.id]], phase[last[t.id]])
+            name = original.name if original is not None else _named(t, call)
+            found.append(Tensor(name, kind, t.shape, t.dtype.name, t.nbytes))
     return Temporaries(tuple(found), program.hbm_bytes)
+
+
+def _original(tensor: HbmTensor, call: Call, program: Program, kinds: Mapping[int, str]) -> HbmTensor | None:
+    """The parameter of which a temporary is a copy: the one before it, in a call that reads nothing else."""
+    read = [program.tensors[i] for i in call.args if program.tensors[i].kind == "input"]
+    if not read or any(kinds.get(t.id) != "parameter" for t in read):
+        return None
+    same = [t for t in read if t.nbytes // t.dtype.itemsize == tensor.nbytes // tensor.dtype.itemsize]
+    before = [t for t in same if t.dtype is not tensor.dtype]
+    place = call.args.index(tensor.id)
+    return min(before, key=lambda t: abs(call.args.index(t.id) - place), default=None)
 
 
 def _kind(first: str, last: str) -> str:
@@ -88,7 +103,7 @@ def _named(tensor: HbmTensor, call: Call) -> str:
 
 def of_program(program: Program, kinds: Mapping[int, str], phase: Sequence[str], scratch: int) -> Memory:
     """Memory of a program. kinds: of its inputs, by tensor; other inputs and constants are temporaries."""
-    live = temporaries(program, phase)
+    live = temporaries(program, phase, kinds)
     kept = [
         Tensor(t.name, kinds.get(t.id, "temporary"), t.shape, t.dtype.name, t.nbytes)
         for t in program.tensors

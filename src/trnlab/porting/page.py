@@ -16,7 +16,8 @@ from trnlab.units import format_bytes
 
 _KINDS = (
     ("parameters", "var(--tensor)"), ("gradients", "var(--vector)"), ("state", "var(--scalar)"),
-    ("activations", "var(--gpsimd)"), ("batch", "var(--sync)"), ("temporaries", "var(--dma)"),
+    ("copies", "var(--latency)"), ("activations", "var(--gpsimd)"), ("batch", "var(--sync)"),
+    ("temporaries", "var(--dma)"),
 )  # fmt: skip
 
 
@@ -58,14 +59,23 @@ def _side_by_side(r: Report) -> Iterator[str]:
     if not r.targets:
         return
     unit = r.counted or "tokens"
-    top = ("target", "one core holds it", "step of one core", "MFU", f"{unit}/s", "$/hour", "$/step", f"$/million {unit}")
+    top = (
+        "target",
+        "one core holds it",
+        "step of one core",
+        "MFU",
+        f"{unit}/s",
+        "$/hour",
+        "$/step",
+        f"$/million {unit}",
+    )
     rows = [_row(t) for t in r.targets]
     say = (
         "One core's step as simulated. Prices are of whole instances with all cores at work, each on batches of its "
         "own, the exchange of gradients counted in full; " + "; ".join(dict.fromkeys(
             f"{t.name}: {t.price}" for t in r.targets if t.price))
     )  # fmt: skip
-    notes = "".join(
+    notes = "".join(f'<p class="say">{escape(note.capitalize())}.</p>' for note in r.notes) + "".join(
         f'<p class="say"><b>{escape(t.name)}</b> {escape(_not_alone(t))}</p>' for t in r.targets if _not_alone(t)
     )
     yield section("Targets side by side", say, charts.table(top, rows, range(2, 8)) + notes)
@@ -96,9 +106,7 @@ def _memory(r: Report) -> Iterator[str]:
         bar = charts.stack((f"{name} {format_bytes(size)}", colour, size / room) for name, colour, size in parts)
         value = f"{format_bytes(t.memory.total)} of {format_bytes(t.capacity)}"
         key = charts.key((name, colour, format_bytes(size)) for name, colour, size in parts if size)
-        rows = [
-            (format_bytes(x.bytes), x.kind, x.name, f"{x.dtype}{list(x.shape)}") for x in t.memory.largest
-        ]
+        rows = [(format_bytes(x.bytes), x.kind, x.name, f"{x.dtype}{list(x.shape)}") for x in t.memory.largest]
         largest = charts.table(("bytes", "kind", "largest tensors", "shape"), rows, (0,))
         say = "At the moment at which one core holds most; what is not updated in place lives as long as it is read."
         yield section(f"Memory of a core of {chip}", say, charts.bars([("HBM", bar, value)]) + key + largest)
@@ -124,4 +132,6 @@ def _operators(r: Report) -> Iterator[str]:
 
 
 def _compilation() -> str:
-    return section("Compilation on the vendor's stack", "", f'<p class="say">{escape(VENDOR_COMPILE.capitalize())}.</p>')
+    return section(
+        "Compilation on the vendor's stack", "", f'<p class="say">{escape(VENDOR_COMPILE.capitalize())}.</p>'
+    )

@@ -75,9 +75,10 @@ class Tensor:
 
 @dataclass
 class Memory:
-    """Bytes of HBM that one core holds at its fullest, by what fills it."""
+    """Bytes of HBM that one core holds at its fullest, by what fills it. copies: of parameters, in bf16."""
 
     parameters: int = 0
+    copies: int = 0
     gradients: int = 0
     state: int = 0
     activations: int = 0
@@ -88,7 +89,7 @@ class Memory:
     @property
     def kept(self) -> int:
         """What data-parallel cores can divide among themselves: parameters, gradients, the optimizer's state."""
-        return self.parameters + self.gradients + self.state
+        return self.parameters + self.copies + self.gradients + self.state
 
     @property
     def rest(self) -> int:

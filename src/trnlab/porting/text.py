@@ -13,6 +13,7 @@ VENDOR_COMPILE = (
     "parallel compilation and 40 without, 30 to 60 minutes from 70 billion parameters on"
 )
 _MOST_OPERATORS = 12
+_NAMES = {"copies": "copies of them in bf16", "state": "optimizer state"}
 
 
 def check(report: Report) -> str:
@@ -62,28 +63,24 @@ def _finding(f: Finding) -> str:
 
 
 def operators(report: Report) -> str:
-    """How many operators are supported, refused, on the host; the latter two by name."""
-    if not report.operators:
-        return ""
+    """How many operators are on the chip, refused, on the host; the latter two by name."""
     lines = []
     for status, words in (("supported", "on the chip"), ("refused", "refused"), ("host", "on the host")):
         some = [o for o in report.operators if o.status == status]
-        if some:
+        named = f"of {len(some)} kinds"
+        if status != "supported":
             named = ", ".join(f"{o.name.removeprefix('aten.')} x{o.count}" for o in some[:_MOST_OPERATORS])
-            more = f" and {len(some) - _MOST_OPERATORS} more" if len(some) > _MOST_OPERATORS else ""
-            lines.append(f"  {words:<12} {sum(o.count for o in some):>6}  {named if status != 'supported' else ''}{more}")
-    lines = [line.rstrip() for line in lines]
-    if lines and "and" in lines[0] and report.operators:
-        kinds = sum(o.status == "supported" for o in report.operators)
-        lines[0] = lines[0].split("  and ")[0].split(" and ")[0].rstrip() + f"  of {kinds} kinds"
-    return "\n".join(["operators of a step", *lines])
+            named += f" and {len(some) - _MOST_OPERATORS} more" if len(some) > _MOST_OPERATORS else ""
+        if some:
+            lines.append(f"  {words:<12} {sum(o.count for o in some):>6}  {named}")
+    return "\n".join(["operators of a step", *lines]) if lines else ""
 
 
 def _targets(report: Report) -> Iterator[str]:
     if not report.targets:
         return
     yield "\n".join(_memory(report))
-    yield table(report)
+    yield "\n".join([table(report), *report.notes])
     for t in report.targets:
         if t.why:
             yield f"{t.name}: no time, because the compiler refuses it\n  " + t.why.replace("\n", "\n  ")
@@ -99,20 +96,22 @@ def layout_words(t: TargetResult) -> str:
     low, high = lay.time_s
     return (
         f"does not fit one core; the fewest that hold it are {lay.cores}{share}, {format_bytes(lay.bytes_per_core)} "
-        f"each: {seconds(low)} to {seconds(high)} a step, as communication ({seconds(lay.communication_s)}) is hidden "
-        f"or not\n  {lay.basis}"
+        f"each: {seconds(low)} to {seconds(high)} a step, as communication ({seconds(lay.communication_s)}) is "
+        f"hidden or not\n  {lay.basis}"
     )
 
 
 def _memory(report: Report) -> Iterator[str]:
-    names = ("parameters", "gradients", "state", "activations", "batch", "temporaries")
+    names = ("parameters", "copies", "gradients", "state", "activations", "batch", "temporaries")
     yield "memory of one core's step"
     seen = set()
     for t in report.targets:
         if t.chip in seen:
             continue
         seen.add(t.chip)
-        parts = ", ".join(f"{n} {format_bytes(getattr(t.memory, n))}" for n in names if getattr(t.memory, n))
+        parts = ", ".join(
+            f"{_NAMES.get(n, n)} {format_bytes(getattr(t.memory, n))}" for n in names if getattr(t.memory, n)
+        )
         yield f"  {t.chip:<6} {format_bytes(t.memory.total)} of {format_bytes(t.capacity)}: {parts}"
         for big in t.memory.largest[:5]:
             yield f"         {format_bytes(big.bytes):>10}  {big.kind:<10} {big.name} {big.dtype}{list(big.shape)}"
@@ -121,7 +120,16 @@ def _memory(report: Report) -> Iterator[str]:
 def table(report: Report) -> str:
     """The targets side by side."""
     unit = report.counted or "tokens"
-    columns = ("target", "one core holds it", "step, one core", "MFU", f"{unit}/s", "$/hour", "$/step", f"$/million {unit}")
+    columns = (
+        "target",
+        "one core holds it",
+        "step, one core",
+        "MFU",
+        f"{unit}/s",
+        "$/hour",
+        "$/step",
+        f"$/million {unit}",
+    )
     rows = [columns]
     for t in report.targets:
         rows.append((
@@ -137,7 +145,9 @@ def table(report: Report) -> str:
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
-        yield "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
+        yield "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))
+        ).rstrip()
 
 
 def _breakdown(t: TargetResult) -> str:

@@ -104,6 +104,6 @@ def note_values(survey: Survey, op: Any, where: Location | None) -> None:
     survey.note(
         "TRN204", f"{name} needs the values of a tensor: the shape of its result depends on them", where,
         why="a program of the chip has fixed shapes; the walk went on as if every element was chosen",
-        do="keep the shape and choose with torch.where(mask, x, 0) or a multiplication by the mask; x[mask].mean() is "
-        "(x * mask).sum() / mask.sum()", subject=f"{name} {where}",
+        do="keep the shape and choose with torch.where(mask, x, 0) or a multiplication by the mask; x[mask].mean() "
+        "is (x * mask).sum() / mask.sum()", subject=f"{name} {where}",
     )  # fmt: skip

@@ -147,7 +147,8 @@ class CompiledGraph:
             self._compile()
         without_values = getattr(engine.current(), "stand_in", None)
         if without_values is not None:
-            self._program(args)
+            inputs = {name: args[i] for name, i in self._position.items()}
+            self._program(inputs)  # type: ignore[arg-type]
             stand_ins = {n: without_values(n.meta["val"]) for n in self._computed}
             return [self._returned(item, stand_ins, args) for item in self._plan]
         numbers = self._numbers.values(args)

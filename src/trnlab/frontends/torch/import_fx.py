@@ -23,6 +23,7 @@ from trnlab.frontends.torch import fused_modules, grouped, provenance, survey
 from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
+from trnlab.frontends.torch.refusals import UnsupportedOp
 from trnlab.frontends.torch.types import is_wide, type_of
 from trnlab.frontends.torch.vendor_limits import note_limits
 from trnlab.graph.builder import GraphBuilder
@@ -46,24 +47,6 @@ _UNKNOWN = object()  # a result that cannot be described, of an operator that wa
 def operators() -> list[str]:
     """Names of the ATen operators that have a lowering; others work when PyTorch can split them into these."""
     return sorted(map(str, LOWERINGS))
-
-
-@dataclass(frozen=True)
-class UnsupportedOp:
-    """One use of an operator that cannot run: its name, what it was given, the user's line, why, and what to do."""
-
-    name: str
-    operands: tuple[str, ...]
-    where: Location | None
-    reason: str
-    do: str
-    code: str = "TRN201"
-
-    def __str__(self) -> str:
-        place = f"\n      at   {self.where}" if self.where else ""
-        text = f"\n           {self.where.text}" if self.where and self.where.text else ""
-        way_out = f"\n      do   {self.do}" if self.do else ""
-        return f"{self.name}({', '.join(self.operands)}){place}{text}\n      why  {self.reason}{way_out}"
 
 
 @dataclass(frozen=True)
@@ -124,7 +107,7 @@ class _Importer:
         self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}
         graph = self.b.build()
-        survey.of_graph(graph, (_name(n.target) for n in nodes if n.op == "call_function" and n.target in LOWERINGS))
+        survey.of_graph(graph, (_name(n.target) for n in nodes if n.op == "call_function" and lowering_of(n.target)))
         inputs = tuple(places.get(v) for v in graph.inputs)
         provenance.note(graph, provenance.Provenance(self.module, self.values, inputs))
         return Imported(graph, inputs, tuple(self.outputs))

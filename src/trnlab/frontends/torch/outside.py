@@ -139,8 +139,8 @@ class Outside(TorchFunctionMode):
             "TRN204", "keep .item(), .numpy() and conditions on tensors out of the step; see torch.where",
         )  # fmt: skip
         gathered = survey.active()
-        if gathered is None:
-            raise refusal
+        if gathered is None or self.phase not in ("the loss function", "the backward pass"):
+            raise refusal  # of an optimizer that counts in Python: there is a way for those
         gathered.asked(_VALUES[function], self.phase, refusal.where)
         return survey.standing_for(_VALUES[function], tensor)
 

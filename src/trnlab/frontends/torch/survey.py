@@ -11,31 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from trnlab.errors import Location, TrnlabError
+from trnlab.frontends.torch.refusals import UnsupportedOp
 from trnlab.graph.ir import Graph
 from trnlab.porting.result import ERROR, WARNING, Finding, Place
-
-
-class Use(Protocol):
-    """One use of an operator that is refused, see `import_fx.UnsupportedOp`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def operands(self) -> tuple[str, ...]: ...
-    @property
-    def where(self) -> Location | None: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def do(self) -> str: ...
-    @property
-    def code(self) -> str: ...
 
 
 class Survey:
@@ -44,7 +28,7 @@ class Survey:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], Finding] = {}
         self.operators: WeakKeyDictionary[Graph, Counter[str]] = WeakKeyDictionary()
-        self.refused: set[str] = set()
+        self.refused: Counter[str] = Counter()
 
     @property
     def findings(self) -> list[Finding]:
@@ -70,11 +54,11 @@ class Survey:
         limits = [f"{label} {value}" for label, value in (("limit", error.limit), ("got", error.got)) if value]
         return self.note(error.code, error.what, error.where, why="; ".join(limits), do=str(error.remedy or ""))
 
-    def uses(self, uses: Sequence[Use], of_gradients: Collection[int]) -> None:
+    def uses(self, uses: Sequence[UnsupportedOp], of_gradients: Collection[int]) -> None:
         """Operators that the importer refuses; of_gradients: those (by place) that are of the way back, which say
         nothing new where the line has a finding already."""
+        self.refused |= Counter(use.name for use in uses)
         for i, use in enumerate(uses):
-            self.refused.add(use.name)
             if i not in of_gradients or not self._knows(use.where):
                 self.note(
                     use.code, f"{use.name}({', '.join(use.operands)}) cannot run on the chip", use.where,
@@ -111,8 +95,8 @@ _ASKED = {
         "what the step returns",
     ),
     "numpy": (
-        "{} hands the values of a tensor to NumPy or a list", f"{_BAKED}ones", "write it with PyTorch's operators, or "
-        "do it before the step",
+        "{} hands the values of a tensor to NumPy or a list", f"{_BAKED}ones",
+        "write it with PyTorch's operators, or do it before the step",
     ),
     "__index__": ("{} takes the value of a tensor as an index of Python", f"{_BAKED}zero", "index with the tensor"),
 }  # fmt: skip

@@ -37,7 +37,9 @@ def _adds_integers(node: fx.Node) -> bool:
 
 def _dilated_twice(node: fx.Node) -> bool:
     """The gradient of a strided convolution with a dilated kernel dilates its input by the stride."""
-    stride, dilation = (node.args[i] for i in (4, 6)) if "backward" in str(node.target) else (node.args[3], node.args[5])
+    stride, dilation = (
+        (node.args[i] for i in (4, 6)) if "backward" in str(node.target) else (node.args[3], node.args[5])
+    )
     transposed = node.args[7 if "backward" in str(node.target) else 6]
     spread: Any = stride if transposed or "backward" in str(node.target) else (1,)
     return max(spread, default=1) > 1 and max(dilation, default=1) > 1  # type: ignore[arg-type, type-var]

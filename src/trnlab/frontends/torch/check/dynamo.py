@@ -23,7 +23,9 @@ from trnlab.porting.result import WARNING
 
 _BREAK = "log_graph_break"
 _REASONS = "get_and_maybe_log_recompilation_reasons"
-_OWN = f"torch{os.sep}optim{os.sep}optimizer.py"  # PyTorch's optimizers break the graph by themselves, before the update
+_OWN = (
+    f"torch{os.sep}optim{os.sep}optimizer.py"  # PyTorch's optimizers break the graph by themselves, before the update
+)
 _DO = {
     "item": "keep .item() out of the compiled function: return the tensor and read it after the step",
     "data-dependent": "write the choice with torch.where, or make it outside of the compiled function",

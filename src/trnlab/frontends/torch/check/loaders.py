@@ -35,22 +35,22 @@ class Loaders:
         """Within the block loaders are watched."""
         made, begun, gave = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
 
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+        def make(loader: Any, *args: Any, **kwargs: Any) -> None:
             made(loader, *args, **kwargs)
             self._made[id(loader)] = parse(here(sys._getframe(1)) or "")
 
-        def __iter__(loader: Any) -> Any:
+        def begin(loader: Any) -> Any:
             loader.num_workers = loader.timeout = 0
             iterator = begun(loader)
             iterator.trnlab_loader = loader
             return iterator
 
-        def __next__(iterator: Any) -> Any:
+        def give(iterator: Any) -> Any:
             self._latest = getattr(iterator, "trnlab_loader", None)
             return gave(iterator)
 
-        DataLoader.__init__, DataLoader.__iter__ = __init__, __iter__  # type: ignore[method-assign,assignment]
-        _BaseDataLoaderIter.__next__ = __next__  # type: ignore[method-assign]
+        DataLoader.__init__, DataLoader.__iter__ = make, begin  # type: ignore[method-assign,assignment]
+        _BaseDataLoaderIter.__next__ = give  # type: ignore[method-assign]
         try:
             yield
         finally:
@@ -63,8 +63,8 @@ class Loaders:
             size, rest = _last_batch(loader)
             if rest:
                 survey.note(
-                    "TRN254", f"the last batch of an epoch has {rest} samples, the others {size}: the step is compiled "
-                    "twice", self._made.get(id(loader)),
+                    "TRN254", f"the last batch of an epoch has {rest} samples, the others {size}: the step is "
+                    "compiled twice", self._made.get(id(loader)),
                     why=f"{len(loader.dataset)} samples do not divide by {size}, and drop_last is False",
                     do="DataLoader(..., drop_last=True), or pad the last batch", severity=WARNING,
                 )  # fmt: skip

@@ -6,15 +6,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import Location, TrnlabError
-from trnlab.frontends.common.captured import Role
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
-from trnlab.frontends.torch.types import type_of
+from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
 from trnlab.porting.result import ERROR, WARNING, Operator, Report, TargetResult, Tensor
+from trnlab.runtime import device
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
@@ -37,10 +39,11 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     walk.loaders.tell(walk.survey)
     _host(walk, step)
     for target in targets if work.parts else ():
-        known = next((t for t in report.targets if t.chip == target.chip.name), None)
-        report.targets.append(_of_target(walk, work, target, session, known))
+        report.targets.append(_of_target(walk, work, target, session))
     _nothing(walk, step)
     report.findings = walk.survey.findings
+    if walk.survey.refused and report.targets:
+        report.notes.append("time and memory are without the operators that are refused")
     report.seconds = time.perf_counter() - started
     return report
 
@@ -51,7 +54,7 @@ def _how(step: Step) -> str:
     return "torch.compile" if step.graphs else "eager"
 
 
-def _of_target(walk: Walked, work: Work, target: Target, session: Session, known: TargetResult | None) -> TargetResult:
+def _of_target(walk: Walked, work: Work, target: Target, session: Session) -> TargetResult:
     result = forecast(work, target, session)
     if result.why:
         _refused(walk, work, target, session)
@@ -62,10 +65,6 @@ def _of_target(walk: Walked, work: Work, target: Target, session: Session, known
 
 def _refused(walk: Walked, work: Work, target: Target, session: Session) -> None:
     """Say what the compiler refuses; it lists all ops that it has no instructions for."""
-    from dataclasses import replace
-
-    from trnlab.runtime import device
-
     own = replace(session, target=target, executables={}, compiled={}, core=None)
     for part in work.parts:
         try:
@@ -92,8 +91,8 @@ def _operators(walk: Walked, step: Step) -> list[Operator]:
     for graph in step.graphs:
         counts.update(walk.survey.operators.get(graph, Counter()))
     refused = walk.survey.refused
-    found = [Operator(n, c, "supported") for n, c in counts.items() if n not in refused]
-    found += [Operator(n, counts.get(n, 1), "refused") for n in sorted(refused)]
+    found = [Operator(n, c, "supported") for n, c in (counts - refused).items()]
+    found += [Operator(n, c, "refused") for n, c in refused.items()]
     found += [Operator(n.replace("::", "."), c, "host") for n, c in step.host.items()]
     return sorted(found, key=lambda o: (_STATUS[o.status], -o.count, o.name))
 
@@ -105,8 +104,10 @@ def _host(walk: Walked, step: Step) -> None:
     names = ", ".join(f"{n.removeprefix('aten::')} x{c}" for n, c in step.host.most_common(6))
     more = f" and {len(step.host) - 6} more" if len(step.host) > 6 else ""
     nothing = "nothing is compiled: every operator" if not step.graphs else "what is outside of compiled functions"
-    walk.survey.note(
-        "TRN250", f"{count} operators of a step run on the host", step.host_place,
+    places: list[Location | None] = [place for place, _ in step.host_places.most_common()]
+    for place in places or [None]:
+        walk.survey.note(
+        "TRN250", f"{count} operators of a step run on the host", place,
         why=f"{nothing} runs there, outside of the chip's time: {names}{more}",
         do="compile the whole step with trnlab.frontends.torch.compile_step, or put loss, clipping and "
         "optimizer.step() into functions of torch.compile(backend='neuron')", severity=WARNING, subject="host",
@@ -126,10 +127,23 @@ def _work(walk: Walked, step: Step) -> Work:
         kinds = tuple(_KINDS.get(role.kind, "temporary") for role in step.captured.inputs)
         loss = next((i for i, role in enumerate(step.captured.outputs) if role.kind == "loss"), None)
         return Work([Part(step.captured.graph, 1, kinds, loss)], [], step.per_step)
-    times = Counter(map(id, step.graphs))
-    graphs = {id(g): g for g in step.graphs}
+    times = Counter(step.graphs)
     kept = [_tensor(name, kind, t) for kind, named in walk.kept.items() for name, t in named.values()]
-    return Work([Part(g, times[i]) for i, g in graphs.items()], kept, step.per_step)
+    return Work([Part(g, n, _kinds(walk, step, g)) for g, n in times.items()], kept, step.per_step)
+
+
+def _kinds(walk: Walked, step: Step, graph: Graph) -> tuple[str, ...]:
+    """What the inputs of a graph of `torch.compile` are: kept on the device between steps, or of this one."""
+    other = (
+        "batch"
+        if graph.name.startswith("forward")
+        else "activation"
+        if graph.name.startswith("back")
+        else "temporary"
+    )
+    given = {name: id(x) for name, x in step.inputs.get(graph, {}).items()}
+    kinds = {key: kind for kind, named in walk.kept.items() for key in named}
+    return tuple(kinds.get(given.get(v.name or "", 0), other) for v in graph.inputs)
 
 
 def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
@@ -138,8 +152,6 @@ def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
 
 
 def _parameters(work: Work) -> int:
-    from math import prod
-
     named = [(p.graph.inputs, p.kinds) for p in work.parts]
     captured = sum(prod(v.shape) for values, kinds in named for v, k in zip(values, kinds) if k == "parameter")
     return captured or sum(prod(t.shape) for t in work.kept if t.kind == "parameter")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from trnlab.frontends.common.captured import Role
+from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.capture import CapturedStep, Reported
 from trnlab.frontends.torch.check.unwritten import like, unwritten, values_kept
 from trnlab.frontends.torch.dlpack import as_host
-from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.step import TrainStep, learned_from
 from trnlab.frontends.torch.subject import prepare
@@ -25,8 +25,8 @@ from trnlab.graph.ir import Graph
 class Walk(Protocol):
     """Who is told what happens."""
 
-    def executed(self, graph: Graph, args: Sequence[Any]) -> None:
-        """A graph ran, on these tensors where they are known."""
+    def executed(self, graph: Graph, inputs: Mapping[str, Any]) -> None:
+        """A graph ran, on these tensors by the names of its inputs."""
 
     def captured(self, step: CapturedStep) -> None:
         """A whole step was captured."""
@@ -47,8 +47,8 @@ class Shapes:
     def compile(self, graph: Graph) -> Callable[..., Any]:
         """See `Engine`; what it returns computes nothing."""
 
-        def run(args: Sequence[Any] = ()) -> list[Any]:
-            self.walk.executed(graph, args)
+        def run(inputs: Mapping[str, Any]) -> list[Any]:
+            self.walk.executed(graph, inputs)
             return []
 
         return run

@@ -160,8 +160,10 @@ def _written(op: Any, args: Any, kwargs: Any) -> Any:
     changed = [given[a.name] for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write
                and a.name in given]  # fmt: skip
     returns = op._schema.returns
-    if len(changed) == len(returns) and all(isinstance(c, Tensor) for c in changed) and not op._schema.name.endswith(
-        "resize_"
+    if (
+        len(changed) == len(returns)
+        and all(isinstance(c, Tensor) for c in changed)
+        and not op._schema.name.endswith("resize_")
     ):
         return changed[0] if len(changed) == 1 else tuple(changed)
     return None

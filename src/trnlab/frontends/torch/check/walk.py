@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import runpy
 import sys
 import time
+import traceback
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,13 +22,13 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from trnlab.errors import Location, TrnlabError, UsageError
+from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.assumed import note_values
 from trnlab.frontends.torch.capture import CapturedStep
 from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
-from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
@@ -38,6 +41,9 @@ from trnlab.units import PS_PER_S
 STEPS, SECONDS = 6, 10.0  # a walk goes on for so many steps, and so long after the first, to see what changes
 
 
+_SEED_OF_GRADIENTS = "aten::ones_like"  # what every `loss.backward()` begins with
+
+
 class Enough(BaseException):
     """The walk has seen enough."""
 
@@ -47,15 +53,16 @@ class Step:
     """What one training step ran: graphs in order, and operators on the host."""
 
     graphs: list[Graph] = field(default_factory=list)
+    inputs: dict[Graph, Mapping[str, Any]] = field(default_factory=dict)
     captured: CapturedStep | None = None
     host: Counter[str] = field(default_factory=Counter)
-    host_place: Location | None = None
+    host_places: Counter[Location] = field(default_factory=Counter)
     per_step: int = 0
     counted: str = ""
 
 
 class Walked:
-    """What a walk met. `steps`: the training steps; `kept`: tensors that stay on the device between steps, by kind."""
+    """What a walk met. `steps`: those of training; `kept`: tensors that stay on the device between steps, by kind."""
 
     def __init__(self, survey: Survey) -> None:
         self.survey, self.steps, self.now = survey, list[Step](), Step()
@@ -71,30 +78,36 @@ class Walked:
     # -- what the script does -------------------------------------------------------------------------------------
     def on_host(self, name: str) -> None:
         """An operator computes on the device, outside of any program."""
-        if self._depth == 0:
+        if self._depth == 0 and name != _SEED_OF_GRADIENTS:
             self.now.host[name] += 1
-            if self.now.host_place is None:
-                self.now.host_place = parse(here(sys._getframe(2)) or "")
+            place = parse(here(sys._getframe(2)) or "")
+            if place is not None:
+                self.now.host_places[place] += 1
 
     def by_values(self, op: Any, args: Any) -> None:
         """An operator outside of programs has a shape that depends on values."""
         note_values(self.survey, op, parse(here(sys._getframe(2)) or ""))
 
-    def executed(self, graph: Graph, args: Sequence[Any]) -> None:
+    def executed(self, graph: Graph, inputs: Mapping[str, Any]) -> None:
         """A graph of `torch.compile` ran."""
         if graph.name.startswith("forward") and self._pending:
             self._over()
         self.now.graphs.append(graph)
-        for i, x in enumerate(args):
+        self.now.inputs[graph] = inputs
+        for name, x in inputs.items():
             if isinstance(x, nn.Parameter):
-                self.kept["parameter"].setdefault(id(x), (f"parameter {i}", x))
+                self.kept["parameter"].setdefault(id(x), (name, x))
         if self._learning and graph.aliases and graph.name.startswith("graph"):
             self._pending = True
+            seen = {id(x) for given in self.now.inputs.values() for x in given.values()}
+            for optimizer in _optimizers():
+                if any(id(p) in seen for group in optimizer.param_groups for p in group["params"]):
+                    self._keep(optimizer)
         if graph.name.startswith("forward"):
-            self._count(args)
+            self._count(inputs.values())
 
-    def _count(self, args: Sequence[Any]) -> None:
-        batch = [x for x in args if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]
+    def _count(self, inputs: Iterable[Any]) -> None:
+        batch = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]
         ids = [x for x in batch if not x.is_floating_point()]
         if ids and not self.now.per_step:
             self.now.per_step, self.now.counted = ids[-1].numel(), "tokens" if ids[-1].dim() > 1 else "samples"
@@ -116,8 +129,8 @@ class Walked:
             )  # fmt: skip
             return
         self.survey.note(
-            "TRN253", "the step is captured and compiled again: something that it read has changed", where, why=reason,
-            do="keep what changes in a tensor, or compute it outside of the step", severity=WARNING,
+            "TRN253", "the step is captured and compiled again: something that it read has changed", where,
+            why=reason, do="keep what changes in a tensor, or compute it outside of the step", severity=WARNING,
             subject=reason.split(" was ")[0],
         )  # fmt: skip
 
@@ -260,9 +273,21 @@ def _run(script: Script, walk: Walked) -> None:
             ))  # fmt: skip
     except Exception as error:
         walk.complete = False
-        walk.survey.raised(failure(error, "TRN259"))
+        place = _line(error, script)
+        told = failure(error, "TRN259")
+        own = told.code == "TRN259"
+        told.where = place or told.where if own else told.where or place
+        told.what = told.what.strip().splitlines()[0] if own else told.what
+        walk.survey.raised(told)
     finally:
         sys.argv, sys.path[:] = argv, path
+
+
+def _line(error: BaseException, script: Script) -> Location | None:
+    """The line of the script at which an error arrived."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script.path)]
+    last = frames[-1] if frames else None
+    return Location(last.filename, last.lineno or 0, last.name, last.line or "") if last is not None else None
 
 
 @contextmanager
@@ -285,6 +310,11 @@ def _watched(walk: Walked) -> Iterator[None]:
         _walks.remove(walk)
 
 
+def _optimizers() -> list[torch.optim.Optimizer]:
+    """All that there are: a compiled step tells nobody whose it is."""
+    return [x for x in gc.get_objects() if issubclass(type(x), torch.optim.Optimizer)]
+
+
 _walks: list[Walked] = []
 
 
@@ -295,5 +325,6 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         yield

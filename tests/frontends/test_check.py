@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab check`: whatever is planted in a script is found, with its line, and nothing else is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+from check_scripts import CLEAN, HEAD, OBSTACLES, PLAIN, STEP, planted
+
+from trnlab import chips
+from trnlab.frontends.torch.check.report import examine
+from trnlab.frontends.torch.check.unwritten import Unwritten, is_large
+from trnlab.porting import text
+from trnlab.porting.page import page
+from trnlab.porting.result import Report, from_json, to_json
+from trnlab.runtime.script import Script
+from trnlab.runtime.session import Session
+
+pytestmark = pytest.mark.torch
+
+
+def checked(folder: Path, source: str, *targets: str) -> Report:
+    """The report on a script, for trn1.2xlarge unless others are named."""
+    path = folder / "script.py"
+    path.write_text(source)
+    chosen = [chips.target(name) for name in targets or ("trn1.2xlarge",)]
+    return examine(Script(path), chosen, Session(chosen[0]))
+
+
+def found(report: Report) -> set[tuple[str, int]]:
+    """Codes and lines of the findings, all their places."""
+    return {(f.code, p.line) for f in report.findings for p in (f.place, *f.places)}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_nothing_is_found_in_clean_scripts(name, tmp_path):
+    report = checked(tmp_path, CLEAN[name])
+    assert [(f.code, f.what, f.why) for f in report.findings] == []
+    assert report.steps >= 2
+    assert not report.failed
+    assert report.targets[0].step_s > 0
+    assert all(o.status == "supported" for o in report.operators if o.name != "aten.ones_like")
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_what_is_planted_is_found_and_nothing_else(name, tmp_path):
+    report = checked(tmp_path, OBSTACLES[name])
+    assert found(report) == planted(OBSTACLES[name]), text.check(report)
+    for f in report.findings:
+        assert f.what
+        assert f.do
+        assert not f.place.file or Path(f.place.file).name == "script.py"
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory) -> Report:
+    """The report on a script with several obstacles, for two targets."""
+    source = HEAD + (
+        "def loss_fn(model, x, y):\n    h = model(x)\n    if h.sum() > 0:\n        h = h * 2\n"
+        "    z = torch.linalg.svd(h)[1].sum() + h.cummax(0)[0].sum() + h[y > 1].sum()\n"
+        "    return F.cross_entropy(h, y) + z\n"
+    )
+    return checked(tmp_path_factory.mktemp("check"), source + STEP, "trn1.2xlarge", "trn2.3xlarge")
+
+
+def test_one_walk_finds_all_refusals_and_still_tells_time_and_memory(troubled):
+    assert [f.code for f in troubled.findings] == ["TRN204", "TRN204", "TRN201", "TRN201"]
+    assert {o.name for o in troubled.operators if o.status == "refused"} >= {"aten._linalg_svd", "aten.cummax"}
+    assert troubled.failed
+    for target in troubled.targets:
+        assert target.step_s > 0
+        assert 0 < target.memory.total < target.capacity
+        assert target.usd_per_step > 0
+    assert troubled.notes
+
+
+def test_the_record_goes_through_json_and_back(troubled):
+    record = json.loads(json.dumps(to_json(troubled)))
+    assert to_json(from_json(record)) == to_json(troubled)
+    assert record["failed"] is True
+    assert record["targets"][0]["memory"]["total"] == troubled.targets[0].memory.total
+
+
+def test_the_text_and_the_page_say_what_was_found(troubled):
+    said, shown = text.check(troubled), page(troubled)
+    for f in troubled.findings:
+        assert f"{f.code}  {f.what}" in said
+        assert str(f.place) in said
+        assert f.code in shown
+    for part in ("trn2.3xlarge", "4 errors", "memory of one core's step", "optimizer state"):
+        assert part in said
+    for part in (
+        "Targets side by side",
+        "Memory of a core of trn1",
+        "time goes on trn2.3xlarge",
+        "aten.cummax",
+    ):
+        assert part in shown
+
+
+def test_the_shares_of_a_step_add_up(troubled):
+    for target in troubled.targets:
+        parts = sum(target.parts.values())
+        assert set(target.parts) == {"forward", "backward", "update"}
+        assert 0.9 * target.step_s < parts <= target.step_s
+        assert abs(sum(s for _, s in target.modules) - parts) < 1e-3 * parts
+
+
+def test_memory_is_told_by_kind(tmp_path):
+    memory = checked(tmp_path, CLEAN["compile_step"]).targets[0].memory
+    parameters = 4 * (16 * 32 + 32 + 32 * 4 + 4)
+    assert memory.parameters == parameters
+    assert memory.state == 2 * parameters
+    assert memory.batch == 6 * 16 * 4 + 6 * 4
+    assert memory.largest[0].bytes == 16 * 32 * 4
+    assert memory.total == sum((memory.kept, memory.rest))
+
+
+def test_a_loop_of_torch_compile_holds_what_lies_between_its_programs(tmp_path):
+    memory = checked(tmp_path, CLEAN["torch.compile"]).targets[0].memory
+    parameters = 4 * (16 * 32 + 32 + 32 * 4 + 4)
+    assert memory.parameters == memory.gradients == parameters
+    assert memory.state == 2 * parameters
+
+
+def test_a_model_of_any_size_takes_no_memory_and_is_laid_out(tmp_path):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    target = checked(tmp_path, OBSTACLES["too large for a core"], "trn2.3xlarge").targets[0]
+    gigabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20
+    assert target.memory.total > 12 * 2**30
+    assert gigabytes < 1
+    lay = target.layout
+    assert lay.cores == 2
+    assert lay.bytes_per_core <= target.capacity
+    assert lay.time_s[0] <= target.step_s <= lay.time_s[1] == pytest.approx(target.step_s + lay.communication_s)
+
+
+def test_values_stay_where_they_are_small_or_whole_numbers():
+    with Unwritten(lambda name: None, lambda op, args: None):
+        small, ids = torch.full((8,), 3.0), torch.arange(200_000)
+        large = torch.ones(100_000)
+        scores = large.to("neuron") * 2
+        doubled = (small.to("neuron") * 2).cpu()
+    assert doubled.tolist() == [6.0] * 8
+    assert ids[-1].item() == 199_999
+    assert is_large(large)
+    assert is_large(scores)
+    assert scores.shape == (100_000,)
+    assert scores.device.type == "neuron"
+
+
+def test_scripts_are_python():
+    for source in (*CLEAN.values(), *OBSTACLES.values(), HEAD + PLAIN):
+        ast.parse(source)
