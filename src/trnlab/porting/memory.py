@@ -23,7 +23,7 @@ def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[s
     """Of each call whether it is of the forward pass, the backward pass or the update.
 
     loss: the tensor of the loss; None where the program is of one phase, which its name begins with. updated: tensors
-    of inputs that the program overwrites.
+    of inputs that the program overwrites. A matmul that uses its gradient for an update at once is of the way back.
     """
     if loss is None:
         start = next((p for p in (FORWARD, BACKWARD) if program.name.startswith(p)), UPDATE)
@@ -31,8 +31,8 @@ def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[s
     written = [_written(call, program) for call in program.calls]
     end = max((i for i, w in enumerate(written) if loss in w), default=-1)
     changed = frozenset(updated)
-    update = next((i for i in range(end + 1, len(written)) if written[i] & changed), len(written))
-    return [FORWARD if i <= end else BACKWARD if i < update else UPDATE for i in range(len(written))]
+    late = [bool(w & changed) and call.label.startswith("rows") for w, call in zip(written, program.calls)]
+    return [FORWARD if i <= end else UPDATE if late[i] else BACKWARD for i in range(len(written))]
 
 
 def _written(call: Call, program: Program) -> frozenset[int]:
