@@ -79,7 +79,7 @@ class Compiled:
         self._names = _parameters(fun)
         self._traces: dict[Hashable, _Trace] = {}
         self.program: Program | None = None
-        self.name = getattr(fun, "__name__", "function").strip("<>")
+        self.name = _name(fun)
         functools.update_wrapper(self, fun)
 
     @property
@@ -152,6 +152,13 @@ class Compiled:
 
 
 # -- what JAX says of arguments ------------------------------------------------------------------------------------
+
+
+def _name(fun: Callable[..., Any]) -> str:
+    """What its programs are called; functions without a name, by their line."""
+    name = getattr(fun, "__name__", type(fun).__name__)
+    code = getattr(fun, "__code__", None)
+    return f"lambda_{code.co_firstlineno}" if name == "<lambda>" and code is not None else name
 
 
 def _parameters(fun: Callable[..., Any]) -> list[str]:

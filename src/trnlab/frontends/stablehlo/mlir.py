@@ -11,6 +11,7 @@ import linecache
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, mhlo, stablehlo
 from jaxlib.mlir.passmanager import PassManager
 
+import trnlab
 from trnlab.errors import Location, UnsupportedOpError, UsageError
 from trnlab.graph.ir import TensorType
 from trnlab.numerics import dtypes
@@ -38,6 +40,8 @@ _ELEMENTS: dict[str, DType] = {
     "i16": dtypes.int16, "ui16": dtypes.uint16, "i8": dtypes.int8, "ui8": dtypes.uint8, "i1": dtypes.bool_,
     "i64": INT64, "ui64": UINT64, "f64": FLOAT64, "tf32": dtypes.tfloat32,
 }  # fmt: skip
+_HELD = ", ".join(sorted(name for name, held in _ELEMENTS.items() if held not in (FLOAT64, UINT64)))
+_OURS = str(Path(trnlab.__file__).parent)
 _PLACE = re.compile(r'"([^"]+)"\("([^"]+)":(\d+):\d+|"([^"]+)":(\d+):\d+')
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|<frozen ")
 
@@ -142,7 +146,7 @@ def type_of(shown: Any) -> TensorType:
     if element not in _ELEMENTS:
         remedy = "keep real and imaginary parts apart" if element.startswith("complex") else "convert it to another"
         raise UnsupportedOpError(
-            f"the chip has no format for {element}", code="TRN232", limit=", ".join(sorted(_ELEMENTS)),
+            f"the chip has no format for {element}", code="TRN232", limit=_HELD,
             got=str(shown),
             remedy=f"{remedy}, or compute it on the host",
         )  # fmt: skip
@@ -300,7 +304,8 @@ def _element(token: str, held: np.dtype[Any]) -> Any:
 def location(op: Any) -> Location | None:
     """The innermost line outside of libraries that an op comes from, else the innermost; None where none is told."""
     found = list(_places(str(op.location)))
-    chosen = next((p for p in found if not _LIBRARY.search(p[1])), found[0] if found else None)
+    users = (p for p in found if not _LIBRARY.search(p[1]) and not p[1].startswith(_OURS))
+    chosen = next(users, found[0] if found else None)
     if chosen is None:
         return None
     function, file, line = chosen
