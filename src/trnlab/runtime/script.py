@@ -112,6 +112,8 @@ def _finish(run: Run, outcome: str) -> int:
         if record["instructions"] or record.get("kernels"):
             profile.render(run.folder)
             print(f"\n{profile.show(run.folder)}", flush=True)
+            for line in run.session.counters.shapes.advice():
+                say(line)
         elif outcome == "complete":
             say(nothing_ran(run))
     except KeyboardInterrupt:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trnlab import chips, host_ops
+from trnlab.buckets import Seen
 from trnlab.errors import UsageError
 from trnlab.graph.ir import Graph
 from trnlab.host_ops import HostOps
@@ -36,11 +37,12 @@ PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 
 @dataclass
 class Counters:
-    """What happened so far. `host`: operators that ran on the host instead of the chip."""
+    """What happened so far. `host`: operators that ran on the host. `shapes`: what compiled code was called on."""
 
     steps: int = 0
     instructions: int = 0
     host: HostOps = field(default_factory=HostOps)
+    shapes: Seen = field(default_factory=Seen)
 
 
 @dataclass(frozen=True)

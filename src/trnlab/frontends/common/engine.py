@@ -157,3 +157,12 @@ def optimizer_stepped() -> None:
     now = session.active()
     if now is not None and now.run is not None:
         now.run.updated()
+
+
+def shapes_seen(name: str, shapes: Sequence[Sequence[int]]) -> None:
+    """The program of that name was called on these shapes; a run proposes buckets from them at its end."""
+    from trnlab.runtime import session
+
+    now = session.active()
+    if now is not None:
+        now.counters.shapes.note(name, tuple(map(tuple, shapes)))

@@ -32,6 +32,7 @@ _HOME = {
     "kernel_op": "kernels",
     "fallback_counts": "host_ops",
     "reset_fallback_counts": "host_ops",
+    "PadToBuckets": "padding",
     "to_numpy_alias": "dlpack",
     "from_numpy_alias": "dlpack",
 }

@@ -155,6 +155,7 @@ class CompiledGraph:
         given = {name: args[i] for name, i in self._position.items()} | numbers
         bound = [Buffer(given[n] if n is not None else new_seed()) for n in self.imported.inputs]
         results = self._program([b.array() for b in bound])
+        engine.shapes_seen(self._name, [b.tensor.shape for b in bound])
         for i, j in self.imported.graph.aliases.items():
             bound[j].store(results[i])
         made = {n: _result(n, results[self._place[i]]) for n, i in self._computed.items()}

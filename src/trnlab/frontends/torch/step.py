@@ -97,6 +97,7 @@ class TrainStep:
         result, loss = self._run(trace, subject, leaves)
         if not trace.captured.dependencies.reusable:
             self._programs.remove(trace)
+        engine.shapes_seen(self.name, [tuple(x.shape) for x in leaves if isinstance(x, Tensor)])
         engine.current().step_done(loss, learned_from(leaves))
         hooks.run_post_hooks(self.optimizer)
         return result

@@ -39,6 +39,9 @@ from trnlab.frontends.torch.outside import is_real
 from trnlab.frontends.torch.scalars import tensors_as_numbers
 from trnlab.frontends.torch.types import format_of
 
+_INSTEAD = {  # of operators whose results have sizes that hang on values
+    "aten._pack_padded_sequence.default": "run the layer on the padded batch, and mask by the lengths after it",
+}
 _SIMPLE = {"foreach": False, "fused": False, "capturable": True}  # optimizer switches that make a step traceable
 
 
@@ -124,7 +127,10 @@ def _depends_on_values(error: Any, lines: RecordLines | None) -> UnsupportedOpEr
         f"{error.func} needs the values of a tensor while the step is being captured",
         code="TRN204",
         where=lines.failed() if lines is not None else None,
-        remedy="keep .item(), conditions on tensors and indexing with masks out of the step; see torch.where",
+        remedy=_INSTEAD.get(
+            str(error.func),
+            "keep .item(), conditions on tensors and indexing with masks out of the step; see torch.where",
+        ),
     )
 
 
