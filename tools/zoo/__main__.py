@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,13 @@ def main() -> int:
     known = read(options.results)
     version = digest()
     for name in options.names or MODELS:
+        wanted = [way for way in options.way or WAYS if not current(known.get((name, way)), version, options.steps)]
+        if wanted:
+            for record in train(name, wanted, options.steps, options.seconds):
+                known[name, record["way"]] = record | {"version": version}
+            options.results.write_text("".join(json.dumps(r) + "\n" for r in known.values()))
         for way in options.way or WAYS:
-            record = known.get((name, way))
-            if record is None or record.get("version") != version or record["steps"] != options.steps:
-                record = train(name, way, options.steps, options.seconds) | {"version": version}
-                known[name, way] = record
-                options.results.write_text("".join(json.dumps(r) + "\n" for r in known.values()))
-            print(line(record), flush=True)
+            print(line(known[name, way]), flush=True)
     if options.page:
         PAGE.write_text(page(list(known.values())))
     return int(any(r["verdict"] in ("wrong", "crash") for r in known.values()))
@@ -82,21 +83,27 @@ def read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {(r["model"], r["way"]): r for r in map(json.loads, lines)}
 
 
-def train(name: str, way: str, steps: int, seconds: int) -> dict[str, Any]:
-    """The record of one model, from a process of its own."""
-    command = [sys.executable, "-m", "tools.zoo.run_one", name, way, str(steps)]
+def current(record: dict[str, Any] | None, version: str, steps: int) -> bool:
+    """Whether a result says what would come out now."""
+    return record is not None and record.get("version") == version and record["steps"] == steps
+
+
+def train(name: str, ways: Sequence[str], steps: int, seconds: int) -> list[dict[str, Any]]:
+    """The records of one model, from a process of its own."""
+    command = [sys.executable, "-m", "tools.zoo.run_one", name, str(steps), *ways]
     environment = {**os.environ, "TRNLAB_PRECISION": "fp32", "HF_HUB_OFFLINE": "1"}
-    failed = {"model": name, "way": way, "steps": steps, "verdict": "crash", "seconds": seconds}
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, cwd=ROOT)
-    except subprocess.TimeoutExpired:
-        return failed | {"verdict": "too slow", "code": f"over {seconds} s"}
-    found = [text.removeprefix("RESULT ") for text in ended.stdout.splitlines() if text.startswith("RESULT ")]
-    return (
-        json.loads(found[-1])
-        if found
-        else failed | {"code": f"exit {ended.returncode}", "message": ended.stderr[-2000:]}
-    )
+        said, failed = (
+            ended.stdout,
+            {"verdict": "crash", "code": f"exit {ended.returncode}", "message": ended.stderr[-2000:]},
+        )
+    except subprocess.TimeoutExpired as error:
+        said = (error.stdout or b"").decode()
+        failed = {"verdict": "too slow", "code": f"over {seconds} s"}
+    found = [json.loads(text.removeprefix("RESULT ")) for text in said.splitlines() if text.startswith("RESULT ")]
+    about = {"model": name, "steps": steps, "seconds": seconds}
+    return [*found, *(about | failed | {"way": way} for way in ways[len(found) :])]
 
 
 def line(record: dict[str, Any]) -> str:

@@ -37,116 +37,188 @@ def declare_missing_operators() -> None:
     globals()["_library"] = library  # its operators live as long as it does
 
 
-def host_losses(subject: Any, steps: int, dtype: torch.dtype) -> list[float]:
-    """Of eager training on the CPU."""
-    model = copy.deepcopy(subject.model).to(dtype)
-    optimizer, losses = _optimizer(model), []
-    for i in range(steps):
-        batch = [x.to(dtype) if x.is_floating_point() else x for x in subject.batch(i)]
-        loss = subject.loss(model, *batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+class Training:
+    """A model that is trained step by step: on the host in one format, or on the simulated chip in one way.
 
-
-def reference(subject: Any, steps: int) -> tuple[list[float], list[float], str]:
-    """The host's losses with rounding, and those to compare with; also what the latter are.
-
-    Float64 is exact enough. Where an operator has no form for it, float32 stands for it, and beside it float32 from
-    parameters that are off by one rounding.
+    moved: unless 0, the weights to begin with are off by up to two roundings, in a way that the number stands for.
     """
-    with_rounding = host_losses(subject, steps, torch.float32)
+
+    def __init__(
+        self, subject: Any, dtype: torch.dtype = torch.float32, way: str | None = None, moved: int = 0
+    ) -> None:
+        self.moved = moved
+        self.subject, self.dtype, self.device = subject, dtype, "cpu" if way is None else "neuron"
+        self.model = copy.deepcopy(subject.model).to(self.device, dtype)
+        self._move()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
+        self.step = self._eager(self.model, self.optimizer.step) if way is None else self._compiled(way)
+
+    def losses(self, steps: int, starts: list[Any] | None = None) -> list[float]:
+        """Of so many steps. With `starts`, of pairs of steps on one batch, each pair from the state given for it."""
+        torch.manual_seed(0)  # what is drawn on the host is the same everywhere
+        found = []
+        for i in range(steps):
+            if starts is not None and i % 2 == 0:
+                self._load(starts[i // 2])
+            found.append(self._loss(i if starts is None else i // 2))
+        return found
+
+    def starts(self, steps: int) -> tuple[list[Any], list[float]]:
+        """States before each pair of steps on one batch, and the losses."""
+        torch.manual_seed(0)
+        states, found = [], []
+        for i in range(steps):
+            if i % 2 == 0:
+                states.append(copy.deepcopy((self.model.state_dict(), self._states())))
+            found.append(self._loss(i // 2))
+        return states, found
+
+    def _loss(self, seed: int) -> float:
+        batch = [x.to(self.dtype) if x.is_floating_point() else x for x in self.subject.batch(seed)]
+        return float(self.step(*(x.to(self.device) for x in batch)))
+
+    def _states(self) -> list[dict[str, Any]]:
+        return [self.optimizer.state.get(p, {}) for p in self.model.parameters()]
+
+    def _load(self, start: Any) -> None:
+        weights, states = start
+        self.model.load_state_dict({k: v.to(self.dtype) if v.is_floating_point() else v for k, v in weights.items()})
+        self._move()
+        for mine, given in zip(self._states(), states):
+            for name, value in given.items():
+                mine[name].copy_(value)
+
+    def _move(self) -> None:
+        generator = torch.Generator().manual_seed(self.moved)
+        for p in self.model.parameters() if self.moved else ():
+            with torch.no_grad():
+                p.mul_(1 + (2 * torch.rand(p.shape, generator=generator) - 1) * 2**-22)
+
+    def _eager(self, model: Any, update: Any) -> Any:
+        def step(*batch: torch.Tensor) -> torch.Tensor:
+            loss = self.subject.loss(model, *batch)
+            self.optimizer.zero_grad()
+            loss.backward()
+            update()
+            return loss.detach()
+
+        return step
+
+    def _compiled(self, way: str) -> Any:
+        import trnlab.frontends.torch as neuron
+
+        if way != "torch.compile":
+            return neuron.compile_step(self.model, self.optimizer, self.subject.loss)
+        model = torch.compile(self.model, backend="neuron")
+        return self._eager(model, torch.compile(self.optimizer.step, backend="neuron"))
+
+
+@dataclasses.dataclass
+class Reference:
+    """The host's losses of several trainings with rounding, those to compare with, and their format.
+
+    Where rounding decides what comes after a few steps, the losses are of pairs of steps from `starts`.
+    """
+
+    rounded: list[list[float]]
+    exact: list[float]
+    host: str
+    starts: list[Any] | None = None
+
+    @property
+    def band(self) -> float:
+        """How far rounding moves a loss."""
+        return max(abs(a - b) for losses in self.rounded for a, b in zip(losses, self.exact))
+
+    @property
+    def scale(self) -> float:
+        """The largest loss."""
+        return max(map(abs, self.exact))
+
+    @property
+    def decides(self) -> bool:
+        """Whether rounding alone moves the losses so much that they show nothing."""
+        return self.band > 1e-3 * self.scale
+
+
+def reference(subject: Any, steps: int) -> Reference:
+    """What the host computes.
+
+    Float64 is exact enough; where an operator has no form for it, float32 stands for it. How far rounding moves the
+    losses is what it did to four trainings in float32, three of them from weights that are off by a rounding or two.
+    """
+    rounded = [Training(subject, moved=seed).losses(steps) for seed in range(4)]
     try:
-        return with_rounding, host_losses(subject, steps, torch.float64), "float64"
+        found = Reference(rounded, Training(subject, torch.float64).losses(steps), "float64")
     except RuntimeError:
-        moved = dataclasses.replace(subject, model=rounded_again(subject.model))
-        return host_losses(moved, steps, torch.float32), with_rounding, "float32"
+        return Reference(rounded[1:], rounded[0], "float32")
+    if not found.decides:
+        return found
+    starts, exact = Training(subject, torch.float64).starts(steps)
+    return Reference(
+        [Training(subject, moved=seed).losses(steps, starts) for seed in range(4)], exact, "float64", starts
+    )
 
 
-def rounded_again(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy whose every parameter is the next float32 up or down, or what it was."""
-    moved, generator = copy.deepcopy(model), torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in moved.parameters():
-            way = torch.randint(-1, 2, p.shape, generator=generator).to(p.dtype)
-            p.copy_(torch.where(way == 0, p, torch.nextafter(p, way * torch.inf)))
-    return moved
+def verdict(gap: float, reference: Reference) -> str:
+    """Whether rounding explains losses off by `gap`. Where rounding alone moves them much, that says little."""
+    if gap > 20 * reference.band + 1e-5 * reference.scale:
+        return "wrong"
+    return "undecided" if reference.decides else "trains"
 
 
-def _optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), 1e-3)
-
-
-def device_losses(subject: Any, steps: int, way: str) -> tuple[list[float], dict[str, int]]:
-    """Of the same training on the simulated chip; and the operators that ran on the host during the steps."""
+def on_device(subject: Any, way: str, host: Reference) -> dict[str, Any]:
+    """What the same training on the simulated chip gives, and the operators that ran on the host during its steps."""
     import trnlab.frontends.torch as neuron
 
-    model = copy.deepcopy(subject.model).to("neuron")
-    optimizer = _optimizer(model)
     chosen: Any = contextlib.nullcontext()
     if way == "xla":
         from trnlab.frontends.stablehlo.xla import XlaEngine
 
         chosen = neuron.use(XlaEngine())
-    if way in ("compile_step", "xla"):
-        step = neuron.compile_step(model, optimizer, subject.loss)
-    else:
-        compiled, update = torch.compile(model, backend="neuron"), torch.compile(optimizer.step, backend="neuron")
-
-        def step(*batch: torch.Tensor) -> torch.Tensor:
-            loss = subject.loss(compiled, *batch)
-            optimizer.zero_grad()
-            loss.backward()
-            update()
-            return loss.detach()
-
-    losses = []
+    training = Training(subject, way=way)
     neuron.reset_fallback_counts()
     with chosen:
-        for i in range(steps):
-            losses.append(float(step(*(x.to("neuron") for x in subject.batch(i)))))
-    return losses, dict(neuron.fallback_counts())
-
-
-def verdict(gap: float, band: float, scale: float) -> str:
-    """Whether rounding explains losses off by `gap`. Where rounding alone moves them much, that says little."""
-    if gap > 20 * band + 1e-5 * scale:
-        return "wrong"
-    return "trains" if band <= 1e-3 * scale else "undecided"
+        got = training.losses(len(host.exact), host.starts)
+    gap = max(abs(a - b) for a, b in zip(got, host.exact))
+    return {
+        "losses": got, "host_losses": host.exact, "host": host.host, "pairs": host.starts is not None, "gap": gap,
+        "band": host.band, "scale": host.scale, "host_ops": dict(neuron.fallback_counts()),
+        "verdict": verdict(gap, host),
+    }  # fmt: skip
 
 
 def main() -> None:
-    """Arguments: name, way, steps."""
-    name, way, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    """Arguments: name, steps, ways."""
+    name, steps, ways = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     os.environ.setdefault("TRNLAB_TARGET", "trn1.2xlarge")
     warnings.filterwarnings("ignore")
     declare_missing_operators()
     from tools.zoo.models import MODELS
 
-    record: dict[str, Any] = {"model": name, "way": way, "steps": steps}
+    torch.manual_seed(0)
+    subject = MODELS[name]()
+    host = reference(subject, steps)
+    for way in ways:
+        print(
+            "RESULT " + json.dumps({"model": name, "way": way, "steps": steps} | outcome(subject, way, host)),
+            flush=True,
+        )
+
+
+def outcome(subject: Any, way: str, host: Reference) -> dict[str, Any]:
+    """What became of one training, whatever it is."""
     began = time.monotonic()
     try:
-        torch.manual_seed(0)
-        subject = MODELS[name]()
-        expected, exact, record["host"] = reference(subject, steps)
-        got, host = device_losses(subject, steps, way)
-        # What rounding alone does to the host's own losses, and as much again for another order of sums.
-        band = max(abs(a - b) for a, b in zip(expected, exact))
-        gap = max(abs(a - b) for a, b in zip(got, exact))
-        scale = max(map(abs, exact))
-        record |= {"losses": got, "host_losses": exact, "gap": gap, "band": band, "scale": scale, "host_ops": host}
-        record["verdict"] = verdict(gap, band, scale)
-    except Exception as error:  # whatever it is, it is the result
+        record = on_device(subject, way, host)
+    except Exception as error:  # it is the result
         text = str(error)
         code = re.search(r"TRN\d{3}", text)
-        record["verdict"] = "refused" if code else "crash"
-        record["code"] = code[0] if code else type(error).__name__
-        record["operators"] = sorted(set(re.findall(r"\d+\. (\S+?)\(", text)))
-        record["message"] = text[:2000]
-    record["seconds"] = round(time.monotonic() - began, 1)
-    print("RESULT " + json.dumps(record))
+        record = {
+            "verdict": "refused" if code else "crash", "code": code[0] if code else type(error).__name__,
+            "operators": sorted(set(re.findall(r"\d+\. (\S+?)\(", text))), "message": text[:2000],
+        }  # fmt: skip
+    return record | {"seconds": round(time.monotonic() - began, 1)}
 
 
 if __name__ == "__main__":

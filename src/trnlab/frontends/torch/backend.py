@@ -28,7 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import CheckpointPolicy
 
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch import kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
+from trnlab.frontends.torch import eager, kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
@@ -36,6 +36,8 @@ from trnlab.frontends.torch.python_numbers import PythonNumbers
 from trnlab.frontends.torch.step import new_seed
 from trnlab.guards import collected
 from trnlab.runtime.notices import say
+
+torch._dynamo.config.allow_rnn = True  # else nn.LSTM and its like stay outside of compiled code, operator by operator
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -67,9 +69,8 @@ class _GivenUp(logging.Filter):
             given: Any = record.args
             limit, most, function = (str(x) for x in given[:3])
             say(
-                f"{function} was compiled {most} times: in further forms it runs on the host, outside of the chip's "
-                "time; give batches one shape and the learning rate as a tensor, or raise "
-                f"torch._dynamo.config.{limit}"
+                f"{function} was compiled {most} times: in further forms its operators are programs of their "
+                f"own, one by one; give batches one shape, or raise torch._dynamo.config.{limit}"
             )
         return self._enabled(record.levelno)
 
@@ -143,6 +144,7 @@ class CompiledGraph:
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run the program on tensors; returns what AOTAutograd expects of the graph."""
+        eager.begin()
         if any(guards.failed() for guards in self._guards):
             self._compile()
         without_values = getattr(engine.current(), "stand_in", None)

@@ -17,6 +17,7 @@ from torch import Tensor
 from trnlab.errors import UsageError
 from trnlab.frontends.torch import module
 from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.dlpack import as_host
 from trnlab.frontends.torch.host_ops import only_device
 
 _LIBRARIES: list[torch.library.Library] = []
@@ -64,6 +65,17 @@ def _on_neuron(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return ask
 
 
+def _printing(original: Callable[[Tensor, int], str]) -> Callable[[Tensor, int], str]:
+    """The text of a tensor's values. PyTorch makes it with operators on the tensor: here the host runs them."""
+
+    @wraps(original)
+    def text(self: Tensor, indent: int) -> str:
+        ours = self.device.type == "neuron" and not torch._C._len_torch_dispatch_stack()
+        return original(as_host(self) if ours else self, indent)
+
+    return text
+
+
 def _resizing(original: Any) -> Any:
     @wraps(original)
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
@@ -92,4 +104,5 @@ def register() -> None:
         setattr(torch.accelerator, name, asking)
         if hasattr(torch.accelerator.memory, name):
             setattr(torch.accelerator.memory, name, asking)
+    torch._tensor_str._tensor_str = _printing(torch._tensor_str._tensor_str)
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)  # type: ignore[method-assign]

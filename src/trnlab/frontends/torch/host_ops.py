@@ -11,7 +11,7 @@ Views and allocations compute nothing, and copies between host and device are wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +30,20 @@ _TRANSFERS = frozenset({"aten::_local_scalar_dense"})
 _MIXED = ("aten::index", "aten::_index_put_impl_", "aten::_pack_padded", "aten::_foreach", "aten::_fused")
 _OTHER_LAYOUTS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "QuantizedPrivateUse1", "NestedTensorPrivateUse1")
 _LIBRARIES: list[torch.library.Library] = []  # a library's kernels live as long as it does
+NOT_HERE = object()  # what stands for the result of an operator that the chip does not compute
+
+
+def _nowhere(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return NOT_HERE
+
+
+_on_chip: Callable[[Any, Sequence[Any], dict[str, Any]], Any] = _nowhere
+
+
+def ask_first(on_chip: Callable[[Any, Sequence[Any], dict[str, Any]], Any]) -> None:
+    """From here on `on_chip(op, args, kwargs)` is asked for the result of each operator; see `eager.run`."""
+    global _on_chip
+    _on_chip = on_chip
 
 
 def fallback_counts(phase: str = "training") -> dict[str, int]:
@@ -51,11 +65,14 @@ def reset_fallback_counts() -> None:
 
 
 def _boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run any operator on the CPU aliases of its arguments."""
+    """Run any operator on the CPU aliases of its arguments, unless the chip does."""
     name = op._schema.name
-    if name not in _TRANSFERS:
-        host_ops.current().add(name)
     _check_devices(name, (*args, *kwargs.values()))
+    if name not in _TRANSFERS:
+        computed = _on_chip(op, args, kwargs)
+        if computed is not NOT_HERE:
+            return computed
+        host_ops.current().add(name)
     written = _outs(op)
     if not op._schema.is_mutable:
         return _neuron(_called(op, _host(args), {k: _host(v) for k, v in kwargs.items()}), {})
@@ -131,10 +148,10 @@ def _deliver(host: Any, value: Any, originals: dict[int, Tensor], fresh: bool) -
         if fresh and host.shape == value.shape:
             as_host(value).copy_(host)
         elif fresh or host.shape != value.shape:
-            _give_memory(value, as_neuron(host))
+            give_memory(value, as_neuron(host))
 
 
-def _give_memory(tensor: Tensor, other: Tensor) -> None:
+def give_memory(tensor: Tensor, other: Tensor) -> None:
     """Let `tensor` be what `other` is, in the same memory."""
     torch.ops.aten.set_.source_Tensor(tensor, other)
 
@@ -187,6 +204,8 @@ def _refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     if source.device.type == target.device.type:
+        if _on_chip(torch.ops.aten.copy_.default, (target, source), {}) is not NOT_HERE:
+            return target
         host_ops.current().add("aten::copy_")
     as_host(target).copy_(as_host(source))
     return target
@@ -227,12 +246,12 @@ def _resize(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
     if kept > 0:
         held = as_host(torch.as_strided(self, (kept,), (1,)))
         torch.as_strided(grown, (kept,), (1,)).copy_(held)
-    _give_memory(self, as_neuron(grown))
+    give_memory(self, as_neuron(grown))
     return self
 
 
 def _forget(self: Tensor) -> Tensor:
-    _give_memory(self, as_neuron(torch.empty(0, dtype=self.dtype)))
+    give_memory(self, as_neuron(torch.empty(0, dtype=self.dtype)))
     return self
 
 
@@ -240,6 +259,10 @@ def _convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
 ) -> Tensor:  # fmt: skip
+    args = (x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    computed: Tensor = _on_chip(torch.ops.aten.convolution.default, args, {})
+    if computed is not NOT_HERE:
+        return computed
     host_ops.current().add("aten::convolution")
     bias = None if bias is None else as_host(bias)
     result = torch.convolution(
@@ -252,12 +275,14 @@ def _convolution_backward(
     grad: Tensor, x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int, output_mask: Any,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    host_ops.current().add("aten::convolution_backward")
     bias_sizes = [weight.shape[1] * groups if transposed else weight.shape[0]] if output_mask[2] else None
-    results = torch.ops.aten.convolution_backward(
-        as_host(grad), as_host(x), as_host(weight), bias_sizes, stride, padding, dilation, transposed, output_padding,
-        groups, output_mask,
-    )  # fmt: skip
+    places = (stride, padding, dilation, transposed, output_padding, groups, output_mask)
+    op = torch.ops.aten.convolution_backward.default
+    computed: tuple[Tensor | None, ...] = _on_chip(op, (grad, x, weight, bias_sizes, *places), {})
+    if computed is not NOT_HERE:
+        return computed
+    host_ops.current().add("aten::convolution_backward")
+    results = op(as_host(grad), as_host(x), as_host(weight), bias_sizes, *places)
     return tuple(None if r is None else as_neuron(r) for r in results)
 
 

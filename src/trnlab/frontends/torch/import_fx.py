@@ -19,7 +19,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
-from trnlab.frontends.torch import fused_modules, grouped, provenance, survey
+from trnlab.frontends.torch import factors, fused_modules, grouped, provenance, survey
 from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
@@ -71,7 +71,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **fused_modules.decompositions(),
         **grouped.decompositions(),
     }
-    return {op: how for op, how in table.items() if op not in LOWERINGS}
+    return {op: how for op, how in table.items() if op not in LOWERINGS} | factors.decompositions()
 
 
 def import_fx(module: fx.GraphModule, name: str, aliases: dict[int, str] | None = None) -> Imported:

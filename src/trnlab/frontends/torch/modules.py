@@ -9,6 +9,7 @@ the remedy, swapping the contents of the two tensors; here it is switched on for
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -27,8 +28,27 @@ def _crosses(module: nn.Module, function: Function) -> bool:
     return here != there and "neuron" in (here, there)
 
 
+def _untold(original: Callable[..., bool]) -> Callable[..., bool]:
+    """`_detect_is_causal_mask` of `nn.Transformer` for compiled code on `neuron`.
+
+    Where nobody says whether a mask is the causal one, PyTorch compares its values, for which compiled code would
+    have to stop: all of the model would run operator by operator. The mask is applied in either case.
+    """
+
+    @wraps(original)
+    def detect(mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        untold = is_causal is None and mask is not None and mask.device.type == "neuron"
+        if untold and torch.compiler.is_dynamo_compiling():
+            return False
+        return original(mask, is_causal, size)
+
+    return detect
+
+
 def register() -> None:
     """Extend `nn.Module._apply`, through which all moves and casts of modules go. Called once."""
+    transformer: Any = nn.modules.transformer
+    transformer._detect_is_causal_mask = _untold(transformer._detect_is_causal_mask)
     original: Any = nn.Module._apply
 
     def _apply(self: nn.Module, fn: Function, recurse: bool = True) -> nn.Module:

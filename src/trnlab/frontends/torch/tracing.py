@@ -157,16 +157,21 @@ def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTen
     def run(*inputs: Tensor) -> Any:
         return replay.run(*inputs)
 
-    functional = torch.func.functionalize(run, remove="mutations")
+    return functional(run, fakes, mode)
+
+
+def functional(function: Callable[..., Any], fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
+    """The graph of a function without writes, in operators that the importer knows where there is a way."""
+    traced = torch.func.functionalize(function, remove="mutations")
     with mode, torch.no_grad(), fx_traceback.preserve_node_meta():
         try:
-            second = make_fx(functional, decomposition_table=decompositions(), _disable_torch_fn_metadata_mode=True)(
+            module = make_fx(traced, decomposition_table=decompositions(), _disable_torch_fn_metadata_mode=True)(
                 *fakes
             )
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise _depends_on_values(error, None) from error
-    second.graph.eliminate_dead_code()
-    return second
+    module.graph.eliminate_dead_code()
+    return module
 
 
 @contextmanager
