@@ -21,7 +21,7 @@ from trnlab.compiler.tilesource import Frame, Loader
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Op, TensorType, Value
 from trnlab.isa.base import Engine, Memory
-from trnlab.numerics.dtypes import DType, float32, int32, uint32
+from trnlab.numerics.dtypes import DType, bfloat16, float32, int32, uint16, uint32
 from trnlab.program import AP, Builder
 
 Narrow = float | AP
@@ -54,6 +54,7 @@ class Emitter:
         self._clock = {Engine.VECTOR: b.chip.vector.clock.value, Engine.SCALAR: b.chip.scalar.clock.value}
         self._owned: dict[Value, tuple[TileSpace, AP]] = {}
         self.done: set[Op] = set()
+        self.inverted: dict[Value, bool] = {}  # predicates that hold where their tile is zero
         self._temps: list[tuple[TileSpace, AP]] = []
 
     def sibling(self) -> Emitter:
@@ -219,6 +220,14 @@ class Emitter:
             self.done.add(folded)
             self.values[folded.result] = tile
             self.refs[value] = 0
+
+    def marks(self, op: Op) -> AP:
+        """A new tile in bf16 for the result of a comparison of x with zero: max(x, 0), which is zero or not."""
+        tile = self.wide.take(self.frame.rows, self.frame.cols, bfloat16)
+        self._bind(op.result, self.wide, tile)
+        self.values[op.result] = tile.cast(uint16)
+        self.inverted[op.result] = op.attrs["comparison_direction"] == "LE"
+        return tile
 
     def issue(self, pending: Pending) -> AP:
         """Issue what was pending as an instruction of its own."""

@@ -43,6 +43,7 @@ from trnlab.program.callee import RoutineCallee
 from trnlab.program.digest import written_params
 
 Array = np.ndarray[Any, Any]
+LONG = 1 << 23  # elements that a call reads
 Unit = list[Group]  # groups that share one routine, run as one call
 
 
@@ -168,12 +169,15 @@ class Assembly:
     def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
         """The first form that fits, within half of SBUF if possible, so that neighbouring calls overlap.
 
+        Calls that take long gain more by having all of it.
+
         Raises CapacityError, with the user's line, when none does.
         """
         usable = self.chip.sbuf.usable_bytes_per_partition
+        long = len(unit) == 1 and sum(v.type.size for v in _read(unit[0])) >= LONG
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
         for form in forms:
-            for limit in (usable // 2 // 64 * 64, usable):
+            for limit in (usable,) if long else (usable // 2 // 64 * 64, usable):
                 try:
                     return self._build(unit, stores, limit, form)
                 except CapacityError as error:
@@ -309,6 +313,11 @@ class Assembly:
         offsets, peak = place(lifetimes)
         self.tensors = [replace(t, address=offsets[t.id]) if t.id in offsets else t for t in self.tensors]
         return peak
+
+
+def _read(group: Group) -> set[Value]:
+    """What a group reads that others have computed, or the user has given."""
+    return {v for op in group.ops for v in op.operands} - set(group.classes)
 
 
 def pack(groups: list[Group], part: Partition) -> list[Unit]:

@@ -90,20 +90,38 @@ def _tensor_scalar(e: Emitter, op: Op, data: Value, alu: str, operand: Narrow, *
 
 
 def _rectified(e: Emitter, op: Op, held: Pending, alu: str, operand: Narrow, source: AP) -> bool:
-    """max(x * scale + bias, 0) as one activation, where the sum is for that alone; whether it was."""
+    """max(x * scale + bias, 0) as one activation, where the sum is for that alone; whether it was.
+
+    Where the sum is compared with zero, to select by, the maximum says as much: it is zero or not.
+    """
     reader = e.plan.reader.get(op.result)
     alone = e.plan.uses[op.result] == 1 and op.result not in e.plan.stores and op.result.dtype is float32
     if not (alone and (held.op, alu) == ("multiply", "add") and not isinstance(operand, float)):
         return False
-    if reader is None or reader.name != "maximum" or e.part.splat(reader.operands[1]) != 0.0:
+    if reader is None or len(reader.operands) < 2 or e.part.splat(reader.operands[1]) != 0.0:
         return False
-    tile = e.dst(reader.result)
+    if reader.name == "compare" and _marks_select(e, reader):
+        tile = e.marks(reader)
+    elif reader.name == "maximum":
+        tile = e.dst(reader.result)
+    else:
+        return False
     e.charge(Engine.SCALAR, tile.free)
     e.b.activation(dst=tile, data=source, op="relu", scale=held.operand, bias=operand)
     e.done.add(reader)
     e.release(op.result)
     e.computed(reader.result)
     return True
+
+
+def _marks_select(e: Emitter, op: Op) -> bool:
+    """Whether a comparison by LE or GT with zero is for one select alone, of a tile and what does not vary as that."""
+    reader = e.plan.reader.get(op.result)
+    if op.attrs["comparison_direction"] not in ("LE", "GT") or reader is None or reader.name != "select":
+        return False
+    alone = e.plan.uses[op.result] == 1 and op.result not in e.plan.stores
+    pred, on_true, on_false = reader.operands
+    return alone and pred is op.result and e.is_wide(reader.result) and e.is_wide(on_true) != e.is_wide(on_false)
 
 
 def _can_wait(e: Emitter, op: Op) -> bool:

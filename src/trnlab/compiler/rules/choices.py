@@ -21,13 +21,13 @@ def select(e: Emitter, op: Op) -> None:
     if isinstance(held, Pending):
         _product(e, op, held)
         return
-    mask = e.spread(pred)
+    mask, inverted = e.spread(pred), e.inverted.get(pred, False)
     if e.is_wide(on_true) and not e.is_wide(on_false):
         data, other = e.ap(on_true), e.narrow_form(on_false)
-        e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other)
+        e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=inverted)
     elif e.is_wide(on_false) and not e.is_wide(on_true):
         data, other = e.ap(on_false), e.narrow_form(on_true)
-        e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=True)
+        e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=not inverted)
     else:
         select_bits(e, op)
         return
