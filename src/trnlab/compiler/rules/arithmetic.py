@@ -115,7 +115,7 @@ def _rectified(e: Emitter, op: Op, held: Pending, alu: str, operand: Narrow, sou
 
 
 def _marks_select(e: Emitter, op: Op) -> bool:
-    """Whether a comparison by LE or GT with zero is for one select alone, of a tile and what does not vary as that."""
+    """Whether a comparison by LE or GT with zero is for one select alone, of a tile and a number (or row value)."""
     reader = e.plan.reader.get(op.result)
     if op.attrs["comparison_direction"] not in ("LE", "GT") or reader is None or reader.name != "select":
         return False

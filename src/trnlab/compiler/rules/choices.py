@@ -27,7 +27,8 @@ def select(e: Emitter, op: Op) -> None:
         e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=inverted)
     elif e.is_wide(on_false) and not e.is_wide(on_true):
         data, other = e.ap(on_false), e.narrow_form(on_true)
-        e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=not inverted)
+        reverse = not inverted
+        e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=reverse)
     else:
         select_bits(e, op)
         return
