@@ -39,12 +39,13 @@ bench: $(READY)
 
 zoo: .venv-zoo/.ready
 	.venv-zoo/bin/python -m tools.zoo --page
+	.venv-zoo/bin/python -m pytest tests/zoo
 
 .venv-zoo/.ready: pyproject.toml
 	@test -x .venv-zoo/bin/python || $(PYTHON) -m venv .venv-zoo
 	@echo "installing into .venv-zoo"
 	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH) torchvision
-	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check -e . transformers timm diffusers
+	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check -e . transformers timm diffusers accelerate peft e3nn pytest
 	@touch $@
 
 opdb: $(READY)

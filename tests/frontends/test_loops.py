@@ -329,3 +329,49 @@ def test_two_steps_train_two_models():
             found += [steps[0](real, noise).item(), steps[1](noise).item()]
         losses.append(found)
     assert losses[1] == pytest.approx(losses[0], abs=5e-6)
+
+
+def test_a_policy_of_distributions():
+    """PPO's loss: what torch.distributions checks of its arguments is left out of a captured step."""
+
+    def loss_fn(m, x, y):
+        chosen = torch.distributions.Categorical(logits=m(x))
+        ratio = (chosen.log_prob(y) - 0.25).exp()
+        gains = x.mean(1)
+        return -torch.min(ratio * gains, ratio.clamp(0.8, 1.2) * gains).mean() - 0.01 * chosen.entropy().mean()
+
+    losses = []
+    for device in ("cpu", "neuron"):
+        model = Blocks().to(device)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        batches = [batch(i, device) for i in range(3)]
+        if device == "cpu":
+            losses.append(on_host(model, optimizer, loss_fn, batches))
+        else:
+            step = neuron.compile_step(model, optimizer, loss_fn)
+            losses.append([step(*given).item() for given in batches])
+    assert losses[1] == pytest.approx(losses[0], abs=2e-6)
+    with pytest.raises(ValueError, match="constraint"):
+        torch.distributions.Categorical(probs=torch.tensor([-1.0, 2.0]))
+
+
+class Pair(tuple):
+    """As e3nn's irreps: a tuple that denies having a length, and yields something else than it holds."""
+
+    def __len__(self):
+        raise NotImplementedError
+
+    def __iter__(self):
+        raise NotImplementedError
+
+
+def test_a_tuple_that_denies_its_length_is_looked_into():
+    model = nn.Linear(8, 4).to("neuron")
+    model.scale = Pair((2.0,))
+    step = neuron.compile_step(
+        model, torch.optim.SGD(model.parameters(), 0.0), lambda m, x, y: F.cross_entropy(m.scale[0] * m(x), y)
+    )
+    given = batch(0, "neuron")
+    first = step(*given).item()
+    model.scale = Pair((3.0,))
+    assert step(*given).item() != first
