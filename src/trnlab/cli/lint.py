@@ -32,9 +32,15 @@ def main(args: argparse.Namespace) -> int:
         for f in found:
             print(f"{f}\n    {f.text}")
         others = len(found) - errors
-        print(f"{_count(kernels, 'kernel')} for {chip.name}: {_count(errors, 'error')}, {_count(others, 'warning')}")
+        if kernels or found:
+            print(
+                f"{_count(kernels, 'kernel')} for {chip.name}: {_count(errors, 'error')}, {_count(others, 'warning')}"
+            )
         if not kernels:
-            print("no function is decorated with nki.jit, nor passed to nki.jit or nki.simulate")
+            print(
+                "no function is decorated with nki.jit, nor passed to nki.jit or nki.simulate: no kernel was looked at"
+            )
+            print("lint reads kernels; for training scripts see `trnlab check`")
     return int(bool(errors or (args.strict and found)))
 
 

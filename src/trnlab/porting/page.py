@@ -30,7 +30,9 @@ def page(report: Report) -> str:
 
 def _top(r: Report) -> str:
     said = escape(conclusion(r))
-    verdict = f'<p class="notice"><b>{said}</b></p>' if r.failed else f'<p class="lede">{said.capitalize()}.</p>'
+    verdict = (
+        f'<p class="notice"><b>{said}</b></p>' if r.failed else f'<p class="lede">{said[:1].upper()}{said[1:]}.</p>'
+    )
     about = head(r).removeprefix(f"{r.script}: ")
     return (
         f'<header>\n<p class="over">trnlab check for {escape(", ".join(t.name for t in r.targets))}</p>\n'
@@ -75,7 +77,7 @@ def _side_by_side(r: Report) -> Iterator[str]:
         "own, the exchange of gradients counted in full; " + "; ".join(dict.fromkeys(
             f"{t.name}: {t.price}" for t in r.targets if t.price))
     )  # fmt: skip
-    notes = "".join(f'<p class="say">{escape(note.capitalize())}.</p>' for note in r.notes) + "".join(
+    notes = "".join(f'<p class="say">{escape(note[:1].upper() + note[1:])}.</p>' for note in r.notes) + "".join(
         f'<p class="say"><b>{escape(t.name)}</b> {escape(_not_alone(t))}</p>' for t in r.targets if _not_alone(t)
     )
     yield section("Targets side by side", say, charts.table(top, rows, range(2, 8)) + notes)
@@ -133,5 +135,7 @@ def _operators(r: Report) -> Iterator[str]:
 
 def _compilation() -> str:
     return section(
-        "Compilation on the vendor's stack", "", f'<p class="say">{escape(VENDOR_COMPILE.capitalize())}.</p>'
+        "Compilation on the vendor's stack",
+        "",
+        f'<p class="say">{escape(VENDOR_COMPILE[:1].upper() + VENDOR_COMPILE[1:])}.</p>',
     )
