@@ -37,9 +37,7 @@ def main(args: argparse.Namespace) -> int:
                 f"{_count(kernels, 'kernel')} for {chip.name}: {_count(errors, 'error')}, {_count(others, 'warning')}"
             )
         if not kernels:
-            print(
-                "no function is decorated with nki.jit, nor passed to nki.jit or nki.simulate: no kernel was looked at"
-            )
+            print("no function is decorated with nki.jit, nor passed to nki.jit or nki.simulate: nothing was read")
             print("lint reads kernels; for training scripts see `trnlab check`")
     return int(bool(errors or (args.strict and found)))
 

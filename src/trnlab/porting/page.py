@@ -59,6 +59,7 @@ def _finding(f: Finding) -> str:
 
 def _side_by_side(r: Report) -> Iterator[str]:
     if not r.targets:
+        yield "".join(f'<p class="say">{escape(note)}</p>' for note in r.notes)
         return
     unit = r.counted or "tokens"
     top = (

@@ -55,8 +55,9 @@ def _finding(f: Finding) -> str:
         lines.append(f"         at   {f.place}{where}" + (f" ({f.place.layer})" if f.place.layer else ""))
     if f.place.text:
         lines.append(f"              {f.place.text}")
-    if f.places:
-        more = ", ".join(map(str, f.places[:3])) + (f" and {len(f.places) - 3} more" if len(f.places) > 3 else "")
+    if any(str(p) != str(f.place) for p in f.places):
+        lines_too = list(dict.fromkeys(str(p) for p in f.places if str(p) != str(f.place)))
+        more = ", ".join(lines_too[:3]) + (f" and {len(lines_too) - 3} more" if len(lines_too) > 3 else "")
         lines.append(f"         and  {more}")
     lines += [f"         {label:<4} {text}" for label, text in (("why", f.why), ("do", f.do)) if text]
     return "\n".join(lines)
@@ -78,6 +79,7 @@ def operators(report: Report) -> str:
 
 def _targets(report: Report) -> Iterator[str]:
     if not report.targets:
+        yield "\n".join(report.notes)
         return
     yield "\n".join(_memory(report))
     yield "\n".join([table(report), *report.notes])

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
+
+from torch import nn
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import Location, TrnlabError
@@ -42,6 +45,8 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
         report.targets.append(_of_target(walk, work, target, session))
     _nothing(walk, step)
     report.findings = walk.survey.findings
+    if step.host and not step.graphs:
+        report.notes.append("no time, memory or price is told, because nothing of the step is compiled")
     if walk.survey.refused and report.targets:
         report.notes.append("time and memory are without the operators that are refused")
     report.seconds = time.perf_counter() - started
@@ -128,11 +133,16 @@ def _work(walk: Walked, step: Step) -> Work:
         loss = next((i for i, role in enumerate(step.captured.outputs) if role.kind == "loss"), None)
         return Work([Part(step.captured.graph, 1, kinds, loss)], [], step.per_step)
     times = Counter(step.graphs)
-    kept = [_tensor(name, kind, t) for kind, named in walk.kept.items() for name, t in named.values()]
-    return Work([Part(g, n, _kinds(walk, step, g)) for g, n in times.items()], kept, step.per_step)
+    names = _names()
+    kept = [
+        _tensor(names.get(key, name), kind, t)
+        for kind, named in walk.kept.items()
+        for key, (name, t) in named.items()
+    ]
+    return Work([Part(g, n, _kinds(step, g)) for g, n in times.items()], kept, step.per_step)
 
 
-def _kinds(walk: Walked, step: Step, graph: Graph) -> tuple[str, ...]:
+def _kinds(step: Step, graph: Graph) -> tuple[str, ...]:
     """What the inputs of a graph of `torch.compile` are: kept on the device between steps, or of this one."""
     other = (
         "batch"
@@ -141,9 +151,18 @@ def _kinds(walk: Walked, step: Step, graph: Graph) -> tuple[str, ...]:
         if graph.name.startswith("back")
         else "temporary"
     )
-    given = {name: id(x) for name, x in step.inputs.get(graph, {}).items()}
-    kinds = {key: kind for kind, named in walk.kept.items() for key in named}
-    return tuple(kinds.get(given.get(v.name or "", 0), other) for v in graph.inputs)
+    kinds = step.kinds.get(graph, {})
+    return tuple(kinds.get(v.name or "", other) for v in graph.inputs)
+
+
+def _names() -> dict[int, str]:
+    """The longest path of every parameter in a model."""
+    found: dict[int, str] = {}
+    for module in gc.get_objects():
+        if issubclass(type(module), nn.Module):
+            for name, p in module.named_parameters():
+                found[id(p)] = max(found.get(id(p), ""), name, key=len)
+    return found
 
 
 def _tensor(name: str, kind: str, tensor: Any) -> Tensor:

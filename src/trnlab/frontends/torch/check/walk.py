@@ -53,7 +53,8 @@ class Step:
     """What one training step ran: graphs in order, and operators on the host."""
 
     graphs: list[Graph] = field(default_factory=list)
-    inputs: dict[Graph, Mapping[str, Any]] = field(default_factory=dict)
+    kinds: dict[Graph, dict[str, str]] = field(default_factory=dict)  # of inputs that stay on the device
+    seen: list[Any] = field(default_factory=list)  # inputs of its graphs, while it goes on
     captured: CapturedStep | None = None
     host: Counter[str] = field(default_factory=Counter)
     host_places: Counter[Location] = field(default_factory=Counter)
@@ -93,18 +94,20 @@ class Walked:
         if graph.name.startswith("forward") and self._pending:
             self._over()
         self.now.graphs.append(graph)
-        self.now.inputs[graph] = inputs
+        self.now.seen += inputs.values()
         for name, x in inputs.items():
             if isinstance(x, nn.Parameter):
                 self.kept["parameter"].setdefault(id(x), (name, x))
         if self._learning and graph.aliases and graph.name.startswith("graph"):
             self._pending = True
-            seen = {id(x) for given in self.now.inputs.values() for x in given.values()}
+            seen = set(map(id, self.now.seen))
             for optimizer in _optimizers():
                 if any(id(p) in seen for group in optimizer.param_groups for p in group["params"]):
                     self._keep(optimizer)
         if graph.name.startswith("forward"):
             self._count(inputs.values())
+        kinds = {id(t): kind for kind, named in self.kept.items() for _, t in named.values()}
+        self.now.kinds[graph] = {name: kinds[id(x)] for name, x in inputs.items() if id(x) in kinds}
 
     def _count(self, inputs: Iterable[Any]) -> None:
         batch = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]
@@ -179,6 +182,7 @@ class Walked:
             self._learning = self._pending = False
             return
         self.loaders.in_step()
+        self.now.seen.clear()
         self.steps.append(self.now)
         self.now, self._learning, self._pending = Step(), False, False
         self._first = self._first or time.perf_counter()
