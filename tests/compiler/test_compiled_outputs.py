@@ -53,6 +53,17 @@ def test_weight_gradient_and_update_in_one_program():
     assert in_place(updated(step, random(130, 65), random(200, 130), random(200, 65, seed=1))) == [True]
 
 
+def test_what_an_update_computes_before_its_matmul_joins_it_too():
+    """The decay of the weights stands before the gradient, as regularizers of losses have it."""
+
+    def step(b, w, x, g):
+        decay = b.multiply(b.multiply(w, 2.0), 0.01)
+        gradient = b.add(decay, b.dot_general(x, g, ((0,), (0,))))
+        return ((b.subtract(w, b.multiply(gradient, 0.1)), w),)
+
+    assert in_place(updated(step, random(16, 12), random(8, 16), random(8, 12, seed=1))) == [True]
+
+
 @pytest.mark.parametrize("shape", [(37, 11), (300, 700), (1500, 600)])
 def test_update_with_the_matmul_that_computes_its_gradient(shape):
     """Adam on tiles of a gradient that is never in memory: one call for all of it."""

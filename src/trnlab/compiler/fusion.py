@@ -295,7 +295,8 @@ class Partition:
     def merge(self, gone: Group, into: Group) -> None:
         """Let one group compute what another did."""
         inner = {v for v in into.outer if self.owner.get(self.root(v)) is gone}
-        into.ops = sorted([*gone.ops, *into.ops], key=self._position.__getitem__)
+        anchor = into.ops[: into.kind is not Kind.ROWS]  # stays the first, whatever comes before it in the graph
+        into.ops = [*anchor, *sorted([*gone.ops, *into.ops[len(anchor) :]], key=self._position.__getitem__)]
         into.cols = into.cols or gone.cols
         into.classes.update(gone.classes)
         into.outer = {v: c for v, c in {**gone.outer, **into.outer}.items() if v not in inner}

@@ -71,6 +71,10 @@ class Watch:
         self._flag(flag, Check(op.origin or op.name, op.loc), op)
         return True
 
+    def demand(self, flag: Value, check: Check, of: Op | None) -> None:
+        """See to it that `flag` is nowhere true, where the result of the op that it is about is needed."""
+        self._flag(flag, check, of)
+
     def _flag(self, flag: Value, check: Check, op: Op | None = None) -> None:
         if flag.shape:
             flag = self._b.reduce(flag, range(len(flag.shape)), "or")

@@ -80,6 +80,16 @@ def parse(source: str | bytes) -> Any:
             ) from error  # fmt: skip
 
 
+def from_hlo(serialized: bytes) -> str:
+    """Text of the module of StableHLO for one of HLO, a serialized HloModuleProto.
+
+    Raises ImportError or AttributeError where this jaxlib has no such conversion.
+    """
+    from jaxlib import _jax, xla_client
+
+    return str(_jax.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(serialized)))
+
+
 def _first_line(text: str) -> str:
     lines = [line for line in text.splitlines() if "error:" in line] or text.splitlines()
     return lines[0].strip()

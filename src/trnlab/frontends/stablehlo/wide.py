@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from trnlab.frontends.stablehlo.entries import Entry, known
-from trnlab.frontends.stablehlo.mlir import UINT64
+from trnlab.frontends.stablehlo.mlir import INT64, UINT64
 from trnlab.frontends.stablehlo.registry import Refused
-from trnlab.graph.ir import TensorType
+from trnlab.graph.ir import Check, TensorType
 from trnlab.numerics.dtypes import DType, bool_, int32, uint32
 
 Tracer = Any  # the one of `tracer`, which imports this module
@@ -95,6 +95,8 @@ def _is_zero(entry: Entry) -> bool:
 
 
 def _converted(t: Tracer, x: Entry, target: DType) -> Entry:
+    if target is INT64:
+        return _signed(t, *halves(x))
     if target is not UINT64:
         low, high = halves(x)
         if target.is_float and not _is_zero(high):
@@ -109,6 +111,15 @@ def _converted(t: Tracer, x: Entry, target: DType) -> Entry:
         return pair(low, _zero(t, low))
     sign = t.op("shift_right_arithmetic", t.op("convert", x, dtype=int32), t.number(31, int32, x.shape))
     return pair(low, t.op("convert", sign, dtype=uint32))
+
+
+def _signed(t: Tracer, low: Entry, high: Entry) -> Entry:
+    """The same bits with a sign: 64-bit integers with one lie in 32 bits, so the program sees to it that they fit."""
+    word, above = (t.use(t.op("bitcast_convert", e, dtype=int32)) for e in (low, high))
+    b = t.segment.b
+    lost = b.compare(above, "NE", b.shift_right_arithmetic(word, 31))
+    t.segment.watch.demand(lost, Check(t.place[1], t.place[0]), word.op)
+    return t.entry(word, TensorType(low.shape, INT64))
 
 
 def _compared(t: Tracer, x: Half, y: Half, direction: str) -> Entry:

@@ -77,6 +77,8 @@ def bitcast_convert(site: Site) -> Entry:
     (x,), target = site.operands, site.type.dtype
     if x.known is None and {x.type.dtype, target} == {UINT64, uint32}:
         return wide.split(site.t, x) if target is uint32 else wide.joined(site.t, x)
+    if x.known is None and {x.type.dtype, target} == {UINT64, INT64}:
+        return site.op("convert", x, dtype=target)
     if x.type.dtype.itemsize != target.itemsize:
         raise Refused("it changes how many elements there are", "convert by shifting and masking")
     return x if x.type.dtype is target else site.op("bitcast_convert", x, dtype=target)

@@ -7,7 +7,7 @@ import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
 from trnlab.frontends.stablehlo.entries import Entry, known
-from trnlab.frontends.stablehlo.registry import Site, lowers
+from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
 from trnlab.graph.ir import TensorType
 from trnlab.numerics.dtypes import int32
 
@@ -100,6 +100,17 @@ def get_dimension_size(site: Site) -> Entry:
     """Known, as all shapes are."""
     size = site.operands[0].shape[mlir.int_(site.raw, "dimension")]
     return known(np.array(size, np.int32), site.type)
+
+
+@lowers("stablehlo.set_dimension_size")
+def set_dimension_size(site: Site) -> Entry:
+    """The operand, where the size is the whole of it; else its shape depends on values."""
+    x, size = site.operands
+    if size.known is None or int(size.known) != x.shape[mlir.int_(site.raw, "dimension")]:
+        raise Refused(
+            "the size of its result depends on values", "keep the shape, and mask what is not meant", "TRN233"
+        )
+    return x
 
 
 @lowers("stablehlo.optimization_barrier", "mhlo.copy", "sdy.sharding_constraint", "stablehlo.copy")

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`function`: a Python function of tensors and variables that runs on the simulated chip as one program.
+
+It takes the place of `tf.function(jit_compile=True)`: one program per form of the arguments, variables are read and
+written in place, Python code runs while it is traced only. Called from another traced function it is part of that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from trnlab.frontends.common import engine
+from trnlab.frontends.stablehlo.tracer import narrow
+from trnlab.frontends.tensorflow import refusals
+from trnlab.frontends.tensorflow.capture import CapturedFunction, Reported, capture, leaves_of
+from trnlab.frontends.tensorflow.values import Array, to_array, to_tensor
+
+_MOST_PROGRAMS = 32  # that one function keeps; the one that was not used for longest goes first
+
+
+@dataclass
+class _Trace:
+    captured: CapturedFunction
+    run: Callable[[Sequence[Array]], list[Array]]
+
+
+class ChipFunction:
+    """See `function`. `captured` is what the latest call ran.
+
+    state: read at every call; where it is another, the function is captured again.
+    """
+
+    def __init__(
+        self,
+        python_function: Callable[..., Any],
+        name: str | None = None,
+        state: Callable[[], Hashable] | None = None,
+    ) -> None:
+        functools.update_wrapper(self, python_function)
+        self.python_function, self.state = python_function, state
+        self.name = str(name or getattr(python_function, "__name__", "function"))
+        self.captured: CapturedFunction | None = None
+        self._traces: dict[Hashable, _Trace] = {}
+        self._backward: ChipFunction | None = None
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        bound = ChipFunction(self.python_function.__get__(instance, owner), self.name, self.state)
+        instance.__dict__.setdefault(self.python_function.__name__, bound)
+        return instance.__dict__[self.python_function.__name__]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on the chip; returns what the function returns, with tensors that hold the chip's results."""
+        if not tf.executing_eagerly():  # part of a larger trace
+            return self.python_function(*args, **kwargs)
+        args, kwargs = tf.nest.map_structure(_as_tensor, (args, kwargs))
+        leaves = leaves_of((args, kwargs), self.name)
+        trace = self._trace(args, kwargs, leaves)
+        self.captured = trace.captured
+        results = _run(trace, leaves)
+        self._record(trace.captured, args, kwargs, leaves, results)
+        return _reported(trace.captured.result, results)
+
+    # -- gradients of a call ----------------------------------------------------------------------------------------
+    def _record(self, captured: CapturedFunction, args: Any, kwargs: Any, leaves: Any, results: Any) -> None:
+        """Tell a tape around the call, if there is one, how to go back: by a program that computes it again."""
+        tensors = [x for x in leaves if isinstance(x, tf.Tensor) and x.dtype.is_floating]
+        variables = [v for v in captured.captures if isinstance(v, tf.Variable) and v.trainable]
+        sources = [*tensors, *(v.handle for v in variables)]
+        if not record.should_record_backprop(sources):
+            return
+        if captured.written:
+            raise refusals.written_under_tape(self.name, captured.written[0].name)
+        if self._backward is None:
+            self._backward = ChipFunction(self._gradients, f"{self.name}.gradient", self.state)
+        backward = self._backward
+
+        def back(*upstream: Any) -> Any:
+            return backward(args, kwargs, variables, upstream)
+
+        record.record_operation(self.name, results, sources, back)
+
+    def _gradients(self, args: Any, kwargs: Any, variables: Any, upstream: Any) -> Any:
+        """The gradients of the results, weighted by `upstream`, in floats among the arguments and in variables."""
+        tensors = [x for x in tf.nest.flatten((args, kwargs)) if isinstance(x, tf.Tensor) and x.dtype.is_floating]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*tensors, *variables])
+            results = self.python_function(*args, **kwargs)
+            outputs = [tf.convert_to_tensor(x) for x in tf.nest.flatten(results) if x is not None]
+        found = tape.gradient(outputs, [*tensors, *variables], list(upstream))
+        return [None if g is None else tf.convert_to_tensor(g) for g in found]
+
+    def _trace(self, args: Any, kwargs: Any, leaves: Sequence[Any]) -> _Trace:
+        state = self.state() if self.state is not None else None
+        form = (_structure((args, kwargs)), *map(_form, leaves), keras.config.floatx(), state)
+        trace = self._traces.pop(form, None)
+        if trace is None:
+            captured = capture(self.python_function, args, kwargs, self.name)
+            trace = _Trace(captured, captured.program.load(engine.current().compile))
+            while len(self._traces) >= _MOST_PROGRAMS:
+                self._traces.pop(next(iter(self._traces)))
+        self._traces[form] = trace
+        return trace
+
+
+def function(python_function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Run `python_function` on the chip, as a decorator or called; see the head of this module."""
+    if python_function is None:
+        return functools.partial(function, name=name)
+    if isinstance(python_function, tf.types.experimental.PolymorphicFunction):
+        python_function = python_function.python_function
+    return ChipFunction(python_function, name)
+
+
+def _run(trace: _Trace, leaves: Sequence[Any]) -> list[tf.Tensor]:
+    """Run the program: variables are overwritten, results come back."""
+    captured = trace.captured
+    arrays = []
+    for role, kind in zip(captured.inputs, captured.program.argument_types):
+        source = leaves[role.place] if role.kind == "batch" else captured.captures[role.place]
+        arrays.append(to_array(source, narrow(kind).dtype, role.name))
+    results = trace.run(arrays)
+    own = len(captured.kinds)
+    for variable, array in zip(captured.written, results[own:]):
+        variable.assign(to_tensor(array, variable.dtype))
+    return [to_tensor(array, dtype) for array, dtype in zip(results, captured.kinds)]
+
+
+def _reported(result: Any, tensors: Sequence[tf.Tensor]) -> Any:
+    return tf.nest.map_structure(lambda x: tensors[x.index] if isinstance(x, Reported) else x, result)
+
+
+def _as_tensor(leaf: Any) -> Any:
+    """Arrays are tensors, and those of float64 are what Keras makes of them."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return tf.convert_to_tensor(leaf, keras.config.floatx() if leaf.dtype == np.float64 else None)
+    return leaf
+
+
+def _form(leaf: Any) -> Hashable:
+    """What of an argument decides about the program: the form of a tensor, the value of all else."""
+    if isinstance(leaf, tf.Tensor):
+        return ("tensor", leaf.dtype.name, tuple(leaf.shape))
+    if isinstance(leaf, (int, float, complex, str, bytes, type(None))):
+        return (type(leaf).__name__, repr(leaf))
+    return _Same(leaf.ref() if isinstance(leaf, tf.Variable) else leaf)
+
+
+def _structure(arguments: Any) -> str:
+    return str(tf.nest.map_structure(lambda _: 0, arguments))
+
+
+class _Same:
+    """An object, equal to itself only; it lives as long as the program that was captured with it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
