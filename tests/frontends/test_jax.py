@@ -242,3 +242,35 @@ def test_a_kernel_is_one_op_of_the_program(chip):
 def test_a_kernel_without_a_derivative_says_so(chip):
     with pytest.raises(NotImplementedError, match="trnlab_kernel"):
         neuron.jit(jax.grad(lambda x: scaled(x, x, 1.0).sum()))(np.ones((64, 32), np.float32))
+
+
+# -- attention -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["plain", "causal", "mask", "all hidden", "causal mask", "grouped", "mapped"])
+def test_attention_is_one_op_and_means_what_jax_means(chip, case):
+    rng = np.random.default_rng(0)
+    heads = 2 if case == "grouped" else 4
+    q, k, v = (rng.standard_normal((2, 10, n, 8)).astype(np.float32) for n in (4, heads, heads))
+    mask = rng.random((2, 1, 10, 10)) < 0.7
+    mask[0, :, 3] = case != "all hidden"
+
+    def total(attention):
+        def f(q, k, v):
+            def one(q, k, v, mask=None):
+                hidden = {"mask": mask} if case in ("mask", "all hidden", "causal mask", "mapped") else {}
+                return attention(q, k, v, is_causal=case in ("causal", "causal mask", "grouped"), **hidden)
+
+            out = jax.vmap(one)(q, k, v, mask) if case == "mapped" else one(q, k, v, mask)
+            return (out * jnp.arange(8)).sum(), out
+
+        return jax.value_and_grad(f, (0, 1, 2), has_aux=True)
+
+    compiled = neuron.jit(total(neuron.dot_product_attention))
+    wanted = jax.tree.leaves(jax.jit(total(jax.nn.dot_product_attention))(q, k, v))
+    for ours, theirs in zip(jax.tree.leaves(compiled(q, k, v)), wanted):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    names = [op.name for op in compiled.graph.ops]
+    assert names.count("trn.attention") == names.count("trn.attention_backward") == 1
+    for ours, theirs in zip(jax.tree.leaves(jax.jit(total(neuron.dot_product_attention))(q, k, v)), wanted):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)

@@ -13,6 +13,9 @@ runs on the chip of the session. Outside of such functions JAX computes on the h
 from __future__ import annotations
 
 from trnlab.frontends.common.engine import DeviceEngine, InterpreterEngine, report_step, use
+from trnlab.frontends.jax.attention import dot_product_attention
 from trnlab.frontends.jax.compiled import Compiled, jit
 
-__all__ = ["Compiled", "DeviceEngine", "InterpreterEngine", "jit", "report_step", "use"]
+__all__ = [
+    "Compiled", "DeviceEngine", "InterpreterEngine", "dot_product_attention", "jit", "report_step", "use",
+]  # fmt: skip
