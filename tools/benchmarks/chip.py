@@ -44,6 +44,8 @@ def main() -> None:
         percent, us = busy(attention(chip, 4096, 128), chip)
         what = f"PE busy in attention forward 4096 x 128 bf16 on {name}"
         found.append(lines.at_least(what, percent, 35, "%", f"{us:.0f} us on the chip"))
+        if name == "trn1":
+            found.append(lines.at_most("  its time", us, 270, "us"))
     lines.report(found)
 
 

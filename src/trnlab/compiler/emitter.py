@@ -16,7 +16,7 @@ import numpy as np
 
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Class, Group
-from trnlab.compiler.tiles import Plan, TileSpace, origin
+from trnlab.compiler.tiles import Plan, PsumSpace, TileSpace, origin
 from trnlab.compiler.tilesource import Frame, Loader
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Op, TensorType, Value
@@ -26,6 +26,10 @@ from trnlab.program import AP, Builder
 
 Narrow = float | AP
 WORDS = frozenset({int32, uint32})
+PAIRING = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "select"})
+"""Ops of which Vector reads two whole operands in one instruction."""
+PAIRED = PAIRING | {"exponential", "sqrt", "rsqrt", "tanh", "logistic", "erf"}
+"""Ops whose results may lie in PSUM: Vector or Scalar writes them with the last instruction, in float32."""
 
 
 @dataclass
@@ -43,8 +47,11 @@ class Pending:
 class Emitter:
     """Evaluates the ops of a plan on one tile after another."""
 
-    def __init__(self, b: Builder, group: Group, part: Partition, loader: Loader, wide: TileSpace, narrow: TileSpace):
-        self.b, self.group, self.part, self.loader = b, group, part, loader
+    def __init__(
+        self, b: Builder, group: Group, part: Partition, loader: Loader, wide: TileSpace, narrow: TileSpace,
+        psum: PsumSpace | None = None,
+    ):  # fmt: skip
+        self.b, self.group, self.part, self.loader, self.psum = b, group, part, loader, psum
         self.wide, self.narrow = wide, narrow
         self.values: dict[Value, float | AP | Pending] = {}
         self.rows: dict[Value, float | AP] = {}  # row values that outlive a sweep (staged loops)
@@ -52,7 +59,7 @@ class Emitter:
         self.sums: dict[Value, list[AP]] = {}
         self.busy = {Engine.VECTOR: 0.0, Engine.SCALAR: 0.0}
         self._clock = {Engine.VECTOR: b.chip.vector.clock.value, Engine.SCALAR: b.chip.scalar.clock.value}
-        self._owned: dict[Value, tuple[TileSpace, AP]] = {}
+        self._owned: dict[Value, tuple[TileSpace | PsumSpace, AP]] = {}
         self.done: set[Op] = set()
         self.inverted: dict[Value, bool] = {}  # predicates that hold where their tile is zero
         self._temps: list[tuple[TileSpace, AP]] = []
@@ -60,7 +67,7 @@ class Emitter:
     def sibling(self) -> Emitter:
         """Another one for the next tile of the same loop: tiles, engines' loads and what was loaded for good are
         shared."""
-        twin = Emitter(self.b, self.group, self.part, self.loader.sibling(), self.wide, self.narrow)
+        twin = Emitter(self.b, self.group, self.part, self.loader.sibling(), self.wide, self.narrow, self.psum)
         twin.busy = self.busy
         return twin
 
@@ -203,12 +210,42 @@ class Emitter:
             dtype = folded.attrs["dtype"]
         if narrow is None:
             narrow = self.group.classes[value] in (Class.ROW, Class.SCALAR)
+        paired = None if narrow or self.psum is None or not self._is_paired(value) else self.psum
+        tile = paired.take(self.frame.rows, self.frame.cols) if paired is not None else None
+        if paired is not None and tile is not None:
+            self._bind(value, paired, tile)
+            return tile
         space, free = (self.narrow, 1) if narrow else (self.wide, self.frame.cols)
         tile = space.take(self.frame.rows, free, dtype)
         self._bind(value, space, tile)
         return tile
 
-    def _bind(self, value: Value, space: TileSpace, tile: AP) -> None:
+    def _is_paired(self, value: Value) -> bool:
+        """Whether Vector will read a value together with another one that is not in PSUM."""
+        made, plan = value.op, self.plan
+        if made is None or made.name not in PAIRED or value.dtype is not float32 or value in plan.converted:
+            return False
+        if value in plan.stores or any(not self._reads_psum(op) for op in plan.readers.get(value, ())):
+            return False
+        return any(self._pairs(value, op) for op in plan.readers.get(value, ()))
+
+    def _reads_psum(self, reader: Op) -> bool:
+        """Whether an op's instructions read their operand from PSUM as well."""
+        row_sum = reader.name == "reduce" and self.group.classes[reader.result] is Class.ROW
+        return row_sum or (reader.name in PAIRED and self.is_wide(reader.result))
+
+    def _pairs(self, value: Value, reader: Op) -> bool:
+        """Whether an op, or the next one if it takes a number or a row value along, has another whole operand."""
+        others = [v for v in reader.operands if origin(v, self.group) is not value and self.is_wide(v)]
+        if others:
+            held = [self.values.get(origin(v, self.group)) for v in others]
+            here = any(isinstance(h, AP) and h.memory is Memory.PSUM for h in held)
+            return reader.name in PAIRING and not here
+        following = self.plan.readers.get(reader.result, [])
+        alone = len(following) == 1 and self.plan.uses[reader.result] == 1 and reader.name in PAIRING
+        return alone and self._reads_psum(following[0]) and self._pairs(reader.result, following[0])
+
+    def _bind(self, value: Value, space: TileSpace | PsumSpace, tile: AP) -> None:
         """Give a value its tile; a folded convert's result gets it too."""
         self.values[value] = tile
         if self.plan.per_row:

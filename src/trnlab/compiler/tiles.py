@@ -11,6 +11,7 @@ from trnlab.compiler.groups import Class, Group
 from trnlab.graph.ir import Op, Value
 from trnlab.numerics.dtypes import DType, bfloat16, float16, float32
 from trnlab.program import AP, Builder
+from trnlab.program.access import whole
 
 READ_ANY_FLOAT = frozenset(
     {
@@ -70,11 +71,29 @@ class TileSpace:
         self._free[size].append(AP(tile.buffer, tile.buffer.dtype, 0, 128, 0, 0, ((1, self.width),)))
 
 
+class PsumSpace:
+    """Tiles of PSUM for values that a two-operand instruction of Vector reads: it is twice as fast when one of its
+    operands is there. There are few, so a value may have to do without."""
+
+    def __init__(self, b: Builder, width: int, banks: int) -> None:
+        """`banks`: how many of PSUM's are free."""
+        taken = -(-4 * width // b.chip.psum.bank_bytes_per_partition)
+        self._free = deque(b.psum((128, width), name="operand") for _ in range(banks // taken))
+
+    def take(self, partitions: int, free: int) -> AP | None:
+        """A float32 tile [partitions, free], if there is one left."""
+        return self._free.popleft()[:partitions, :free] if self._free else None
+
+    def give(self, tile: AP) -> None:
+        """Done with a tile that `take` gave."""
+        self._free.append(whole(tile.buffer))
+
+
 @dataclass
 class Plan:
     """What one sweep over a tile computes: ops in order, what it stores, who folds into whom.
 
-    uses: how often each value is still read (a store counts once). converted: a value whose one reader is a `convert`
+    uses: how often each value is still read (a store counts once), `readers` by whom, `reader` the last. converted: a value whose one reader is a `convert`
     that the instruction computing it can do on its way out. summed: a value whose row sum the same instruction gives.
     per_row: row values only, computed once for the rows at hand and kept for the sweeps that follow.
     """
@@ -84,6 +103,7 @@ class Plan:
     per_row: bool = False
     uses: Counter[Value] = field(default_factory=Counter)
     reader: dict[Value, Op] = field(default_factory=dict)
+    readers: dict[Value, list[Op]] = field(default_factory=dict)
     converted: dict[Value, Op] = field(default_factory=dict)
     summed: dict[Value, Op] = field(default_factory=dict)
 
@@ -131,6 +151,7 @@ def make_plan(group: Group, ops: Iterable[Op], stores: Iterable[Value], *, per_r
             seen = origin(value, group)
             plan.uses[seen] += 1
             plan.reader[seen] = op
+            plan.readers.setdefault(seen, []).append(op)
     plan.uses.update(plan.stores)
     for op in plan.ops:
         source = origin(op.operands[0], group) if op.operands else None

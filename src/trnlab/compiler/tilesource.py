@@ -18,7 +18,7 @@ from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
 from trnlab.kernels.blocks import dma_load, dma_store
 from trnlab.kernels.view import Piece, View, rectangle
-from trnlab.numerics.dtypes import DType, bfloat16, float32
+from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
 from trnlab.program import AP, Builder, hbm_view
 
 PSUM_COLS = 512  # fp32 elements of one bank
@@ -196,9 +196,22 @@ class Loader:
         return self._kept[value]
 
     def _fill(self, tile: AP, value: Value, cls: Class, frame: Frame) -> None:
+        if cls is Class.COL and self._count(tile, value, frame):
+            return
         for piece in self._pieces(value, cls, frame):
             part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
             self._dma_in(part, piece.ap)
+
+    def _count(self, tile: AP, value: Value, frame: Frame) -> bool:
+        """Make the columns of a value that counts them, on GpSimd; False for a value that has to be loaded."""
+        seen, domain = self.part.strided(value), frame.domain
+        if seen.root.op is None or seen.root.op.name != "iota" or value.dtype is not int32:
+            return False
+        dims = _columns_view(seen, self.ports[seen.root], 1, domain.cols).collapsed()
+        step = dims[0][0] if len(dims) == 1 else 0
+        if step > 0:
+            self.b.iota(dst=tile, pattern=((step, frame.cols),), offset=seen.offset + frame.col * step)
+        return step > 0
 
     def _pieces(self, value: Value, cls: Class, frame: Frame) -> Iterator[Piece]:
         """The frame's part of a value, as access patterns."""

@@ -32,7 +32,7 @@ _WIDTHS = (2048, 1024, 512, 256, 128)
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them.
-    `sink_cost`: as `Sink.cost`."""
+    `sink_cost`, `sink_moved`: as `cost` and `moved` of a `Sink`."""
 
     m: int
     n: int
@@ -41,6 +41,7 @@ class Problem:
     lhs_k_rows: bool
     rhs_k_rows: bool
     sink_cost: float = 0.0
+    sink_moved: int = 0
 
     @property
     def itemsize(self) -> int:
@@ -212,7 +213,8 @@ def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
     columns = ceil(problem.m / P) * problem.n
     pe = columns * problem.k_tiles * chip.tensor.passes.of(problem.dtype).value / chip.tensor.clock.value
     copies = sunk = columns * (problem.sink_cost or _copy_time(BANK, chip)) / BANK
-    dma, triggers, turns = problem.m * problem.n * problem.itemsize / _bandwidth(chip), 0.0, 0.0
+    moved = problem.m * problem.n * (problem.sink_moved or problem.itemsize)
+    dma, triggers, turns = moved / _bandwidth(chip), 0.0, 0.0
     flows = []
     for side, times in zip((blocking.resident, blocking.streamed), blocking.loads):
         flow = _flow(side, times, blocking, problem, chip)
@@ -223,7 +225,8 @@ def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
     if blocking.spill:
         vector, scalar = chip.vector.clock.value, chip.scalar.clock.value
         sums = (blocking.chunks - 1) * columns / BANK * (BANK + chip.vector.issue.value) / vector
-        copies = max(sums, copies + sums * vector / (vector + scalar))
+        shared = vector / (vector + scalar) if not problem.sink_cost else 1.0  # what Vector has left for the sums
+        copies = max(sums, copies + sums * shared)
     steps = blocking.resident.blocks * blocking.streamed.blocks * blocking.chunks
     parts = (blocking.resident.pieces if blocking.spill else 1, 1)  # in which a step uses up an operand
     paces = [_pace(flow, pe / steps / n, chip) for flow, n in zip(flows, parts)]
@@ -244,7 +247,7 @@ def _held_back(problem: Problem, blocking: Blocking) -> float:
     banks = blocking.lhs.products * blocking.rhs.products
     if blocking.chunks == 1 or blocking.spill:
         return 0.0
-    return (1 - 1 / blocking.chunks) * max(0.0, 2 * banks / problem.accumulators - 1)
+    return (1 - 1 / blocking.chunks) * banks / problem.accumulators
 
 
 def _together(*times: float) -> float:

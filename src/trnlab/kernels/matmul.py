@@ -56,7 +56,8 @@ def batch_matmul(b: Builder, items: Sequence[Product], *, lhs_k_rows: bool, rhs_
         (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
         assert k == rhs_k, f"contraction of {k} against {rhs_k}"
         assert item.lhs.dtype is item.rhs.dtype, f"{item.lhs.dtype} against {item.rhs.dtype}"
-        return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, item.sink.cost)
+        sink = item.sink
+        return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved)
 
     for shape, run in groupby(items, key=problem):
         with b.scope():

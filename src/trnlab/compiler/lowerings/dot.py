@@ -46,6 +46,7 @@ class EpilogueSink(Sink):
         self.plan = make_plan(low.group, low.group.ops[1:], low.stores)
         self.loads = loaded_values(low, self.plan)
         self.together = tiles_together(low)
+        self.moved = sum(v.dtype.itemsize for v in (*self.loads, *low.stores)) if cost else 0
         self._announced: deque[tuple[Frame, Emitter]] = deque()
         self._waiting: list[tuple[Frame, Emitter, AP]] = []
 

@@ -22,12 +22,13 @@ from trnlab.compiler.emitter import Emitter
 from trnlab.compiler.groups import Class, Group
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.sweep import steps, take_turns
-from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
+from trnlab.compiler.tiles import Plan, PsumSpace, TileSpace, make_plan, origin
 from trnlab.compiler.tilesource import Domain, Frame, Loader
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Memory
 from trnlab.isa.rules import MAX_FREE
+from trnlab.kernels.blocks import BANK, BANKS
 
 CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # columns of a sweep, when not the whole row
 TURNS = ((4, 5.0), (3, 4.0), (2, 3.0), (1, 2.0), (1, 1.5), (1, 1.0))
@@ -61,7 +62,8 @@ class RowLoop:
         loader = Loader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
         if trial is not None:
             loader.prepare(trial)
-        first = Emitter(b, self.low.group, self.low.part, loader, wide, narrow)
+        psum = PsumSpace(b, self.width, self._banks_left()) if sizes is not None else None
+        first = Emitter(b, self.low.group, self.low.part, loader, wide, narrow, psum)
         emitters = [first, *(first.sibling() for _ in range(1, sizes.turns if sizes else 1))]
         rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.cols, self.width)
         if sizes is None:  # the first and the last of each show all there is
@@ -76,6 +78,11 @@ class RowLoop:
             for batch in _batches(list(rows), len(emitters)):
                 self._rows(emitters, batch, cols)
         return first
+
+    def _banks_left(self) -> int:
+        """Banks of PSUM that no sum over rows needs."""
+        sums = sum(c is Class.FINAL for c in self.low.group.classes.values())
+        return BANKS - sums * -(-self.domain.cols // BANK) if sums else BANKS
 
     def _rows(self, emitters: list[Emitter], rows: list[int], cols: range) -> None:
         for plan in self.stages:

@@ -8,6 +8,7 @@ from math import inf
 from trnlab.compiler.emitter import Emitter, Pending
 from trnlab.graph.ir import Op, Value
 from trnlab.isa.base import Engine
+from trnlab.numerics.dtypes import float32
 from trnlab.program import AP
 
 
@@ -29,10 +30,14 @@ def select(e: Emitter, op: Op) -> None:
         data, other = e.ap(on_false), e.narrow_form(on_true)
         reverse = not inverted
         e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=data, on_false=other, reverse_pred=reverse)
+    elif repr(e.part.splat(on_false)) == "0.0" and op.result.dtype is float32:
+        zeros, other = e.loader.constant(0.0, e.frame.rows).with_dims((0, e.frame.cols)), e.narrow_form(on_true)
+        reverse = not inverted
+        e.b.select_reduce(dst=e.dst(op.result), predicate=mask, on_true=zeros, on_false=other, reverse_pred=reverse)
     else:
         select_bits(e, op)
         return
-    e.charge(Engine.VECTOR, e.frame.cols)
+    e.charge(Engine.VECTOR, 2 * e.frame.cols)
 
 
 def select_bits(e: Emitter, op: Op) -> None:

@@ -54,7 +54,7 @@ def activate(e: Emitter, op: Op, func: str) -> None:
     e.charge(Engine.SCALAR, tile.free)
     e.b.activation(dst=tile, data=data, op=func, scale=scale, **extra)
     if total is not None and "reduce_res" in extra:
-        combine(e, total, extra["reduce_res"])
+        combine(e, total, extra["reduce_res"], Engine.SCALAR)
         e.done.add(total)
         e.release(op.result)
         e.computed(total.result)

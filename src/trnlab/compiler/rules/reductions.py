@@ -23,7 +23,7 @@ def reduce(e: Emitter, op: Op) -> None:
     tile = row_sum(e, op)
     if op.attrs["kind"] == "add" and data.dtype.is_float and data.free > 1 and e.lighter(data.free) is Engine.SCALAR:
         e.b.activation(dst=e.temp(e.wide, data), data=data, op="copy", reduce_res=tile)
-        combine(e, op, tile)
+        combine(e, op, tile, Engine.SCALAR)
         return
     e.charge(Engine.VECTOR, data.free)
     e.b.tensor_reduce(dst=tile, data=data, op=_alu(op), axes=1)
@@ -50,8 +50,9 @@ def row_sum(e: Emitter, op: Op) -> AP:
     return e.narrow.take(e.frame.rows, 1, _partial(op))
 
 
-def combine(e: Emitter, op: Op, part: AP) -> None:
-    """Add the sum over this sweep's columns to that of the columns before."""
+def combine(e: Emitter, op: Op, part: AP, engine: Engine = Engine.VECTOR) -> None:
+    """Add the sum over this sweep's columns to that of the columns before; on the engine that made it, which need
+    not wait for itself."""
     if e.frame.whole_row:
         return
     if e.frame.first_cols:
@@ -60,7 +61,10 @@ def combine(e: Emitter, op: Op, part: AP) -> None:
     else:
         total = e.rows[op.result]
         assert isinstance(total, AP)
-        e.tensor_op(total, total, part, _alu(op))
+        if engine is Engine.SCALAR:
+            e.b.activation(dst=total, data=part, op="copy", bias=total)
+        else:
+            e.tensor_op(total, total, part, _alu(op))
     e.narrow.give(part)
     if e.frame.last_cols:
         _round(e, op)
