@@ -93,8 +93,9 @@ class PsumSpace:
 class Plan:
     """What one sweep over a tile computes: ops in order, what it stores, who folds into whom.
 
-    uses: how often each value is still read (a store counts once), `readers` by whom, `reader` the last. converted: a value whose one reader is a `convert`
-    that the instruction computing it can do on its way out. summed: a value whose row sum the same instruction gives.
+    uses: how often each value is still read (a store counts once); readers: by whom, reader: the last of them.
+    converted: a value whose one reader is a `convert` that the instruction computing it can do on its way out.
+    summed: a value whose row sum the same instruction gives.
     per_row: row values only, computed once for the rows at hand and kept for the sweeps that follow.
     """
 
