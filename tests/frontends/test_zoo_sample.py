@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of the zoo trains under `torch.compile`, and the host runs none of its operators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tools.zoo.models import MODELS
+from tools.zoo.run_one import Training, on_device, reference, verdict
+from trnlab import chips
+from trnlab.runtime import session
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+]
+SAMPLE = ("gru", "graph_scatter_max", "batch_normed_mlp", "transformer_with_masks")
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_it_trains(name):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    subject = MODELS[name]()
+    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")):
+        record = on_device(subject, "torch.compile", reference(subject, 3))
+    assert (record["verdict"], record["host_ops"]) == ("trains", {})
+
+
+def test_a_wrong_update_is_found_in_pairs_of_steps_and_in_a_whole_training():
+    """The comparison sees a learning rate that is off by a tenth."""
+    torch.manual_seed(0)
+    subject = MODELS["batch_normed_mlp"]()
+    host = reference(subject, 4)
+    starts, exact = Training(subject, torch.float64).starts(4)
+    wrong = Training(subject)
+    wrong.optimizer.param_groups[0]["lr"] *= 1.1
+    free = max(abs(a - b) for a, b in zip(wrong.losses(4), host.exact))
+    pairs = max(abs(a - b) for a, b in zip(wrong.losses(4, starts), exact))
+    assert {verdict(gap, host) for gap in (free, pairs)} == {"wrong"}
+    assert verdict(host.band, host) == "trains"
