@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from compiled import execute
 
+from trnlab.compiler import convolutions
 from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.convolutions import has_kernel, is_weight_gradient
 from trnlab.graph.builder import GraphBuilder
@@ -123,3 +124,29 @@ def test_gradient_kernel(name):
     arrays = random_inputs(graph)
     expected = interpret(graph, arrays)[0]
     np.testing.assert_allclose(execute(graph, arrays)[0], expected, rtol=1e-5, atol=2e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("shape", "out", "window", "stride", "padding"),
+    [((1, 130, 40, 100), 8, 3, 1, 1), ((2, 16, 60, 60), 130, 3, 2, 1), ((1, 300, 9, 9), 4, 5, 1, 2)],
+)
+def test_gradient_in_parts(shape, out, window, stride, padding, monkeypatch):
+    """Where an image, or the sums of all channels, have no room: bands of rows, and some channels at a time."""
+    monkeypatch.setattr(convolutions, "IMAGE_BYTES", 24 << 10)
+    monkeypatch.setattr(convolutions, "SUMS_BYTES", 50 << 10)
+    places = [(n + 2 * padding - window) // stride + 1 for n in shape[2:]]
+    b = GraphBuilder("gradient")
+    x, dy = b.input("x", shape, float32), b.input("dy", (shape[0], out, *places), float32)
+    after = [(window - 1) + (m - 1) * stride + 1 - n - padding for m, n in zip(places, shape[2:])]
+    swapped = (1, 0, 2, 3)
+    result = b.convolution(
+        b.transpose(x, swapped), b.transpose(dy, swapped), padding=((padding,) * 2, after), dilation=(stride,) * 2
+    )
+    b.output(b.transpose(result, swapped))
+    graph = b.build()
+    rewritten = graph.copy()
+    expand_composites(rewritten)
+    assert len([op for op in rewritten.ops if op.name == "convolution"]) > 1
+    arrays = random_inputs(graph)
+    expected = interpret(graph, arrays)[0]
+    np.testing.assert_allclose(execute(graph, arrays)[0], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())

@@ -19,9 +19,16 @@ from typing import Any
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.blocks import BANK, P
+from trnlab.numerics.dtypes import float32
 
 Attrs = dict[str, Any]
 FEWEST_CHANNELS = 16  # contracted by the kernel, of the 128 that the PE array takes at once
+
+
+SUMS_BYTES, IMAGE_BYTES = (
+    60 << 10,
+    80 << 10,
+)  # per partition, of a gradient by the weight: kernels/convolution_gradient
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,9 @@ def _rows_as_channels(op: Op, b: GraphBuilder) -> Value:
 def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     """The op in terms of dot_general, where there is no kernel for it; for a rewrite."""
     if has_kernel(op):
-        return None
+        whole = not is_weight_gradient(op) or len(op.result.shape) < 4
+        parts = None if whole else _by_channels(op, b) or _by_bands(op, b)
+        return None if parts is None else (parts,)
     if rows_fill_partitions(op):
         return (_rows_as_channels(op, b),)
     x, weight = op.operands
@@ -156,6 +165,69 @@ def _filled(b: GraphBuilder, x: Value, attrs: Attrs) -> tuple[Value, Attrs]:
     none = [0] * len(x.shape)
     x = b.pad(x, none, none, [0, 0, *(d - 1 for d in attrs["lhs_dilation"])])
     return x, {**attrs, "lhs_dilation": (1,) * (len(x.shape) - 2)}
+
+
+# -- gradients by the weight, in parts that fit on chip --------------------------------------------------------------
+
+
+def _by_channels(op: Op, b: GraphBuilder) -> Value | None:
+    """For some input channels after the other, where the sums of all of them have no room."""
+    x, dy = op.operands
+    most = max(P, SUMS_BYTES // (8 * prod(op.result.shape[2:])) // P * P)
+    if x.shape[0] <= most:
+        return None
+    pieces = [b.slice_dim(x, 0, at, min(at + most, x.shape[0])) for at in range(0, x.shape[0], most)]
+    return _swapped(b, b.concatenate([_banded(op, b, piece, dy) for piece in pieces], 1))
+
+
+def _by_bands(op: Op, b: GraphBuilder) -> Value | None:
+    """The sum over bands of rows, where a whole image has no room."""
+    x, dy = op.operands
+    return None if _band(op, x) >= dy.shape[2] else _swapped(b, _banded(op, b, x, dy))
+
+
+def _swapped(b: GraphBuilder, x: Value) -> Value:
+    return b.transpose(x, (1, 0, *range(2, len(x.shape))))
+
+
+def _band(op: Op, x: Value) -> int:
+    """Rows of dy whose image, gradient and transposes fit, at a rough count of bytes per partition."""
+    dy, (_, taps) = op.operands[1], op.result.shape[2:]
+    item, rows = x.dtype.itemsize, dy.shape[2]
+    depth, blocks = -(-x.shape[0] // P), -(-dy.shape[0] // P)
+    across = max(BANK, x.shape[0])
+    for band in range(rows, 1, -1):
+        seen = (band - 1) * op.attrs["rhs_dilation"][0] + (op.result.shape[2] - 1) * op.attrs["window_strides"][0] + 1
+        width = (dy.shape[3] - 1) * op.attrs["rhs_dilation"][1] + (taps - 1) * op.attrs["window_strides"][1] + 1
+        chunks = -(-band // max(1, P // dy.shape[3]))
+        raw = 2 * depth * seen * (x.shape[3] + width) + 2 * blocks * band * dy.shape[3]
+        if item * (raw + 2 * chunks * (blocks * P + across)) <= IMAGE_BYTES:
+            return band
+    return 1
+
+
+def _banded(op: Op, b: GraphBuilder, x: Value, dy: Value) -> Value:
+    """The gradient of some input channels, [O, C, ...] as it is wanted: rows of dy in bands, summed in fp32."""
+    attrs, size, rows, taps = op.attrs, _band(op, x), dy.shape[2], op.result.shape[2]
+    step, apart, low = attrs["rhs_dilation"][0], attrs["window_strides"][0], attrs["padding_low"][0]
+    if size >= rows:
+        return _swapped(b, b.append("convolution", (x, dy), attrs).result)
+    total: Value | None = None
+    for start in range(0, rows, size):
+        stop = min(start + size, rows)
+        first, last = start * step - low, (stop - 1) * step + (taps - 1) * apart - low + 1
+        inside = max(first, 0), min(last, x.shape[2])
+        if inside[0] >= inside[1]:
+            continue
+        given = {
+            **attrs, "dtype": float32, "padding_low": (inside[0] - first, attrs["padding_low"][1]),
+            "padding_high": (last - inside[1], attrs["padding_high"][1]),
+        }  # fmt: skip
+        bands = b.slice_dim(x, 2, *inside), b.slice_dim(dy, 2, start, stop)
+        part = _swapped(b, b.append("convolution", bands, given).result)
+        total = part if total is None else b.add(total, part)
+    assert total is not None, "some row of the gradient meets the input"
+    return b.convert(total, attrs["dtype"])
 
 
 # -- what is spread -------------------------------------------------------------------------------------------------
