@@ -12,9 +12,15 @@ from trnlab.isa import REGISTRY
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention import attention_forward
 from trnlab.kernels.attention_blocks import attention_forward_blocks
+from trnlab.kernels.attention_segments import attention_forward_segments
 from trnlab.kernels.view import full
+from trnlab.program import Builder
 from trnlab.sim.functional import Machine
 from trnlab.sim.timing import time_routine
+
+
+def short_segments(*args, **options):
+    attention_forward_segments(*args, longest=128, **options)
 
 
 def forward_routine(p):
@@ -24,8 +30,8 @@ def forward_routine(p):
     out = by_tokens(b, "out", p.q_shape, p.kind)
     lse = full(b.param("lse", (p.batch, p.heads, p.queries), "float32"))
     free = b.sbuf_free
-    kernel = attention_forward if p.form == "fused" else attention_forward_blocks
-    kernel(b, q, k, v, out, lse, causal=p.causal, scale=p.scale, bias=bias)
+    forms = {"fused": attention_forward, "blocks": attention_forward_blocks, "segments": short_segments}
+    forms[p.form](b, q, k, v, out, lse, causal=p.causal, scale=p.scale, bias=bias)
     assert b.sbuf_free == free, "the call must release its tiles"
     return b.build()
 
@@ -63,7 +69,10 @@ WIDE = [Problem(queries=150, keys=140, depth=d, causal=c) for d in (130, 256) fo
 BLOCKS = [replace(p, form="blocks") for p in (*FP32[::3], *BIASED, *HIDING, *UNEVEN, *WIDE)]
 
 
-@pytest.mark.parametrize("p", [*FP32, *HIDING, *UNEVEN, *BLOCKS], ids=str)
+SEGMENTS = [replace(p, form="segments") for p in (*FP32[1:12:3], *FP32[13:18], *HIDING, *UNEVEN)]
+
+
+@pytest.mark.parametrize("p", [*FP32, *HIDING, *UNEVEN, *BLOCKS, *SEGMENTS], ids=str)
 def test_fp32_is_right_to_five_digits(p):
     (q, k, v, _), bias = tensors(p)
     out, lse = forward(p, q, k, v, bias)
@@ -85,6 +94,7 @@ def test_fp32_is_right_to_five_digits(p):
         Problem(heads=4, kv_heads=2, queries=130, keys=200, depth=96),
         Problem(keys=200, bias=(1, 1, 130, 200), hides=True),
         Problem(keys=700, bias=(1, 1, 130, 700), form="blocks"),
+        Problem(heads=4, kv_heads=2, queries=300, depth=128, causal=True, form="segments"),
     ],
     ids=str,
 )
@@ -192,6 +202,22 @@ def test_the_pe_array_is_kept_busy_by_one_head(chip, busy):
     assert (timeline.engine[matmuls] == Engine.TENSOR).all()
     active = (timeline.end - timeline.start)[matmuls].sum()
     assert active >= busy * (timeline.done.max() - timeline.startup)
+
+
+def test_long_sequences_take_as_long_per_key_as_short_ones():
+    """In segments, what joins them included."""
+
+    def time_per_pair(kernel, keys):
+        b = Builder("attention", CHIPS["trn1"])
+        q, k, v, out = (
+            full(b.param(n, (1, 1, t, 128), "bfloat16"))
+            for n, t in (("q", 1024), ("k", keys), ("v", keys), ("out", 1024))
+        )
+        lse = full(b.param("lse", (1, 1, 1024), "float32"))
+        kernel(b, q, k, v, out, lse, causal=False, scale=0.1)
+        return time_routine(b.build(), CHIPS["trn1"]).total / keys
+
+    assert time_per_pair(attention_forward_segments, 16384) <= 1.05 * time_per_pair(attention_forward, 4096)
 
 
 def test_too_long_for_sbuf_is_said():

@@ -17,7 +17,13 @@ from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Class, Group, Kind
 from trnlab.compiler.legalize import legalize
-from trnlab.compiler.lowerings.attention import fits_fused, lower_attention, lower_attention_by_blocks
+from trnlab.compiler.lowerings.attention import (
+    fits_fused,
+    fits_segments,
+    lower_attention,
+    lower_attention_by_blocks,
+    lower_attention_by_segments,
+)
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.lowerings.convolution import lower_convolution
 from trnlab.compiler.lowerings.dot import lower_dot
@@ -67,7 +73,11 @@ PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
 LOWERINGS: dict[Kind, tuple[tuple[Callable[[Lowering], None], Callable[[Group], bool]], ...]] = {
     Kind.ROWS: ((lower_rows, lambda group: True),),
     Kind.DOT: ((lower_dot, lambda group: True),),
-    Kind.ATTENTION: ((lower_attention, fits_fused), (lower_attention_by_blocks, lambda group: True)),
+    Kind.ATTENTION: (
+        (lower_attention, fits_fused),
+        (lower_attention_by_segments, fits_segments),
+        (lower_attention_by_blocks, lambda group: True),
+    ),
     Kind.CONVOLUTION: ((lower_convolution, lambda group: True),),
     Kind.POOL: ((lower_pool, lambda group: True),),
     Kind.SCATTER: ((lower_scatter, lambda group: True),),

@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 
+from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_tiles import (
     LEAST_MAXIMUM,
@@ -60,7 +61,7 @@ from trnlab.kernels.attention_tiles import (
     weave,
 )
 from trnlab.kernels.blocks import BANK, P
-from trnlab.kernels.view import View
+from trnlab.kernels.view import View, full
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder, Pool
@@ -96,6 +97,26 @@ def attention_forward(
     task = Task(q, k, v, bias, causal, scale)
     with b.scope():
         _Forward(b, task, out, lse).run()
+
+
+def has_room(b: Builder, task: Task, longest: int) -> bool:
+    """Whether `attention_forward` has room, in what is free in `b`, for at most so many tokens of a task, results in
+    float32."""
+    trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free)
+    q, k, v = (
+        full(trial.param("operand", (*x.shape[:2], min(x.shape[2], longest), x.shape[3]), x.dtype))
+        for x in (task.q, task.k, task.v)
+    )
+    bias = None
+    if task.bias is not None:
+        rows = min(task.bias.shape[2], longest)
+        bias = full(trial.param("bias", (*task.bias.shape[:2], rows, k.shape[2]), task.bias.dtype))
+    out = full(trial.param("out", q.shape, float32))
+    try:
+        _Forward(trial, Task(q, k, v, bias, task.causal, task.scale), out, None)
+    except CapacityError:
+        return False
+    return True
 
 
 @dataclass(eq=False)

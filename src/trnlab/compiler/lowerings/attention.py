@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention: the graph's composites are library kernels, of which there are two for each direction.
+"""Attention: the graph's composites are library kernels, of which there are several.
 
-The fused one keeps all keys of a head on chip and adds a mask on the PE array; it takes masks that only hide. The one
-by blocks takes every mask and any length. The first that applies and fits is taken (`pipeline.LOWERINGS`).
+The fused one keeps all keys of a head on chip and adds a mask on the PE array; it takes masks that only hide. Where a
+sequence does not fit, the forward pass is that of its segments, joined. The one by blocks takes every mask and any
+length. The first that applies and fits is taken (`pipeline.LOWERINGS`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from trnlab.kernels.attention import attention_forward
 from trnlab.kernels.attention_backward import attention_backward
 from trnlab.kernels.attention_blocks import attention_forward_blocks
 from trnlab.kernels.attention_blocks_backward import attention_backward_blocks
+from trnlab.kernels.attention_segments import attention_forward_segments
 from trnlab.kernels.attention_tiles import is_fused
 from trnlab.kernels.view import View
 
@@ -21,6 +23,11 @@ from trnlab.kernels.view import View
 def lower_attention(low: Lowering) -> None:
     """Record trn.attention or trn.attention_backward, everything of a head on chip."""
     _record(low, attention_forward, attention_backward)
+
+
+def lower_attention_by_segments(low: Lowering) -> None:
+    """Record trn.attention, the fused kernel on segments of the sequences."""
+    _record(low, attention_forward_segments, None)
 
 
 def lower_attention_by_blocks(low: Lowering) -> None:
@@ -34,6 +41,11 @@ def fits_fused(group: Group) -> bool:
     q = op.operands[_plain(op) - 3 if op.name == "trn.attention" else 1]
     masked = len(op.operands) > _plain(op)
     return is_fused(q.shape[3], q.dtype, op.attrs["scale"]) and (op.attrs["hides"] or not masked)
+
+
+def fits_segments(group: Group) -> bool:
+    """Whether the fused kernel computes what the group's op means, segment by segment."""
+    return group.anchor.name == "trn.attention" and fits_fused(group)
 
 
 def _plain(op: Op) -> int:
