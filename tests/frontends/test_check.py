@@ -140,6 +140,33 @@ def test_a_model_of_any_size_takes_no_memory_and_is_laid_out(tmp_path):
     assert lay.time_s[0] <= target.step_s <= lay.time_s[1] == pytest.approx(target.step_s + lay.communication_s)
 
 
+def test_weights_without_values_are_not_saved_over_good_ones(tmp_path):
+    good = tmp_path / "weights.pt"
+    good.write_bytes(b"good")
+    source = HEAD + PLAIN + STEP + f"    torch.save(model.state_dict(), {str(good)!r})\n"
+    assert checked(tmp_path, source).findings == []
+    assert good.read_bytes() == b"good"
+
+
+def test_a_setting_that_each_step_changes_is_one_finding(tmp_path):
+    source = (
+        HEAD
+        + PLAIN
+        + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=50)
+step = compile_step(model, optimizer, loss_fn)
+for x, y in batches(4):
+    step(x, y)
+    schedule.step()
+"""
+    )
+    (finding,) = checked(tmp_path, source).findings
+    assert finding.code == "TRN253"
+    assert "['momentum']" in finding.why
+    assert "goes on changing" in finding.why
+
+
 def test_values_stay_where_they_are_small_or_whole_numbers():
     with Unwritten(lambda name: None, lambda op, args: None):
         small, ids = torch.full((8,), 3.0), torch.arange(200_000)

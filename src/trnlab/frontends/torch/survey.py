@@ -37,11 +37,12 @@ class Survey:
 
     def note(
         self, code: str, what: str, where: Location | None, *, why: str = "", do: str = "", subject: str = "",
-        severity: str = ERROR,
+        severity: str = ERROR, whatever: bool = False,
     ) -> Finding:  # fmt: skip
-        """Add a finding, or another place of one that is known: those of one subject for one reason are one."""
+        """Add a finding, or another place of one that is known: those of one subject for one reason are one, with
+        `whatever` those of one subject."""
         place = Place.of(where)
-        key = (code, subject or what, why if subject else str(place))
+        key = (code, subject or what, "" if whatever else why if subject else str(place))
         known = self._found.get(key)
         if known is None:
             known = self._found[key] = Finding(code, severity, what, place, why, do, subject)

@@ -97,5 +97,5 @@ def _note_again(survey: Survey, code: Any, reason: str) -> None:
         Location(code.co_filename, code.co_firstlineno, code.co_name), why=text,
         do="give batches one shape: pad them to a few fixed lengths, and drop_last=True" if shapes else
         "keep a number that changes in a tensor, or outside of the compiled function",
-        subject=code.co_name, severity=WARNING,
+        subject=f"{code.co_filename}:{code.co_firstlineno}", severity=WARNING, whatever=True,
     )  # fmt: skip

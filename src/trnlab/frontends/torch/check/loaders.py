@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,12 @@ class Loaders:
         finally:
             DataLoader.__init__, DataLoader.__iter__ = made, begun  # type: ignore[method-assign]
             _BaseDataLoaderIter.__next__ = gave  # type: ignore[method-assign]
+
+    def gave_its_last(self, shapes: Sequence[str]) -> bool:
+        """Whether a batch of these shapes is the latest loader's last and smaller one."""
+        rest = _last_batch(self._latest)[1] if self._latest is not None else 0
+        self.in_step()
+        return bool(rest) and all(f"[{rest}," in s or f"[{rest}]" in s for s in shapes)
 
     def tell(self, survey: Survey) -> None:
         """Note the loaders of training whose last batch is smaller."""

@@ -27,6 +27,7 @@ from trnlab.frontends.torch.assumed import note_values
 from trnlab.frontends.torch.capture import CapturedStep
 from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.loaders import Loaders
+from trnlab.frontends.torch.check.savers import nothing_saved
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
 from trnlab.frontends.torch.locations import here, parse
@@ -72,6 +73,7 @@ class Walked:
         self._learning = self._pending = False
         self._first: float | None = None
         self._shapes: list[tuple[str, ...]] = []
+        self._again: Counter[str] = Counter()
         self._depth = 0
         self.complete = True
         self._trial = False
@@ -124,17 +126,27 @@ class Walked:
     def again(self, reason: str | None, shapes: tuple[str, ...], where: Any) -> None:
         """A step was captured again: for what reason, or because of the shapes of the batch."""
         if reason is None:
-            known = sorted({", ".join(s) for s in self.batches} - {", ".join(shapes)})
-            self.survey.note(
-                "TRN252", "the step is captured and compiled again: the batch comes in another shape", where,
-                why=f"{', '.join(shapes)} after {known[0] if known else 'another'}", severity=WARNING,
-                do="give batches one shape: pad them to a few fixed lengths, and drop_last=True", subject="batch",
-            )  # fmt: skip
+            self._other_batch(shapes, where)
             return
-        self.survey.note(
+        subject = reason.split(" was ")[0]
+        found = self.survey.note(
             "TRN253", "the step is captured and compiled again: something that it read has changed", where,
             why=reason, do="keep what changes in a tensor, or compute it outside of the step", severity=WARNING,
-            subject=reason.split(" was ")[0],
+            subject=subject, whatever=True,
+        )  # fmt: skip
+        self._again[subject] += 1
+        if self._again[subject] == 2:
+            found.why += "; it goes on changing, and each time takes another compilation"
+
+    def _other_batch(self, shapes: tuple[str, ...], where: Any) -> None:
+        if self.loaders.gave_its_last(shapes):
+            return  # which is told by itself
+        known = sorted({", ".join(s) for s in self.batches} - {", ".join(shapes)})
+        self.survey.note(
+            "TRN252", "the step is captured and compiled again: the batch comes in another shape", where,
+            why=f"{', '.join(shapes)} after {known[0] if known else 'another'}", severity=WARNING,
+            do="give batches one shape: pad them to a few fixed lengths (trnlab.buckets proposes them), and "
+            "drop_last=True", subject="batch", whatever=True,
         )  # fmt: skip
 
     @property
@@ -251,6 +263,7 @@ def follow(script: Script, session: Session) -> Walked:
         enter(listening())
         enter(walk.loaders.watching())
         enter(_watched(walk))
+        enter(nothing_saved())
         enter(_silent())
         enter(torch.autograd.set_multithreading_enabled(False))
         enter(Unwritten(walk.on_host, walk.by_values))
