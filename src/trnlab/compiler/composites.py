@@ -33,7 +33,7 @@ def expand_composites(graph: Graph) -> None:
 def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     q, k, v, *bias = op.operands
     if q.shape[-1] > WIDEST:
-        return define(op.name, op.operands, op.attrs, b)
+        return _spelled_out(op, b)
     attrs = _attrs(op, bias)
     keys = _keys_seen(op, q, k)
     if op.attrs["scale"] < 0:
@@ -48,7 +48,7 @@ def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
 def _backward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     dout, q, k, v, out, lse, *bias = op.operands
     if q.shape[-1] > WIDEST:
-        return define(op.name, op.operands, op.attrs, b)
+        return _spelled_out(op, b)
     attrs = _attrs(op, bias)
     keys, all_keys = _keys_seen(op, q, k), k.shape[2]
     negative = op.attrs["scale"] < 0
@@ -64,6 +64,16 @@ def _backward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     if more:
         dk, dv = (b.pad(x, (0, 0, 0, 0), (0, 0, more, 0)) for x in (dk, dv))
     return b.negate(dq) if negative else dq, dk, dv
+
+
+def _spelled_out(op: Op, b: GraphBuilder) -> tuple[Value, ...]:
+    """The op's definition, whose products have the precision that the op has."""
+    begin = len(b.graph.ops)
+    results = define(op.name, op.operands, op.attrs, b)
+    for part in b.graph.ops[begin:]:
+        if part.name == "dot_general":
+            part.attrs["precision"] = op.attrs["precision"]
+    return tuple(results)
 
 
 def _attrs(op: Op, bias: list[Value]) -> dict[str, object]:

@@ -4,7 +4,7 @@ fp32.
 
 The same rule as the vendor compiler's `--auto-cast matmult --auto-cast-type bf16`, for the products that the user
 asked for: running sums and sums of rows by index, which the PE array happens to compute, say `precision` HIGHEST, or
-are other ops, and stay fp32. Casts are put where they cost
+are other ops, and stay fp32. An op that says BFLOAT16 is cast in every session. Casts are put where they cost
 least: on what a view looks at rather than on the view, so that whatever computes the value can write it in bfloat16
 at once.
 """
@@ -21,9 +21,13 @@ MOVES = (*VIEW_OPS, "concatenate")
 
 
 def cast_matmuls(graph: Graph, *, to_bf16: bool) -> None:
-    """Insert casts before every op that the PE array computes, if wanted. Results keep their formats."""
-    if to_bf16:
-        rewrite(graph, {**dict.fromkeys(MOVES, _widen_after), **_Casts().rules()})
+    """Insert casts before every op that the PE array computes, if wanted. Results keep their formats.
+
+    to_bf16: whether ops that leave their precision open are meant, too.
+    """
+    meant = ("DEFAULT", "BFLOAT16") if to_bf16 else ("BFLOAT16",)
+    if to_bf16 or any(op.attrs.get("precision") in meant for op in graph.ops):
+        rewrite(graph, {**dict.fromkeys(MOVES, _widen_after), **_Casts(meant).rules()})
 
 
 def _widen_after(op: Op, b: GraphBuilder) -> Value | None:
@@ -40,9 +44,10 @@ def _widen_after(op: Op, b: GraphBuilder) -> Value | None:
 
 
 class _Casts:
-    """The rules of one graph, and the casts made so far."""
+    """The rules of one graph, for ops of the precisions `meant`, and the casts made so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, meant: tuple[str, ...]) -> None:
+        self._meant = meant
         self._cast: dict[Value, Value] = {}
 
     def rules(self) -> dict[str, Rule]:
@@ -70,11 +75,13 @@ class _Casts:
         return self._cast[value]
 
     def _dot(self, op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
-        if op.attrs["precision"] != "DEFAULT":
+        if op.attrs["precision"] not in self._meant:
             return None
         return b.append(op.name, tuple(self._low(b, v) for v in op.operands), op.attrs).results
 
-    def _attention(self, op: Op, b: GraphBuilder) -> tuple[Value, ...]:
+    def _attention(self, op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
+        if op.attrs["precision"] not in self._meant:
+            return None
         forward = ("q", "k", "v", "bias")
         names = forward if op.name == "trn.attention" else ("dout", "q", "k", "v", "out", "lse", "bias")
         given = tuple(v if name in ("lse", "bias") else self._low(b, v) for name, v in zip(names, op.operands))

@@ -22,6 +22,7 @@ from trnlab.graph.indexing import gather, scatter
 from trnlab.graph.ir import Callee, Graph, Op, TensorType
 from trnlab.graph.ops import OPS
 from trnlab.numerics.dtypes import DType, bool_, float32, int32
+from trnlab.numerics.mx import block_rounded, mx_dtype
 from trnlab.numerics.rounding import narrow
 
 Array = np.ndarray[Any, Any]
@@ -324,9 +325,12 @@ def identity(kind: str, dtype: np.dtype[Any]) -> Any:
 
 
 def _dot_general(op: Op, lhs: Array, rhs: Array) -> Array:
-    """Each side as [batch, free, contracted], then one batched matrix product."""
+    """Each side as [batch, free, contracted], rounded in blocks of 32 if it says so, then one batched product."""
     left, left_free = _as_matrices(lhs, op.attrs["lhs_batching_dimensions"], op.attrs["lhs_contracting_dimensions"])
     right, right_free = _as_matrices(rhs, op.attrs["rhs_batching_dimensions"], op.attrs["rhs_contracting_dimensions"])
+    if op.attrs["lhs_mx"]:
+        left = block_rounded(left, mx_dtype(op.attrs["lhs_mx"])).astype(lhs.dtype)
+        right = block_rounded(right, mx_dtype(op.attrs["rhs_mx"])).astype(rhs.dtype)
     if lhs.dtype.kind != "f":
         left, right = left.astype(np.int64), right.astype(np.int64)
     batch = tuple(lhs.shape[a] for a in op.attrs["lhs_batching_dimensions"])

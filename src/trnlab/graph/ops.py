@@ -31,8 +31,11 @@ CALL = "call"  # code that the graph does not look into
 
 COMPARISONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 REDUCTIONS = ("add", "maximum", "minimum", "multiply", "and", "or")
-# StableHLO's precision_config, one for both operands: a session's precision narrows only what says DEFAULT.
-PRECISIONS = ("DEFAULT", "HIGHEST")
+# As StableHLO's precision_config, one for both operands: a session's precision narrows only what says DEFAULT. With
+# BFLOAT16 what the PE array reads is narrowed whatever the session says.
+PRECISIONS = ("DEFAULT", "BFLOAT16", "HIGHEST")
+# Blocks of 32 along the contraction with a scale each, see `numerics.mx`; operands are bfloat16.
+MICROSCALED = ("", "float8_e4m3fn", "float8_e5m2")
 REQUIRED = object()
 
 
@@ -78,7 +81,12 @@ class OpDef:
 
 _INTS, _SHAPE, _DTYPE = Attr("ints"), Attr("ints"), Attr("dtype")
 _NONE = Attr("ints", ())
-_ATTENTION_ATTRS = {"causal": Attr("bool", False), "scale": Attr("float"), "hides": Attr("bool", False)}
+_ATTENTION_ATTRS = {
+    "causal": Attr("bool", False),
+    "scale": Attr("float"),
+    "hides": Attr("bool", False),
+    "precision": Attr("str", "DEFAULT", PRECISIONS),
+}
 _WINDOW_ATTRS = {"window": _INTS, "window_strides": _INTS, "padding_low": _INTS, "places": _INTS}
 _GELU = {"approximate": Attr("str", "none", ("none", "tanh"))}
 
@@ -131,6 +139,8 @@ _TABLE: tuple[OpDef, ...] = (
             "rhs_contracting_dimensions": _INTS,
             "dtype": _DTYPE,
             "precision": Attr("str", "DEFAULT", PRECISIONS),
+            "lhs_mx": Attr("str", "", MICROSCALED),
+            "rhs_mx": Attr("str", "", MICROSCALED),
         },
     ),
     # lhs [N,C,...], rhs [O,C/groups,...], result [N,O,...]: window element i of result element j meets element

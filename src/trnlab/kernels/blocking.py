@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError
+from trnlab.isa.nc_matmul import FP8
 from trnlab.kernels.blocks import BANK, BANKS, P
 from trnlab.numerics.dtypes import dtype
 
@@ -47,6 +48,16 @@ class Problem:
     def itemsize(self) -> int:
         """Bytes of an element."""
         return dtype(self.dtype).itemsize
+
+    @property
+    def raw_dtype(self) -> str:
+        """The format in which an operand waits to be transposed: FP8 does not pass through the PE array as it is."""
+        return raw_format(self.dtype)
+
+    @property
+    def raw_itemsize(self) -> int:
+        """Bytes of an element that waits to be transposed."""
+        return dtype(self.raw_dtype).itemsize
 
     @property
     def k_tiles(self) -> int:
@@ -115,12 +126,12 @@ class Blocking:
         """The operand that passes."""
         return self.rhs if self.lhs_resident else self.lhs
 
-    def sbuf_bytes(self, itemsize: int) -> int:
+    def sbuf_bytes(self, itemsize: int, raw_itemsize: int | None = None) -> int:
         """Bytes per partition of all tiles."""
         sums = self.lhs.products * _tile_bytes(self.rhs.block, 1, 4) if self.spill else 0
         return sums + sum(
             side.tiles * _tile_bytes(side.piece, self.depth, itemsize)
-            + side.raw_tiles * _raw_bytes(side.piece, self.depth, itemsize)
+            + side.raw_tiles * _raw_bytes(side.piece, self.depth, raw_itemsize or itemsize)
             for side in (self.lhs, self.rhs)
         )
 
@@ -129,6 +140,12 @@ class Blocking:
         """How many times all of the resident and all of the streamed operand are loaded."""
         streamed = 1 if self.chunks == 1 and self.streamed.blocks == 1 else self.resident.blocks
         return (1 if self.keep else self.streamed.blocks), streamed
+
+
+def raw_format(name: str) -> str:
+    """The format in which a tile of format `name` is transposed on the PE array: bfloat16 for FP8, which it holds
+    exactly. Source: nki.isa.nc_transpose; trainium2_arch.rst:204 (FP8 comes out of the array in 16 bits)."""
+    return "bfloat16" if dtype(name).itemsize == 1 else name
 
 
 def _tile_bytes(piece: int, depth: int, itemsize: int) -> int:
@@ -165,7 +182,8 @@ def _candidates(problem: Problem, budget: int) -> Iterator[Blocking]:
         resident, streamed = sizes if lhs_resident else sizes[::-1]
         for depth in depths:
             for width in _widths(*streamed[:2]):
-                tile, raw_tile = (f(width, depth, problem.itemsize) for f in (_tile_bytes, _raw_bytes))
+                tile = _tile_bytes(width, depth, problem.itemsize)
+                raw_tile = _raw_bytes(width, depth, problem.raw_itemsize)
                 for tiles, raw in product((4, 3, 2), (0,) if streamed[2] else (3, 2, 1)):
                     left = budget - tiles * tile - raw * raw_tile
                     if left > 0:
@@ -180,7 +198,7 @@ def _residents(
     chunks = ceil(problem.k_tiles / depth)
     for piece in _widths(*size[:2]):
         raw = 0 if size[2] else 2
-        space = left - raw * _raw_bytes(piece, depth, problem.itemsize)
+        space = left - raw * _raw_bytes(piece, depth, problem.raw_itemsize)
         tile = _tile_bytes(piece, depth, problem.itemsize)
         across = ceil(size[0] / piece)
         in_psum = across if chunks == 1 else problem.accumulators // streamed.products * size[1] // piece
@@ -211,7 +229,8 @@ def _widths(size: int, unit: int) -> list[int]:
 def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
     """Seconds, roughly and for comparing: of the busiest of PE array, copies and DMA, plus what cannot overlap."""
     columns = ceil(problem.m / P) * problem.n
-    pe = columns * problem.k_tiles * chip.tensor.passes.of(problem.dtype).value / chip.tensor.clock.value
+    matmuls = ceil(problem.k_tiles / 2) if doubles(problem.dtype, chip) else problem.k_tiles
+    pe = columns * matmuls * chip.tensor.passes.of(problem.dtype).value / chip.tensor.clock.value
     copies = sunk = columns * (problem.sink_cost or _copy_time(BANK, chip)) / BANK
     moved = problem.m * problem.n * (problem.sink_moved or problem.itemsize)
     dma, triggers, turns = moved / _bandwidth(chip), 0.0, 0.0
@@ -237,6 +256,11 @@ def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
     if not problem.lhs_k_rows or not problem.rhs_k_rows:
         exposed += steps * 0.5 * _turn_latency(chip)
     return _together(pe, copies, dma, triggers, turns / TRANSPOSE_BANKS, *waits) + exposed
+
+
+def doubles(name: str, chip: Chip) -> bool:
+    """Whether the array contracts two rows of this format at once."""
+    return chip.has("fp8_double_row") and name in FP8
 
 
 def _held_back(problem: Problem, blocking: Blocking) -> float:
@@ -279,8 +303,8 @@ def _flow(side: Side, times: int, blocking: Blocking, problem: Problem, chip: Ch
     load = rows * row / _bandwidth(chip) + descriptors * chip.dma.descriptor.value * 1e-9 / chip.dma.engines.value
     if side.k_rows:
         return _Flow(side, count, load)
-    square = P * chip.tensor.transpose_passes.of(problem.dtype).value / chip.tensor.clock.value
-    across = min(side.piece, BANK * 4 // problem.itemsize)  # columns of one copy
+    square = P * chip.tensor.transpose_passes.of(problem.raw_dtype).value / chip.tensor.clock.value
+    across = min(side.piece, BANK * 4 // problem.raw_itemsize)  # columns of one copy
     jobs = depth * ceil(side.piece / across)
     return _Flow(side, count, load, ceil(side.piece / P) * depth * square, jobs * _copy_time(across, chip), jobs)
 

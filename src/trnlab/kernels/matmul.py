@@ -18,9 +18,10 @@ from math import ceil
 from typing import NamedTuple
 
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocking import Problem, Side, choose
+from trnlab.isa.nc_matmul import DOUBLE_ROW, FP8
+from trnlab.kernels.blocking import Problem, Side, choose, doubles, raw_format
 from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, P, Sink, Source, Workspace, load_rows
-from trnlab.numerics.dtypes import DType
+from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
@@ -41,9 +42,9 @@ def matmul(b: Builder, lhs: Source, rhs: Source, sink: Sink, *, lhs_k_rows: bool
     """Record out[M, N] = sum over k of lhs and rhs.
 
     lhs is [K, M] if `lhs_k_rows`, as the PE array wants it, else [M, K] and transposed on chip; rhs is [K, N] if
-    `rhs_k_rows`, else [N, K]. Both have one format on chip. Sums are fp32; `sink` receives each tile of at most
-    [128, 512] once, finished. Uses the SBUF that is free in `b` and leaves it free. Raises CapacityError when that is
-    too little.
+    `rhs_k_rows`, else [N, K]. Both have one format on chip, or are FP8, of which some chips contract two rows at
+    once. Sums are fp32; `sink` receives each tile of at most [128, 512] once, finished. Uses the SBUF that is free
+    in `b` and leaves it free. Raises CapacityError when that is too little.
     """
     batch_matmul(b, [Product(lhs, rhs, sink)], lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
 
@@ -55,11 +56,12 @@ def batch_matmul(b: Builder, items: Sequence[Product], *, lhs_k_rows: bool, rhs_
         (k, m) = item.lhs.shape if lhs_k_rows else item.lhs.shape[::-1]
         (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
         assert k == rhs_k, f"contraction of {k} against {rhs_k}"
-        assert item.lhs.dtype is item.rhs.dtype, f"{item.lhs.dtype} against {item.rhs.dtype}"
+        formats = item.lhs.dtype.name, item.rhs.dtype.name
+        assert formats[0] == formats[1] or {*formats} <= FP8, f"{item.lhs.dtype} against {item.rhs.dtype}"
         sink = item.sink
         return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved)
 
-    for shape, run in groupby(items, key=problem):
+    for (shape, _), run in groupby(items, key=lambda item: (problem(item), item.rhs.dtype.name)):
         with b.scope():
             _Multiplier(b, shape, list(run)).record()
 
@@ -71,12 +73,15 @@ class _Tile:
     ap: AP
     parts: dict[tuple[int, int, int], list[AP]] = field(default_factory=dict)
 
-    def columns(self, col: int, cols: int, k_rows: int) -> list[AP]:
-        """Columns [col, +cols) as matmul operands, one for each k tile of the first `k_rows` rows of the chunk."""
+    def columns(self, col: int, cols: int, k_rows: int, pairs: bool) -> list[AP]:
+        """Columns [col, +cols) as matmul operands, one for each k tile of the first `k_rows` rows of the chunk; with
+        `pairs` one for each two full k tiles, [128, 2, cols]."""
         key = (col, cols, k_rows)
         if key not in self.parts:
-            heights = [min(P, k_rows - k) for k in range(0, k_rows, P)]
-            self.parts[key] = [self.ap[:h, k, col : col + cols] for k, h in enumerate(heights)]
+            full = k_rows // P // 2 * 2 if pairs else 0
+            twos = [self.ap[:, k : k + 2, col : col + cols] for k in range(0, full, 2)]
+            heights = [(k // P, min(P, k_rows - k)) for k in range(full * P, k_rows, P)]
+            self.parts[key] = twos + [self.ap[:h, k, col : col + cols] for k, h in heights]
         return self.parts[key]
 
 
@@ -93,10 +98,10 @@ class _Piece:
     last: int
     tile: _Tile | None = None
 
-    def columns(self, col: int, cols: int) -> list[AP]:
-        """Columns of the piece as matmul operands, one for each k tile."""
+    def columns(self, col: int, cols: int, pairs: bool) -> list[AP]:
+        """Columns of the piece as matmul operands, one for each k tile, or two of them."""
         assert self.tile is not None
-        return self.tile.columns(col, cols, self.k_rows)
+        return self.tile.columns(col, cols, self.k_rows, pairs)
 
 
 @dataclass(slots=True, eq=False)
@@ -142,15 +147,16 @@ class _Feed:
     """Brings the pieces of one operand on chip, in the order of need, into the tiles of one pool in rotation."""
 
     def __init__(self, b: Builder, work: Workspace, side: Side, depth: int, dt: DType, banks: list[AP]) -> None:
-        """`depth`: k tiles of a piece. `banks`: PSUM tiles to transpose into."""
+        """`depth`: k tiles of a piece. `dt`: its format. `banks`: PSUM tiles to transpose into, in `raw_format`."""
         self.b, self.work, self.side, self.banks = b, work, side, banks
         self.pieces: list[_Piece] = []
         self._made: dict[_Key, _Piece] = {}
         self.loaded = self.ready = self._turn = 0  # pieces loaded, pieces ready for matmuls, banks used
         shape, raw = (P, depth, side.piece), (P, ceil(side.piece / P), depth * P)
         self._tiles = [_Tile(b.tile(shape, dt, name="tile", slots=depth)) for _ in range(side.tiles)]
-        self._raw = [b.tile(raw, dt, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
-        self._width = min(BANK * 4 // dt.itemsize, side.piece)  # columns transposed side by side
+        turned = dtype(raw_format(dt.name))
+        self._raw = [b.tile(raw, turned, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
+        self._width = min(BANK * 4 // turned.itemsize, side.piece)  # columns transposed side by side
 
     def need(self, key: _Key, source: Source, k_rows: int, group: int) -> _Piece:
         """Plan that a group reads a piece; groups are planned in order."""
@@ -230,12 +236,13 @@ class _Multiplier:
             item.sink.open(b, self.work, problem.n)
         self.blocking = choose(problem, b.sbuf_free, b.chip)
         self.accumulators = [b.psum((P, BANK), bank=i) for i in range(problem.accumulators)]
-        dt, columns = items[0].lhs.dtype, BANK * 4 // problem.itemsize
-        turned = [b.psum((P, columns), dt, bank=i) for i in range(problem.accumulators, BANKS)]
+        columns = BANK * 4 // problem.raw_itemsize
+        turned = [b.psum((P, columns), problem.raw_dtype, bank=i) for i in range(problem.accumulators, BANKS)]
         self._feeds = (
-            _Feed(b, self.work, self.blocking.lhs, self.blocking.depth, dt, turned),
-            _Feed(b, self.work, self.blocking.rhs, self.blocking.depth, dt, turned),
+            _Feed(b, self.work, self.blocking.lhs, self.blocking.depth, items[0].lhs.dtype, turned),
+            _Feed(b, self.work, self.blocking.rhs, self.blocking.depth, items[0].rhs.dtype, turned),
         )
+        self._pairs = doubles(problem.dtype, b.chip)
         rows, block = self.blocking.lhs.products if self.blocking.spill else 0, self.blocking.rhs.block
         self.sums = [b.tile((P, block), "float32", name="sums", slots=ceil(block / BANK)) for _ in range(rows)]
         self.groups: list[_Group] = []
@@ -284,11 +291,12 @@ class _Multiplier:
         self._announce(group.item)
         mode = {"is_stationary_onezero": True} if group.item.onezero else {}
         for i, (left, m, rows, right, n, cols) in enumerate(tiles):
-            acc, moving = self._accumulator(group.bank + i, rows, cols), right.columns(n, cols)
+            acc, moving = self._accumulator(group.bank + i, rows, cols), right.columns(n, cols, self._pairs)
             begun = not group.begins and not chunk_alone
             final = len(moving) - 1 if group.ends or chunk_alone else -1
-            for k, (weights, data) in enumerate(zip(left.columns(m, rows), moving)):
-                record(dst=acc, stationary=weights, moving=data, accumulate=begun or k > 0, stop=k == final, **mode)
+            for k, (weights, data) in enumerate(zip(left.columns(m, rows, self._pairs), moving)):
+                more = {"perf_mode": DOUBLE_ROW} if len(data.dims) > 1 else mode
+                record(dst=acc, stationary=weights, moving=data, accumulate=begun or k > 0, stop=k == final, **more)
                 due += step
                 while due >= 1:
                     next(ahead, None)

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trnlab.numerics.dtypes import DType
+from trnlab.numerics.dtypes import DType, dtype
 
 Array = np.ndarray[Any, Any]
 
@@ -110,3 +110,26 @@ def dequantize(words: Array, codes: Array, dtype: DType) -> Array:
     """float64 values [P, N, 4] of packed words [P, N] times the scales [P / 8, N] of their groups: exact."""
     scales = np.repeat(scale_values(codes).astype(np.float64), GROUP_PARTITIONS, axis=0)
     return np.asarray(unpack(words, dtype).astype(np.float64) * scales[:, :, None])
+
+
+def mx_dtype(lane: str) -> DType:
+    """The packed format whose values have the format called `lane`."""
+    return dtype(f"{lane}_x4")
+
+
+def block_rounded(values: Array, packed: DType, headroom: int = 1) -> Array:
+    """float64 [..., K]: what quantization makes of values whose blocks of 32 neighbours in K share a scale.
+
+    A last block that is shorter is filled up with zeros. The same as `quantize` and `dequantize` of a tile in which
+    value k lies on partition k // 4, at place k % 4 of a word.
+    """
+    block = GROUP_PARTITIONS * LANES
+    *lead, k = values.shape
+    padded = np.zeros((*lead, -(-k // block) * block), np.float32)
+    padded[..., :k] = values
+    tile = padded.reshape(-1, padded.shape[-1] // LANES, LANES).transpose(1, 0, 2)  # [K / 4, N, 4]
+    if tile.size == 0:
+        return np.asarray(values, np.float64)
+    codes = block_scales(tile, packed, headroom)
+    exact = dequantize(quantize(tile, codes, packed), codes, packed).transpose(1, 0, 2)
+    return np.asarray(exact.reshape(*lead, -1)[..., :k])

@@ -21,6 +21,8 @@ from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
 from trnlab.kernels.blocks import ANNOUNCED, Sink, ViewSource, Workspace
 from trnlab.kernels.matmul import Product, batch_matmul
+from trnlab.kernels.matmul_mx import Operand as MxOperand
+from trnlab.kernels.matmul_mx import matmul_mx
 from trnlab.kernels.view import View
 from trnlab.numerics.dtypes import float32
 from trnlab.program import AP, Builder
@@ -112,6 +114,10 @@ def lower_dot(low: Lowering) -> None:
     sinks = sinks_of(low, rows, prod(batch))
     items = []
     for index, sink in zip(product(*(range(n) for n in batch)), sinks):
+        if op.attrs["lhs_mx"]:
+            left = MxOperand(lhs.source(index), lhs_k_rows, op.attrs["lhs_mx"])
+            matmul_mx(low.b, left, MxOperand(rhs.source(index), rhs_k_rows, op.attrs["rhs_mx"]), sink)
+            continue
         items.append(Product(lhs.source(index), rhs.source(index), sink))
     batch_matmul(low.b, items, lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
 

@@ -176,7 +176,7 @@ def critical_path(timeline: Timeline) -> Ints:
     t = timeline
     if not len(t):
         return np.empty(0, np.int64)
-    return np.array(_path(int(t.done.argmax()), t.blocker, t.cause, t.held)[::-1], np.int64)
+    return np.array(_path(int(t.done.argmax()), t.blocker, t.cause, t.held, t.begin)[::-1], np.int64)
 
 
 def _union(start: Column, end: Column) -> int:
@@ -190,22 +190,23 @@ def _union(start: Column, end: Column) -> int:
 
 
 @njit(cache=True)
-def _before(i: int, by_issue: bool, blocker: Any, cause: Any, held: Any) -> Any:
+def _before(i: int, by_issue: bool, blocker: Any, cause: Any, held: Any, begin: Any) -> Any:
     """The instruction that held back `i`, whether by occupying the engine, and whether it held back the transfer.
 
-    by_issue: what counts of `i` is when its engine was free again, not when its result was there.
+    by_issue: what counts of `i` is when its engine was free again, not when its result was there. A transfer that
+    began later than `i`, and shared DMA engines with it from then on, did not hold back its first byte.
     """
-    if held[i] >= 0 and not by_issue:
+    if held[i] >= 0 and not by_issue and begin[held[i]] <= begin[i]:
         return held[i], False, True
     return blocker[i], cause[i] == ISSUE, False
 
 
 @njit(cache=True)
-def _path(last: int, blocker: Any, cause: Any, held: Any) -> Any:
+def _path(last: int, blocker: Any, cause: Any, held: Any, begin: Any) -> Any:
     """From `last` back through what held each back."""
     path, i, by_issue = [last], last, False
     while True:
-        i, by_issue, _ = _before(i, by_issue, blocker, cause, held)
+        i, by_issue, _ = _before(i, by_issue, blocker, cause, held, begin)
         if i < 0:
             return path
         path.append(i)
@@ -230,7 +231,7 @@ def _walk(
     dma, latency = len(spent) - 2, len(spent) - 1
     i, by_issue, until = last, False, done[last]
     while i >= 0:
-        before, next_by_issue, of_transfer = _before(i, by_issue, blocker, cause, held)
+        before, next_by_issue, of_transfer = _before(i, by_issue, blocker, cause, held, begin)
         since = begin[i] if of_transfer else start[i]
         if by_issue or not is_dma[i]:
             worked = min(until, end[i] if by_issue else done[i])
