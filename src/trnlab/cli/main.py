@@ -13,6 +13,7 @@ from pathlib import Path
 import trnlab
 from trnlab.errors import TrnlabError
 from trnlab.files import why
+from trnlab.precision import MODES
 from trnlab.runtime.notices import say, tell
 
 USAGE, INTERRUPTED = 2, 130
@@ -71,9 +72,13 @@ def parser() -> argparse.ArgumentParser:
 def _run(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--target", metavar="NAME", help="what to simulate, e.g. trn1.2xlarge or trn2; default: $TRNLAB_TARGET")
-    add("--precision", choices=("bf16", "fp32"), help="format of matmul operands; default: $TRNLAB_PRECISION or bf16")
+    _precision(command)
     add("--out", metavar="DIR", type=Path, help="folder of the run; default: runs/<script>-<n>")
-    add("--stochastic-rounding", action="store_true", help="round to bf16 stochastically, reproducibly")
+    add(
+        "--stochastic-rounding",
+        action=argparse.BooleanOptionalAction,
+        help="round to narrower floats stochastically, reproducibly; default: with bf16-all only",
+    )
     add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
     add("--set", metavar="FIGURE=VALUE", action="append", help="what if, e.g. chip.dma.engine_bandwidth=30GBps")
     add("--schedule", metavar="NAME", help="what is made of kernels, e.g. as-written or reuse=off: see trnlab passes")
@@ -104,6 +109,16 @@ def _run(command: argparse.ArgumentParser) -> None:
     add("-m", dest="module", action="store_true", help="SCRIPT is a module, as with python -m: -m pytest my_test.py")
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
+
+
+def _precision(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--precision", choices=tuple(MODES),
+        help="format of matmul operands, or of all that is stored (bf16-all); default: $TRNLAB_PRECISION or bf16",
+    )  # fmt: skip
+    command.add_argument(
+        "--precision-rules", metavar="FILE", help="formats of single modules, TOML; default: $TRNLAB_PRECISION_RULES"
+    )
 
 
 def _chips(command: argparse.ArgumentParser) -> None:

@@ -43,7 +43,8 @@ def _emit(session: Session, graph: Graph, key: str) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run a script; returns its exit status."""
-    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
+    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache,
+             "TRNLAB_PRECISION_RULES": args.precision_rules}  # fmt: skip
     session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
     for setting in args.check or ():
         checks.configure(checks.parse(setting))
@@ -51,7 +52,9 @@ def main(args: argparse.Namespace) -> int:
         policy.configure(args.schedule)
     if args.set:
         session.target = replace(session.target, chip=apply_settings(session.chip, args.set))
-    session.stochastic_rounding, session.seed, session.check_nan = args.stochastic_rounding, args.seed, args.check_nan
+    session.seed, session.check_nan = args.seed, args.check_nan
+    if args.stochastic_rounding is not None:
+        session.stochastic_rounding = args.stochastic_rounding
     session.band = args.band
     if args.no_cache:
         session.cache = None

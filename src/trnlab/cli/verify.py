@@ -21,6 +21,7 @@ from trnlab.verify.text import text
 
 PAGE, RECORD = "verify.html", "verify.json"
 DIVERGES = 1
+VERIFIED = ("bf16", "fp32")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -32,6 +33,11 @@ def main(args: argparse.Namespace) -> int:
                          got=args.steps, remedy="give --steps a larger number")  # fmt: skip
     given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
     session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
+    if session.precision not in VERIFIED:
+        raise UsageError(
+            f"trnlab verify knows no bounds for {session.precision}", code="TRN247", limit=", ".join(VERIFIED),
+            got=session.precision, remedy="give --precision bf16, or compare modes with trnlab precision",
+        )  # fmt: skip
     session.seed = args.seed
     if args.no_cache:
         session.cache = None

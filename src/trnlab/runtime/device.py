@@ -183,6 +183,6 @@ def _check_input(tensor: Tensor, shape: tuple[int, ...], array: Array) -> None:
 def _core(session: Session) -> Machine:
     """The session's one simulated core; its random streams go on from run to run."""
     if session.core is None:
-        options = RunOptions(session.stochastic_rounding, session.seed, session.check_nan)
+        options = RunOptions(session.rounds_stochastically, session.seed, session.check_nan)
         session.core = Machine(session.chip, options)
     return session.core

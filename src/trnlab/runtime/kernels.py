@@ -24,7 +24,7 @@ KIND = "kernel"
 def options() -> RunOptions:
     """How the kernels of this process execute: as the session says, if there is one."""
     now = session.active()
-    return RunOptions() if now is None else RunOptions(now.stochastic_rounding, now.seed, now.check_nan)
+    return RunOptions() if now is None else RunOptions(now.rounds_stochastically, now.seed, now.check_nan)
 
 
 def called(

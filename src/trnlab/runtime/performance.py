@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from trnlab import chips, policy
 from trnlab.graph.ir import Graph, Op
+from trnlab.precision import MODES
 from trnlab.profile.band import band
 from trnlab.runtime.compiled import kernel_fields
 from trnlab.runtime.insight import insight, parts_of
-from trnlab.runtime.session import PRECISIONS, Session
+from trnlab.runtime.session import Session
 from trnlab.sim import timing
 from trnlab.units import PS_PER_S
 
@@ -53,7 +54,7 @@ def summarise(run: Steps) -> dict[str, Any]:
     chip = run.session.chip
     parts = [(timing.summarise(e.timeline), count) for e, count in calls]
     step_s = sum(part.total * count for part, count in parts) / PS_PER_S
-    peak = chip.peak_flops(PRECISIONS[run.session.precision])
+    peak = chip.peak_flops(MODES[run.session.precision])
     flops = sum(e.metadata["model_flops"] * count for e, count in calls)
     executed = sum(sum(part.pe_flops.values()) * count for part, count in parts)
     read, written = (sum(getattr(part, side) * n for part, n in parts) for side in ("hbm_read", "hbm_write"))

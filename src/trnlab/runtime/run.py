@@ -139,7 +139,7 @@ class Run:
             "chip": session.chip.name,
             "precision": session.precision,
             "policy": policy_fields(policy.chosen(session.chip.name)),
-            "stochastic_rounding": session.stochastic_rounding,
+            "stochastic_rounding": session.rounds_stochastically,
             "seed": session.seed,
             "steps": counters.steps or len(self.step_patterns),
             "steps_found_by": self._found_by,

@@ -22,6 +22,7 @@ from trnlab.buckets import Seen
 from trnlab.errors import UsageError
 from trnlab.graph.ir import Graph
 from trnlab.host_ops import HostOps
+from trnlab.precision import EVERYTHING, MODES, Rules, read
 from trnlab.runtime.cache import Cache
 from trnlab.runtime.fingerprint import Fingerprint
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:  # made with a session; importing them takes a while
 PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
 GENERATIONS = {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
 KERNEL_CHIP = "trn2"
-PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
+ROUNDING = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
+EVERYTHING_BF16 = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 
 
 @dataclass
@@ -77,7 +79,9 @@ class Session:
     """The settings of one run and what it counted.
 
     chosen: whether somebody chose the target. Kernels have a default of their own (`for_kernels`), models have none.
-    precision: "bf16" (matmul operands rounded to bfloat16, accumulation in float32) or "fp32".
+    precision: one of `MODES`: "bf16" (matmul operands rounded to bfloat16, sums in float32), "fp32",
+    "bf16-all" (all that is stored, too), "fp8" or "mxfp8" (operands of matrix products). rules: for single modules.
+    stochastic_rounding: None for what the mode and NEURON_RT_STOCHASTIC_ROUNDING_EN say.
     seed: of stochastic rounding and of the device's random streams. check_nan: stop at the first NaN or infinity.
     emit: called with each graph that is compiled or found in the cache, and its key.
     band: time the kernels that a script calls under the alternatives of the policy, too.
@@ -85,7 +89,8 @@ class Session:
 
     target: chips.Target
     precision: str = "bf16"
-    stochastic_rounding: bool = False
+    rules: Rules = field(default_factory=Rules)
+    stochastic_rounding: bool | None = None
     seed: int = 0
     check_nan: bool = False
     band: bool = False
@@ -99,11 +104,33 @@ class Session:
     chosen: bool = True
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
+        if self.precision not in MODES:
             raise UsageError(
-                f"unknown precision {self.precision!r}", code="TRN121", limit=", ".join(PRECISIONS),
+                f"unknown precision {self.precision!r}", code="TRN121", limit=", ".join(MODES),
                 remedy="choose one of these",
             )  # fmt: skip
+        self.check_formats()
+
+    def check_formats(self) -> None:
+        """Raise UsageError (TRN245) when the precision or a rule asks for a format that the chip cannot multiply."""
+        if self.rules.needs("mxfp8", self.precision) and not self.chip.has("mx_formats"):
+            having = ", ".join(name for name in chips.NAMES if chips.get(name).has("mx_formats"))
+            raise UsageError(
+                "mxfp8 needs a chip that multiplies the MX formats", code="TRN245", chip=self.chip.name, limit=having,
+                got=self.chip.name, remedy="choose a target with such a chip, or --precision fp8 on any chip",
+            )  # fmt: skip
+
+    @property
+    def rounds_stochastically(self) -> bool:
+        """Whether writes to narrower floats round at random: as told, else as NEURON_RT_STOCHASTIC_ROUNDING_EN says,
+        else where everything is bf16.
+
+        Source: about-neuron/arch/neuron-features/rounding-modes.rst:89-92 of aws-neuron/aws-neuron-sdk.
+        """
+        if self.stochastic_rounding is not None:
+            return self.stochastic_rounding
+        said = os.environ.get(ROUNDING, "")
+        return said == "1" if said else self.precision == EVERYTHING
 
     @property
     def chip(self) -> chips.Chip:
@@ -117,7 +144,7 @@ class Session:
 
     def compile_options(self) -> dict[str, Any]:
         """The settings that change the program; they are part of the cache key."""
-        return {"precision": self.precision}
+        return {"precision": "fp32" if self.precision == "fp32" else "bf16"}
 
 
 _active: list[Session] = []
@@ -155,8 +182,18 @@ def from_environment(environment: Mapping[str, str]) -> Session:
     name = environment.get("TRNLAB_TARGET") or platform(environment)
     if not name:
         raise _no_target()
-    precision = environment.get("TRNLAB_PRECISION", "bf16")
-    return Session(chips.target(name), precision, cache=Cache(cache_folder(environment)))
+    told = environment.get("TRNLAB_PRECISION") or _vendors_mode(environment)
+    file = environment.get("TRNLAB_PRECISION_RULES")
+    rules = read(Path(file)) if file else Rules()
+    return Session(chips.target(name), told, rules, cache=Cache(cache_folder(environment)))
+
+
+def _vendors_mode(environment: Mapping[str, str]) -> str:
+    """The mode that PyTorch's XLA front end is told by variables of its own.
+
+    Source: archive/appnotes/torch-neuronx/migration-from-xla-downcast-bf16.rst of aws-neuron/aws-neuron-sdk.
+    """
+    return EVERYTHING if any(environment.get(name) == "1" for name in EVERYTHING_BF16) else "bf16"
 
 
 def for_kernels(environment: Mapping[str, str]) -> Session:

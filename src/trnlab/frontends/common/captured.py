@@ -13,10 +13,10 @@ from trnlab.graph.ir import Graph
 class Role:
     """What an input or output of a captured graph is.
 
-    kind: "batch", "parameter", "buffer", "state", "count", "rate", "seed", "outside", "kept", "loss", "aux" or
-    "gradient". `name` is for people. `place` finds the value: a parameter, buffer or batch by position, state by
-    (parameter position, key), a count by the positions of its parameters, a rate by its group, a tensor from outside
-    by its number.
+    kind: "batch", "parameter", "buffer", "state", "count", "rate", "seed", "outside", "kept", "scale" (what the next
+    scale of a format is made of, the program's own), "loss", "aux" or "gradient". `name` is for people. `place` finds
+    the value: a parameter, buffer or batch by position, state by (parameter position, key), a count by the positions
+    of its parameters, a rate by its group, a tensor from outside by its number.
     """
 
     kind: str

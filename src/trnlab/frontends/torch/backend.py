@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,6 +23,7 @@ from functorch.compile import (  # type: ignore[import-untyped]
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import CheckpointPolicy
@@ -141,6 +142,9 @@ class CompiledGraph:
             self.imported: Imported = import_fx(self._module, self._name, self._aliases)
         self._place = {fx_place: i for i, fx_place in enumerate(self.imported.outputs)}
         self._program = engine.current().compile(self.imported.graph)
+        lengths = {v.name: v.shape for v in self.imported.graph.inputs}
+        with unset_fake_temporarily():
+            self._scales = {name: torch.zeros(lengths[name]) for name in self.imported.states}
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run the program on tensors; returns what AOTAutograd expects of the graph."""
@@ -155,13 +159,23 @@ class CompiledGraph:
             return [self._returned(item, stand_ins, args) for item in self._plan]
         numbers = self._numbers.values(args)
         given = {name: args[i] for name, i in self._position.items()} | numbers
-        bound = [Buffer(given[n] if n is not None else new_seed()) for n in self.imported.inputs]
+        graph = self.imported.graph
+        bound = [
+            Buffer(self._input(v.name, n, given), exact=n in self.imported.exact or n is None)
+            for v, n in zip(graph.inputs, self.imported.inputs)
+        ]
         results = self._program([b.array() for b in bound])
         engine.shapes_seen(self._name, [b.tensor.shape for b in bound])
-        for i, j in self.imported.graph.aliases.items():
+        for i, j in graph.aliases.items():
             bound[j].store(results[i])
         made = {n: _result(n, results[self._place[i]]) for n, i in self._computed.items()}
         return [self._returned(item, made, args) for item in self._plan]
+
+    def _input(self, own: str, placeholder: str | None, given: Mapping[str, Any]) -> Any:
+        """A tensor that was given, a state of the program, or a seed."""
+        if placeholder is not None:
+            return given[placeholder]
+        return self._scales[own] if own in self._scales else new_seed()
 
     def _returned(self, planned: _View | int | None, made: dict[fx.Node, torch.Tensor], args: Sequence[Any]) -> Any:
         if not isinstance(planned, _View):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from trnlab.errors import NumericsError
 from trnlab.frontends.torch.dlpack import as_neuron, from_numpy_alias, to_numpy_alias
-from trnlab.frontends.torch.types import type_of
+from trnlab.frontends.torch.types import type_of, unnarrowed
 
 Array = np.ndarray[Any, Any]
 _INT32 = np.iinfo(np.int32)
@@ -19,12 +20,15 @@ _INT32 = np.iinfo(np.int32)
 class Buffer:
     """The memory of one tensor as an array in its format on the chip.
 
-    A contiguous tensor in a format of the chip is bound without a copy. Others (64-bit integers, transposed tensors)
-    are converted on the way in, and on the way back by `store`. `name` is what an error calls the tensor.
+    A contiguous tensor in a format of the chip is bound without a copy. Others (64-bit integers, transposed tensors,
+    float32 where all is bf16) are converted on the way in, and on the way back by `store`. `name` is what an error
+    calls the tensor; `exact`: its float32 is not narrowed.
     """
 
-    def __init__(self, tensor: torch.Tensor, name: str = "a tensor") -> None:
-        self.tensor, self.type, self.name = tensor, type_of(tensor), name
+    def __init__(self, tensor: torch.Tensor, name: str = "a tensor", exact: bool = False) -> None:
+        with unnarrowed() if exact else nullcontext():
+            self.type = type_of(tensor)
+        self.tensor, self.name = tensor, name
         self._pointer = tensor.data_ptr()
         alias = to_numpy_alias(tensor)
         self._alias = alias.view(np.uint8) if alias.dtype == np.bool_ else alias

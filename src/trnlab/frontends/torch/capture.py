@@ -27,7 +27,7 @@ from trnlab.frontends.common.image import Image
 from trnlab.frontends.common.watch import Watch
 from trnlab.frontends.torch import hooks, kernels, tracing  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.dependencies import Dependencies, keep_traced, restore
-from trnlab.frontends.torch.import_fx import import_fx
+from trnlab.frontends.torch.import_fx import EXACT, import_fx
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.optimizer_numbers import Before, Number
 from trnlab.frontends.torch.outside import Outside, leaf_like
@@ -279,22 +279,25 @@ class _Capture:
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         for node, role in zip(placeholders, self.roles):
             node.target = role.name
+            node.meta[EXACT] = role.kind in ("count", "rate")
         of_role = {role: node.name for node, role in zip(placeholders, self.roles)}
         aliases = {i: of_role[role] for i, role in enumerate(self.results) if role in of_role}
         imported = import_fx(module, name, aliases)
         roles = {node.name: role for node, role in zip(placeholders, self.roles)}
         seed = Role("seed", "seed")
         outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
-        inputs = [roles[n] if n is not None else seed for n in imported.inputs]
+        own = {name: Role("scale", name) for name in imported.states}
+        names = zip(imported.graph.inputs, imported.inputs)
+        inputs = [roles[n] if n is not None else own.get(v.name, seed) for v, n in names]
         imported.graph.bounds.update(self._bounds(inputs))
         return CapturedStep(
             imported.graph,
             inputs,
-            [self.results[i] for i in imported.outputs],
-            [outputs[i].meta["val"].dtype for i in imported.outputs],
+            [*(self.results[i] for i in imported.outputs), *own.values()],
+            [*(outputs[i].meta["val"].dtype for i in imported.outputs), *(torch.float32 for _ in own)],
             self.dependencies,
             self.result,
-            [self.strides[i] for i in imported.outputs],
+            [*(self.strides[i] for i in imported.outputs), *((1,) for _ in own)],
             self.numbers,
         )
 

@@ -9,8 +9,9 @@ names them all.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,18 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
-from trnlab.frontends.torch import factors, fused_modules, grouped, provenance, survey
+from trnlab.frontends.torch import factors, fused_modules, grouped, low_precision, provenance, survey
 from trnlab.frontends.torch.buffers import Buffer
+from trnlab.frontends.torch.doubles import narrow_moments
 from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.refusals import UnsupportedOp
-from trnlab.frontends.torch.types import is_wide, type_of
+from trnlab.frontends.torch.types import is_narrowed, is_wide, type_of, unnarrowed
 from trnlab.frontends.torch.vendor_limits import note_limits
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
 from trnlab.graph.overflow import Watch
+from trnlab.numerics.dtypes import bfloat16, float32
 
 _NO_LOWERING = "it has no lowering to the chip"
 _LISTED = "write it with operators that trnlab.frontends.torch.operators() lists, or compute it before the step"
@@ -41,6 +44,8 @@ _WAYS_OUT = {
 }
 _DEFECT = "TRN219"
 _ALSO_SPLIT = ("elu", "leaky_relu", "hardtanh", "native_group_norm")  # core operators that split well all the same
+EXACT = "trnlab_exact"  # in the meta of a placeholder: its float32 is not narrowed where all else is
+_STATISTICS = {"trnlab::attention_backward": 5}  # operators, and the argument that is a statistic of the forward pass
 _UNKNOWN = object()  # a result that cannot be described, of an operator that was refused already
 
 
@@ -51,14 +56,19 @@ def operators() -> list[str]:
 
 @dataclass(frozen=True)
 class Imported:
-    """A graph; `inputs[i]` names the FX placeholder behind graph input i, None for the seed of random numbers.
+    """A graph; `inputs[i]` names the FX placeholder behind graph input i, None for the seed of random numbers and for
+    `states`.
 
-    `outputs[i]` is the place, among the FX graph's outputs, of graph output i.
+    `outputs[i]` is the place, among the FX graph's outputs, of graph output i; the updates of `states` follow them.
+    states: names of inputs that are the program's own state, float32, zero at first: they overwrite themselves.
+    exact: names of placeholders that stay float32 where all else is narrowed.
     """
 
     graph: Graph
     inputs: tuple[str | None, ...]
     outputs: tuple[int, ...]
+    states: tuple[str, ...] = ()
+    exact: frozenset[str] = frozenset()
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -85,6 +95,7 @@ def import_fx(module: fx.GraphModule, name: str, aliases: dict[int, str] | None 
 
 class _Importer:
     def __init__(self, module: fx.GraphModule, name: str, aliases: dict[int, str]) -> None:
+        narrow_moments(module)
         self.module, self.b, self.aliases = module, GraphBuilder(name), aliases
         self.random = Randomness(self.b)
         self.watch = Watch(self.b)
@@ -93,24 +104,39 @@ class _Importer:
         self.outputs: list[int] = []
         self.unsupported: list[UnsupportedOp] = []
         self.survey, self.of_gradients = survey.active(), set[int]()
+        self.exact: set[fx.Node] = set()  # whose float32 is not narrowed where all else is
 
     def run(self) -> Imported:
         *nodes, output = self.module.graph.nodes
         for node in nodes:
-            getattr(self, f"_{node.op}")(node)
+            if self._is_exact(node):
+                self.exact.add(node)
+            with unnarrowed() if node in self.exact else nullcontext():
+                getattr(self, f"_{node.op}")(node)
         if self.unsupported and self.survey is None:
             raise _all_unsupported(self.unsupported)
         if self.survey is not None:
             self.survey.uses(self.unsupported, self.of_gradients)
             note_limits(self.module, self.survey)
         self._output(output)
+        formats = low_precision.apply(self.module, self.b.graph, self.values)
         self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}
         graph = self.b.build()
         survey.of_graph(graph, (_name(n.target) for n in nodes if n.op == "call_function" and lowering_of(n.target)))
         inputs = tuple(places.get(v) for v in graph.inputs)
-        provenance.note(graph, provenance.Provenance(self.module, self.values, inputs))
-        return Imported(graph, inputs, tuple(self.outputs))
+        values = {node: _replaced(held, formats.replaced) for node, held in self.values.items()}
+        exact = frozenset(n.name for n in self.exact if n.op == "placeholder")
+        provenance.note(graph, provenance.Provenance(self.module, values, inputs))
+        return Imported(graph, inputs, tuple(self.outputs), tuple(v.name for v in formats.states), exact)
+
+    def _is_exact(self, node: fx.Node) -> bool:
+        """Whether a node is one of the step's own numbers (its learning rates, how many steps were made), or a number
+        in the host's memory, or is made of nothing but these, or is read as a statistic of attention."""
+        if node.op == "placeholder":
+            return bool(node.meta.get(EXACT)) or _is_host_number(node.meta.get("val")) or _is_statistic(node)
+        given = node.all_input_nodes
+        return bool(given) and all(n in self.exact for n in given)
 
     # -- one method per kind of FX node ------------------------------------------------------------------------------
     def _placeholder(self, node: fx.Node) -> None:
@@ -173,6 +199,7 @@ class _Importer:
             if types is None:
                 return _UNKNOWN
             results = tuple(t and self.b.constant(0, t.dtype, t.shape) for t in types)
+        results = self._narrowed(results, types)
         self._check(node, results, types, where)
         return results if isinstance(node.meta.get("val"), (tuple, list)) else results[0]
 
@@ -202,6 +229,19 @@ class _Importer:
         except Exception as error:
             raise _defect(node, site.b.loc, f"raised {type(error).__name__}: {error}") from error
         return tuple(results) if isinstance(results, (tuple, list)) else (results,)
+
+    def _narrowed(self, results: tuple[Any, ...], types: list[TensorType | None] | None) -> tuple[Any, ...]:
+        """Where all is bf16, a result that its lowering left in float32 is rounded; statistics beside it are not."""
+        if not is_narrowed() or types is None:
+            return results
+        first = results[0]
+        if isinstance(first, Value) and types[0] is not None and {first.dtype, types[0].dtype} == {float32, bfloat16}:
+            results = (self.b.convert(first, types[0].dtype), *results[1:])
+        for i, value in enumerate(results[1:], 1):
+            expected = types[i]
+            if isinstance(value, Value) and expected is not None and value.dtype is float32:
+                types[i] = replace(expected, dtype=float32)
+        return results
 
     def _follow(self, node: fx.Node, begin: int) -> None:
         """See that 64-bit integers stay within 32 bits, or that the program notices when they do not."""
@@ -245,6 +285,26 @@ class _Importer:
         for value, expected in zip(results, types):
             if value is not None and expected is not None and value.type != expected:
                 raise _defect(node, where, f"gave {value.type} where PyTorch has {expected}")
+
+
+def _is_host_number(value: Any) -> bool:
+    """Optimizers keep their count of steps so."""
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu"
+
+
+def _is_statistic(node: fx.Node) -> bool:
+    """Whether a placeholder is read only where an operator wants a statistic of its forward pass."""
+    places = [(u, _STATISTICS.get(getattr(u.target, "name", str)().partition(".")[0])) for u in node.users
+              if isinstance(u.target, torch._ops.OpOverload)]  # fmt: skip
+    return len(places) == len(node.users) > 0 and all(
+        at is not None and len(u.args) > at and u.args[at] is node for u, at in places
+    )
+
+
+def _replaced(held: Any, instead: Mapping[Value, Value]) -> Any:
+    if isinstance(held, (tuple, list)):
+        return type(held)(_replaced(item, instead) for item in held)
+    return instead.get(held, held) if isinstance(held, Value) else held
 
 
 def _defect(node: fx.Node, where: Location | None, what: str) -> UnsupportedOpError:

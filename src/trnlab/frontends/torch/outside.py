@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trnlab.errors import Location, UnsupportedOpError
 from trnlab.frontends.torch import survey
@@ -49,6 +50,8 @@ def is_real(value: Any) -> bool:
     """Whether this is a tensor with data, not one of the tracing's own."""
     if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
         return False
+    if is_traceable_wrapper_subclass(value):  # has what the tensors that it is made of have
+        return any(is_real(getattr(value, name)) for name in value.__tensor_flatten__()[0])
     return not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.torch import hooks
+from trnlab.frontends.torch import hooks, low_precision
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.capture import CapturedStep, LossFunction, Reported, capture_step
 from trnlab.frontends.torch.dlpack import as_host, as_neuron
@@ -80,6 +80,7 @@ class TrainStep:
         self._programs: list[_Trace] = []
         self._buffers: dict[Any, Buffer] = {}
         self._said: set[str] = set()
+        self._scales: dict[tuple[str, int], Tensor] = {}  # histories of amax, by name and length
         self._exact_counts = False  # see Subject
 
     def __call__(self, *batch: Any) -> Any:
@@ -137,6 +138,7 @@ class TrainStep:
                 f"count of steps, a Python number ({error.where}); keep it in a tensor")  # fmt: skip
             self._exact_counts = subject.exact_counts = True
             return self._capture(subject, batch, batch_form, {**settings, **subject.settings()})
+        low_precision.say_unused(name for name, _ in self.model.named_modules())
         trace = _Trace(batch_form, settings, captured, engine.current().compile(captured.graph))
         self._programs = [*self._programs[1 - _MOST_PROGRAMS :], trace]
         return trace
@@ -202,11 +204,16 @@ class TrainStep:
         if role.kind == "batch":
             return Buffer(leaves[role.place], role.name)
         if role.kind == "rate":
-            return Buffer(torch.tensor(float(self.optimizer.param_groups[role.place]["lr"]), dtype=torch.float32))
+            return Buffer(
+                torch.tensor(float(self.optimizer.param_groups[role.place]["lr"]), dtype=torch.float32), exact=True
+            )
         if role.kind == "seed":
             return Buffer(new_seed())
+        if role.kind == "scale":
+            return Buffer(self._scale(role.name), exact=True)
         if role.kind == "count":
-            return Buffer(torch.tensor(float(self.optimizer.state[parameters[role.place[0]]]["step"])))
+            count = float(self.optimizer.state[parameters[role.place[0]]]["step"])
+            return Buffer(torch.tensor(count), exact=True)
         if role.kind == "state":
             tensor = self.optimizer.state[parameters[role.place[0]]][role.place[1]]
         elif role.kind == "outside":
@@ -218,6 +225,13 @@ class TrainStep:
         if known is None or not known.still(tensor):
             known = self._buffers[role] = Buffer(tensor, role.name)
         return known
+
+    def _scale(self, name: str) -> Tensor:
+        """The history behind a scale; those of the same name go on in another program of the step."""
+        assert self.captured is not None
+        graph = self.captured.graph
+        length = next(v.shape[0] for v in graph.inputs if v.name == name)
+        return self._scales.setdefault((name, length), torch.zeros(length))
 
     def _store_count(self, parameters: list[Tensor], role: Role, value: Any) -> None:
         for i in role.place:

@@ -2,10 +2,17 @@
 """PyTorch's dtypes and the chip's.
 
 The chip has no 64-bit formats. int64 lies on it as int32 and is watched (`graph.overflow`); float64 is refused,
-because half of its digits would be lost without a word.
+because half of its digits would be lost without a word. In the mode in which all is bf16, float32 lies on the chip as
+bfloat16, but for what `unnarrowed` is said of.
 """
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,12 +20,19 @@ from trnlab.errors import UnsupportedOpError
 from trnlab.graph.ir import TensorType
 from trnlab.numerics import dtypes
 from trnlab.numerics.dtypes import DType
+from trnlab.precision import EVERYTHING
+
+if TYPE_CHECKING:
+    from trnlab.runtime.session import Session
+
+_exact: ContextVar[bool] = ContextVar("float32 stays as it is", default=False)
 
 _FORMATS: dict[torch.dtype, DType] = {
     torch.float32: dtypes.float32,
     torch.bfloat16: dtypes.bfloat16,
     torch.float16: dtypes.float16,
     torch.float8_e5m2: dtypes.float8_e5m2,
+    torch.float8_e4m3fn: dtypes.float8_e4m3fn,
     torch.int64: dtypes.int32,
     torch.int32: dtypes.int32,
     torch.int16: dtypes.int16,
@@ -36,7 +50,8 @@ _WAYS_OUT = {
 def format_of(kind: torch.dtype) -> DType:
     """The chip's format for a PyTorch dtype; int64 lies in 32 bits.
 
-    Raises UnsupportedOpError when there is none: TRN212 for float64, TRN203 for all others.
+    Raises UnsupportedOpError when there is none: TRN212 for float64, TRN248 for the OCP's E4M3 on chips that have
+    another one, TRN203 for all others.
     """
     if kind not in _FORMATS:
         name = str(kind).removeprefix("torch.")
@@ -47,7 +62,51 @@ def format_of(kind: torch.dtype) -> DType:
             got=name,
             remedy=_WAYS_OUT.get(kind, "convert it to one of these before the step"),
         )
+    if kind is torch.float8_e4m3fn:
+        _check_e4m3fn()
+    if kind is torch.float32 and is_narrowed():
+        return dtypes.bfloat16
     return _FORMATS[kind]
+
+
+def _check_e4m3fn() -> None:
+    now = session()
+    if now is None or now.chip.has("fp8_e4m3fn"):
+        return
+    raise UnsupportedOpError(
+        "the chip has no float8_e4m3fn: its E4M3 ends at 240, not at 448, and the vendor's compiler refuses the "
+        "format there (NCC_EVRF051)", code="TRN248", limit="trn3", got="float8_e4m3fn", chip=now.chip.name,
+        remedy="choose a target with trn3, or keep the model in bf16 or fp32 and give --precision fp8, which scales "
+        "to the chip's own E4M3",
+    )  # fmt: skip
+
+
+def session() -> Session | None:
+    """The session whose precision decides; None where nobody has chosen a target, as in tests of the importer."""
+    from trnlab.runtime import session as sessions
+
+    now = sessions.active()
+    if now is None and (os.environ.get("TRNLAB_TARGET") or sessions.platform(os.environ)):
+        now = sessions.current()
+    return now
+
+
+def is_narrowed() -> bool:
+    """Whether what PyTorch calls float32 lies on the chip in bfloat16."""
+    if _exact.get():
+        return False
+    now = session()
+    return now is not None and now.precision == EVERYTHING
+
+
+@contextmanager
+def unnarrowed() -> Iterator[None]:
+    """Within the block float32 is float32 in every mode."""
+    token = _exact.set(True)
+    try:
+        yield
+    finally:
+        _exact.reset(token)
 
 
 def is_wide(kind: torch.dtype) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnlab.frontends.torch.lowerings.registry import Site, lowers
+from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.graph.ir import Value
 
 
@@ -41,3 +41,27 @@ def addmm(site, bias, x, y, beta=1, alpha=1):
     if beta == 0:
         return site.cast(product)
     return site.cast(site.b.add(product, _scaled(site, site.wide(bias), beta)))
+
+
+@lowers("_scaled_mm.default")
+def scaled_mm(site, x, y, scale_x, scale_y, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False):
+    """x y * scale_x * scale_y + bias: FP8 operands, summed in fp32 whatever `use_fast_accum` says.
+
+    Scales are numbers, or one for each row of x and each column of y.
+
+    Source: aten/src/ATen/native/cuda/Blas.cpp of PyTorch, _scaled_mm_out_cuda.
+    """
+    if scale_result is not None:
+        raise Refused(
+            "it scales its result for a format of eight bits", "leave scale_result out, and cast afterwards"
+        )
+    product = site.b.matmul(x, y)
+    for scale in (scale_x, scale_y):
+        if scale.type.size not in (1, *product.shape) or len(scale.shape) not in (0, 1, 2):
+            raise Refused(
+                f"its scale of shape {list(scale.shape)} is neither a number nor one for each row or column",
+                "use tensor-wise or row-wise scales",
+            )
+        scale = site.b.reshape(scale, ()) if scale.type.size == 1 else scale
+        product = site.b.multiply(product, site.b.broadcast_to(site.wide(scale), product.shape))
+    return site.cast(product if bias is None else site.b.add(product, site.wide(bias)))

@@ -31,9 +31,10 @@ from trnlab.frontends.torch.verify.captured import Layers, first_difference
 from trnlab.frontends.torch.verify.chip import ChipEngine
 from trnlab.frontends.torch.verify.host import HostEngine, Perturbed, Replayed, Widened, eager
 from trnlab.frontends.torch.verify.steps import Enough, Steps
+from trnlab.precision import MODES
 from trnlab.runtime import session as sessions
 from trnlab.runtime.script import Script, failure
-from trnlab.runtime.session import PRECISIONS, Session, activate
+from trnlab.runtime.session import Session, activate
 from trnlab.verify.result import OpResult, Verdict
 
 RUNS = 5  # of the reference with rounding's errors thrown in
@@ -63,7 +64,7 @@ def verify(wanted: Wanted, session: Session) -> Verdict:
             return verdict
         chip = again.on_chip(verdict, wanted.steps)
         verdict.curves.chip, verdict.steps = chip.steps.losses, len(chip.steps.losses)
-        format = PRECISIONS[session.precision]
+        format = MODES[session.precision]
         verdict.curves.reference = again.reference(chip, verdict)
         for seed in range(1, wanted.runs + 1):
             verdict.curves.perturbed.append(again.reference(chip, verdict, [Perturbed(format, seed)]))
@@ -136,7 +137,7 @@ class Repeated:
         with provenance.kept(), use(engine), engine.steps.watching(), _silent():
             self._run()
         recordings: list[Recording] = []
-        for modes in ([], [Perturbed(PRECISIONS[sessions.current().precision], 1)]):
+        for modes in ([], [Perturbed(MODES[sessions.current().precision], 1)]):
             recording = Recording(Steps(step))
             replayed = Replayed(chip.random, recording.steps)
             self.on_host(recording.steps, [replayed, *modes], chip.times, within=recording.running())
