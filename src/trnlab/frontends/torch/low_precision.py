@@ -49,7 +49,11 @@ def gradients(module: fx.GraphModule, values: Mapping[fx.Node, Any]) -> set[Valu
         back = node.op == "call_function" and is_gradient(node.meta.get("stack_trace") or "")
         if incoming or back or any(n in found for n in node.all_input_nodes):
             found.add(node)
-    return {value for node in found for value in _flat(values.get(node))}
+    first: dict[Value, bool] = {}  # whether the node that made a value is of the backward pass: others pass it on
+    for node in module.graph.nodes:
+        for value in _flat(values.get(node)):
+            first.setdefault(value, node in found)
+    return {value for value, back in first.items() if back}
 
 
 def _flat(held: Any) -> Iterable[Value]:
