@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     _verify(
         commands.add_parser("verify", help="a script's first steps on the chip and on the host: what differs first")
     )
+    _study(commands.add_parser("precision", help="a script in several precisions, side by side, and which to take"))
     _check(commands.add_parser("check", help="what is in a training script's way on the chip; nothing is computed"))
     _check(
         commands.add_parser("estimate", help="time, memory and cost of a training step; nothing is computed"),
@@ -213,6 +214,20 @@ def _check(command: argparse.ArgumentParser, page: bool = True) -> None:
     _cache_folder(command).add_argument(
         "--no-cache", action="store_true", help="look anew, compile all, keep nothing"
     )
+    add("script", metavar="SCRIPT", type=Path)
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
+
+
+def _study(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--steps", type=int, default=20, metavar="N", help="steps in each mode; default: 20")
+    add("--modes", metavar="A,B,...", help="bf16, bf16-all, fp8, mxfp8, beside fp32; default: all that the chip has")
+    add("--target", metavar="NAME", help="what to simulate, e.g. trn2.3xlarge; default: $TRNLAB_TARGET")
+    add("--precision-rules", metavar="FILE", help="formats of single modules, TOML")
+    add("--json", action="store_true", help="everything as JSON")
+    add("--out", metavar="DIR", type=Path, help="folder of the runs and the page; default: runs/<script>-<n>")
+    add("--seed", type=int, default=0, help="of stochastic rounding and the device's random numbers; default: 0")
+    _cache_folder(command)
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
 

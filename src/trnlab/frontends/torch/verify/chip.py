@@ -42,7 +42,7 @@ class ChipEngine(DeviceEngine):
         """See `Engine`."""
         plain, now = super().compile(graph), session.current()
         source = provenance.of(graph)
-        examined = _Examined(graph, source, now) if source is not None else None
+        examined = Examined(graph, source, now) if source is not None else None
 
         def run(inputs: Sequence[Array]) -> list[Array]:
             if self.trial or examined is None:
@@ -55,7 +55,7 @@ class ChipEngine(DeviceEngine):
 
         return run
 
-    def _examine(self, examined: _Examined, before: list[Array], outputs: Sequence[Array]) -> None:
+    def _examine(self, examined: Examined, before: list[Array], outputs: Sequence[Array]) -> None:
         arrays, same = examined.run(before, outputs)
         if not same:
             self.verdict.same_program = False
@@ -84,7 +84,7 @@ class ChipEngine(DeviceEngine):
         return self.times[-1]
 
 
-class _Examined:
+class Examined:
     """One graph with the program that writes out its intermediate results."""
 
     def __init__(self, graph: Graph, source: provenance.Provenance, now: session.Session) -> None:
@@ -107,7 +107,8 @@ class _Examined:
         for tensor in program.tensors:
             if tensor.kind == "output" and tensor.id not in memory:
                 memory[tensor.id] = np.empty(tensor.shape, tensor.dtype.numpy)
-        run_program(program, memory, self.now.chip, machine=Machine(self.now.chip, RunOptions(seed=self.now.seed)))
+        options = RunOptions(self.now.rounds_stochastically, self.now.seed)
+        run_program(program, memory, self.now.chip, machine=Machine(self.now.chip, options))
         same = all(memory[id].tobytes() == out.tobytes() for id, out in zip(program.outputs, outputs))
         first = {id: array.reshape(program.tensors[id].shape) for id, array in zip(program.inputs, inputs)}
         after = {**program.constants, **memory}

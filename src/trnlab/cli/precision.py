@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab precision`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from trnlab import chips, profile
+from trnlab.errors import UsageError
+from trnlab.precision import MODES
+from trnlab.runtime.notices import say
+from trnlab.runtime.run import new_folder
+from trnlab.runtime.script import Script
+from trnlab.runtime.session import from_environment
+from trnlab.verify.precision import REFERENCE, Mode, Study, page, read_mode, text, to_json
+
+PAGE, RECORD, LOG = "precision.html", "precision.json", "output.txt"
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run a script in several precisions, one after the other, each in a process of its own."""
+    script = Script(args.script, args.arguments)
+    script.file  # noqa: B018  (says at once when it cannot be read)
+    given = {"TRNLAB_TARGET": args.target, "TRNLAB_CACHE": args.cache, "TRNLAB_PRECISION_RULES": args.precision_rules}
+    environment = {name: str(value) for name, value in given.items() if value}
+    target = from_environment({**os.environ, **environment, "TRNLAB_PRECISION": REFERENCE}).target
+    folder = args.out or new_folder(Path("runs"), script.path.stem)
+    modes = []
+    for name in wanted(args.modes, target.chip):
+        say(f"{script.path.name} in {name}")
+        modes.append(_run(name, args, folder / name, environment))
+    if modes[0].failed:
+        raise UsageError(
+            f"the script fails in {REFERENCE}: {modes[0].failed}", code="TRN249",
+            remedy=f"run it with `trnlab run` first; what it said is in {folder / REFERENCE / LOG}",
+        )  # fmt: skip
+    study = Study(str(args.script), target.name, args.steps, modes)
+    record = json.dumps(to_json(study), indent=2).encode()
+    profile.write(folder / PAGE, page(study).encode())
+    profile.write(folder / RECORD, record)
+    print(record.decode() if args.json else f"{text(study)}\n\npage    {folder / PAGE}")
+    return 0
+
+
+def wanted(modes: str | None, chip: chips.Chip) -> list[str]:
+    """The modes to run, fp32 first, to which the others are compared. Raises UsageError (TRN121) for unknown ones."""
+    names = modes.split(",") if modes else [m for m in MODES if m != "mxfp8" or chip.has("mx_formats")]
+    for name in names:
+        if name not in MODES:
+            raise UsageError(f"unknown precision {name!r}", code="TRN121", limit=", ".join(MODES),
+                             remedy="choose of these, separated by commas")  # fmt: skip
+    return [REFERENCE, *(name for name in names if name != REFERENCE)]
+
+
+def _run(name: str, args: argparse.Namespace, folder: Path, environment: dict[str, str]) -> Mode:
+    request = {
+        "script": str(args.script), "arguments": args.arguments, "steps": args.steps, "seed": args.seed,
+        "out": str(folder), "environment": {**environment, "TRNLAB_PRECISION": name},
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "trnlab.frontends.torch.study", json.dumps(request)]
+    with (folder / LOG).open("wb") as log:
+        status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    if status:
+        said = [line for line in (folder / LOG).read_text(errors="replace").splitlines() if line.strip()]
+        told = [line for line in said if "TRN" in line] or said
+        return Mode(name, failed=told[-1] if told else f"exit status {status}")
+    return read_mode(name, folder, None if name == REFERENCE else folder.parent / REFERENCE)
