@@ -15,10 +15,11 @@ from trnlab.graph.ir import Graph
 from trnlab.porting import layout, memory
 from trnlab.porting.memory import BACKWARD, FORWARD, UPDATE
 from trnlab.porting.result import Memory, TargetResult, Tensor
+from trnlab.precision import MODES
 from trnlab.runtime import device
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.performance import MILLION, SECONDS_PER_HOUR, model_flops
-from trnlab.runtime.session import PRECISIONS, Session
+from trnlab.runtime.session import Session
 from trnlab.units import PS_PER_S
 
 MODULES = 12
@@ -120,7 +121,7 @@ def _time(result: TargetResult, made: Sequence[tuple[Part, Executable]], session
             parts[phase[i]] += ps * part.times
             modules[_module(loc.layer if loc is not None else "", phase[i])] += ps * part.times
     result.step_s = total / PS_PER_S
-    result.mfu = flops / (result.step_s * session.chip.peak_flops(PRECISIONS[session.precision])) if total else None
+    result.mfu = flops / (result.step_s * session.chip.peak_flops(MODES[session.precision])) if total else None
     result.parts = {name: parts[name] / PS_PER_S for name in (FORWARD, BACKWARD, UPDATE) if parts[name]}
     result.modules = [(name, ps / PS_PER_S) for name, ps in modules.most_common(MODULES)]
 

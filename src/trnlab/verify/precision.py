@@ -160,7 +160,7 @@ def text(study: Study) -> str:
         if m.layers:
             lines += [
                 "",
-                f"{m.name}: layers that suffer first (error of their products in the first step, over fp32's)",
+                f"{m.name}: layers that suffer first (error of products in the first step, over fp32's)",
             ]
             lines += [f"  {_said(layer)}" for layer in m.layers[:SHOWN]]
     chosen, why = study.recommendation()
