@@ -263,12 +263,13 @@ def test_a_loop_in_the_branch_that_is_not_taken_does_not_run():
     against_xla(f, np.ones(3, np.float32), np.False_, exact=True)  # the loop would not end
 
 
-def test_a_long_loop_becomes_one_of_the_host():
+def test_a_long_loop_becomes_one_of_the_host_and_that_is_said(capsys):
     def f(x):
         return lax.fori_loop(0, 30, lambda i, c: jnp.sin(c) + i, x)
 
     assert against_xla(f, np.ones(3, np.float32)).graph is not None
     assert against_xla(f, np.ones(3, np.float32), most_ops=40).graph is None
+    assert "TRN238" in capsys.readouterr().err
 
 
 def test_branches_on_data_are_selected_and_known_ones_followed():

@@ -30,7 +30,7 @@ from trnlab.numerics.dtypes import dtype, int32
 CONTROL = frozenset({"func.call", "call", "stablehlo.composite", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
 _FEW = 16  # elements: numbers that are a constant of the graph, however they came about
 _DEEP = 200  # steps of a recipe that a graph is given
-MOST_OPS = 100_000  # of one graph; a loop that would be longer is run round by round
+MOST_OPS = 20_000  # of one loop that is unrolled; a longer one is run round by round
 
 
 class Segment:

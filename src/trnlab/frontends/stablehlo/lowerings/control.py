@@ -17,6 +17,9 @@ from trnlab.frontends.stablehlo import mlir
 from trnlab.frontends.stablehlo.entries import Entry
 from trnlab.frontends.stablehlo.registry import Site, lowers
 from trnlab.numerics.dtypes import bool_, int32
+from trnlab.runtime.notices import say
+
+_LONG = "TRN238"
 
 
 @lowers("func.call", "call")
@@ -97,6 +100,9 @@ def while_(site: Site) -> list[Entry]:
         state = site.region(1, *state)
         if len(t.b.graph.ops) - written > t.most_ops:
             t.segment.back_to(begin)
+            where = f" at {t.place[0]}" if t.place[0] else ""
+            say(f"{_LONG}: the loop{where} would make more than {t.most_ops:,} ops if unrolled; it runs round by "
+                "round, and the host asks its condition each time")  # fmt: skip
             return _run_by_host(site, site.operands)
 
 

@@ -88,11 +88,23 @@ def _take(site: Site, x: Entry, dim: int, ids: Entry) -> Entry:
 
 def take_rows(site: Site, table: Entry, ids: Entry) -> Entry:
     """table [V, C] at ids [...], known to be within: [..., C]."""
-    rank = len(ids.shape)
+    rank, first = len(ids.shape), _first_of_run(ids)
+    if first is not None:
+        limits = first + ids.type.size, table.shape[1]
+        rows = site.op("slice", table, start_indices=(first, 0), limit_indices=limits, strides=(1, 1))
+        return site.op("reshape", rows, shape=(*ids.shape, table.shape[1])) if rank != 1 else rows
     return site.op(
         "gather", table, ids, offset_dims=(rank,), collapsed_slice_dims=(0,), start_index_map=(0,),
         index_vector_dim=rank, slice_sizes=(1, table.shape[1]),
     )  # fmt: skip
+
+
+def _first_of_run(ids: Entry) -> int | None:
+    """The first of numbers that are known and follow each other; None for others."""
+    if ids.known is None or ids.type.size == 0:
+        return None
+    line = np.asarray(ids.known, np.int64).reshape(-1)
+    return int(line[0]) if (np.diff(line) == 1).all() else None
 
 
 @lowers("stablehlo.dynamic_update_slice")
@@ -348,6 +360,12 @@ def _update_rows(site: Site, update: Entry, rows: _Rows, numbers: dict[str, Any]
 
 def _combined(site: Site, kind: str | None, table: Entry, ids: Entry, lines: Entry) -> Entry:
     """table [V, C] with lines [M, C] combined into the rows that ids [M] name, in order."""
+    first = _first_of_run(ids)
+    if first is not None and 0 <= first <= table.shape[0] - ids.shape[0] and kind in ("add", "assign"):
+        begins = [site.t.number(n, int32) for n in (first, 0)]
+        if kind == "add":
+            lines = site.op("add", _cut(site, table, begins, lines.shape), lines)
+        return _placed(site, table, lines, (first, 0))
     if kind == "add" and table.type.dtype.is_float:
         return _added(site, table, ids, lines)
     (rows, width), updates = table.shape, ids.shape[0]
