@@ -82,7 +82,13 @@ def test_a_loss_and_its_gradient_outside_of_the_compiled_model(here):
     assert neuron.fallback_counts() == {}
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad], ids=lambda k: k.__name__)
+def fused_adamw(parameters, lr):
+    return torch.optim.AdamW(parameters, lr, fused=True)
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad, fused_adamw], ids=lambda k: k.__name__
+)
 def test_an_eager_optimizer_needs_no_new_programs_for_other_learning_rates(here, kind):
     """Clipping and the update run on the chip; the factors that change with every step are inputs."""
     ours, theirs = nn.Linear(6, 5), nn.Linear(6, 5)

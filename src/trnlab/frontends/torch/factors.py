@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from trnlab.frontends.torch import fused_optimizers
+
 NAMES = ("alpha", "value", "other", "weight")
 _OTHER_OVERLOADS = frozenset({"mul", "div", "fill", "masked_fill"})  # take a tensor in place of their number
 
@@ -27,6 +29,8 @@ def base_name(op: Any) -> str:
 
 def arguments(op: Any) -> frozenset[str]:
     """Names of the arguments whose floats may be tensors without dimensions."""
+    if base_name(op) in fused_optimizers.NAMES:
+        return frozenset({"lr"})
     known = base_name(op) in _OTHER_OVERLOADS or base_name(op) in _WRITTEN_OUT
     return frozenset(a.name for a in op._schema.arguments if str(a.type) == "Tensor" or (known and a.name in NAMES))
 
@@ -37,6 +41,8 @@ def call(op: Any, given: dict[str, Any], resizes: bool = False) -> Any:
     resizes: `out` has another size than the result, which is only returned.
     """
     base = base_name(op)
+    if base in fused_optimizers.NAMES and op._schema.is_mutable:
+        return fused_optimizers.update(base, given)
     operands = {name: value for name, value in given.items() if name != "out"}
     if base not in _WRITTEN_OUT:
         chosen = op.overloadpacket if resizes or base in _OTHER_OVERLOADS else op
