@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from compiled import FP32, build, check, execute, integers, random, row_softmax
 
+from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
+from trnlab.numerics.dtypes import float32
 
 REDUCERS = {"add": torch.sum, "maximum": torch.amax, "minimum": torch.amin}
 LONG = (3, 60_000)  # 240 kB a row in fp32: more than a partition of SBUF holds
@@ -178,3 +180,14 @@ def test_the_sum_of_a_function_is_written_in_the_format_that_it_is_cast_to(funct
     (want,) = interpret(built, [x])
     assert np.isclose(np.float64(got), np.float64(want), rtol=2.0**-7 if narrow == "bfloat16" else 1e-3)
     assert np.float64(got) != 0
+
+
+@pytest.mark.parametrize("format", ["bfloat16", "float16"])
+def test_sums_over_rows_of_what_was_narrow(format):
+    """The PE array, which sums rows, takes bf16 as it is; fp16 is made fp32 before."""
+    b = GraphBuilder("sums")
+    x = b.input("x", (8, 32), float32)
+    b.output(b.reduce(b.convert(b.convert(x, format), float32), (0,)))
+    graph = b.build()
+    arrays = [np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)]
+    np.testing.assert_allclose(execute(graph, arrays)[0], interpret(graph, arrays)[0], rtol=1e-6, atol=1e-6)

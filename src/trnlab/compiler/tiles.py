@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from trnlab.compiler.groups import Class, Group
 from trnlab.graph.ir import Op, Value
-from trnlab.numerics.dtypes import DType, bfloat16, float16, float32
+from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program import AP, Builder
 from trnlab.program.access import whole
 
@@ -130,7 +130,7 @@ def exact_converts(group: Group, stores: Container[Value]) -> dict[Value, Value]
         for op in group.ops
         if op.name == "convert"
         and op.result.dtype is float32
-        and op.operands[0].dtype in (bfloat16, float16)
+        and op.operands[0].dtype is bfloat16
         and op.result not in stores
     }
     for op in group.ops if converts else ():
