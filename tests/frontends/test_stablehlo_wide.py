@@ -79,6 +79,25 @@ def test_a_state_of_three_words_carries_into_the_third():
     np.testing.assert_array_equal(bits[4:], later[:5])
 
 
+def test_rows_are_taken_away_where_they_are_named():
+    """What an optimizer does with an embedding's gradient in TensorFlow; a row may come twice."""
+    text = """func.func @main(%x: tensor<4x2xf32>, %i: tensor<3xi32>, %u: tensor<3x2xf32>) -> tensor<4x2xf32> {
+      %r = "stablehlo.scatter"(%x, %i, %u) ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %d = stablehlo.subtract %a, %b : tensor<f32>
+          stablehlo.return %d : tensor<f32>
+      }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0],
+          scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}
+        : (tensor<4x2xf32>, tensor<3xi32>, tensor<3x2xf32>) -> tensor<4x2xf32>
+      return %r : tensor<4x2xf32>
+    }"""
+    x, ids = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([1, 3, 1], np.int32)
+    update = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    expected = x.copy()
+    np.subtract.at(expected, ids, update)
+    np.testing.assert_array_equal(import_module(text).load(interpreter)([x, ids, update])[0], expected)
+
+
 def test_64_bits_are_no_result():
     with jax.enable_x64(True):
         module = jax.jit(lambda a: a.astype(jnp.uint64) + np.uint64(1)).lower(EDGES).compiler_ir("stablehlo")

@@ -320,6 +320,8 @@ def scatter(site: Site) -> Entry:
         raise Refused("it scatters several tensors at once", "scatter them one by one")
     kind = simple_body(site)
     x, indices, update = site.operands
+    if kind == "subtract" and _takes_away(site):  # x - u is x + -u, to the bit
+        kind, update = "add", site.op("negate", update)
     numbers = mlir.scatter_numbers(site.raw)
     sizes = _window_sizes(x.shape, update.shape, numbers)
     rows = _rows(
@@ -339,6 +341,12 @@ def scatter(site: Site) -> Entry:
     changed = _combined(site, kind, table, ids, lines)
     back = site.op("reshape", changed, shape=moved.shape)
     return transposed(site, back, tuple(np.argsort((*rows.front, *rows.rest)).tolist()))
+
+
+def _takes_away(site: Site) -> bool:
+    """Whether the body subtracts the update from what is there, not the other way round."""
+    block = site.raw.regions[0].blocks[0]
+    return bool(next(iter(block.operations)).operands[0] == block.arguments[0])
 
 
 def _window_sizes(shape: Sequence[int], update: Sequence[int], numbers: dict[str, Any]) -> tuple[int, ...]:
