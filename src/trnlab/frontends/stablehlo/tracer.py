@@ -291,7 +291,14 @@ class Tracer:
 
     def inner(self, name: str) -> Tracer:
         """A tracer for a program inside of this one."""
-        return Tracer(f"{self.name}.{name}", self.functions, self, self.most_ops, self.locate, place=self.place)
+        return Tracer(
+            f"{self.name}.{len(self.steps)}.{name}",
+            self.functions,
+            self,
+            self.most_ops,
+            self.locate,
+            place=self.place,
+        )
 
     def _close(self) -> None:
         if self.segment.b.graph.ops or self.segment.outputs:
