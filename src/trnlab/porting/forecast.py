@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from trnlab.chips.catalog import Target
@@ -48,8 +48,8 @@ class Work:
     per_step: int = 0
 
 
-def forecast(work: Work, target: Target, session: Session) -> TargetResult:
-    """Compile and time the step for a target. An error of the compiler is told in `why`, and raised by `refusal`."""
+def forecast(work: Work, target: Target, session: Session, refused: Callable[[TrnlabError], object]) -> TargetResult:
+    """Compile and time the step for a target. An error of the compiler is handed to `refused`, and told in `why`."""
     started = time.perf_counter()
     chip = target.chip
     result = TargetResult(target.name, chip.name, target.cores, chip.hbm.capacity_bytes)
@@ -60,6 +60,7 @@ def forecast(work: Work, target: Target, session: Session) -> TargetResult:
     try:
         made = [(part, device.obtain(part.graph, own)) for part in work.parts]
     except TrnlabError as error:
+        refused(error)
         result.why = str(error)
         result.memory = _least(work)
         _lay_out(result, target)

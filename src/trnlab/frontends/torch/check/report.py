@@ -7,19 +7,17 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 from torch import nn
 
 from trnlab.chips.catalog import Target
-from trnlab.errors import Location, TrnlabError
+from trnlab.errors import Location
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
 from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
 from trnlab.porting.result import ERROR, WARNING, Operator, Report, TargetResult, Tensor
-from trnlab.runtime import device
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
@@ -60,22 +58,10 @@ def _how(step: Step) -> str:
 
 
 def _of_target(walk: Walked, work: Work, target: Target, session: Session) -> TargetResult:
-    result = forecast(work, target, session)
-    if result.why:
-        _refused(walk, work, target, session)
+    result = forecast(work, target, session, walk.survey.raised)
     if not result.fits:
         _too_large(walk, result)
     return result
-
-
-def _refused(walk: Walked, work: Work, target: Target, session: Session) -> None:
-    """Say what the compiler refuses; it lists all ops that it has no instructions for."""
-    own = replace(session, target=target, executables={}, compiled={}, core=None)
-    for part in work.parts:
-        try:
-            device.obtain(part.graph, own)
-        except TrnlabError as error:
-            walk.survey.raised(error)
 
 
 def _too_large(walk: Walked, result: TargetResult) -> None:
