@@ -23,18 +23,25 @@ from tools.zoo.run_one import WAYS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "models.md"
+STEPS = 20
 HEAD = """# Models
 
 Models of other packages, unmodified, in tiny sizes with random weights, trained on the simulated Trainium (trn1,
 fp32, AdamW) beside PyTorch on the host in float64 (float32 for the mixtures of experts, whose operators have no
-float64). Steps of training: {steps}. `trains`, with the largest distance of a loss: the losses of all steps are as
-near as rounding explains (at most 20 times what the host's own float32 is off, or 1e-5). `undecided`: the same, but
-rounding alone moves the host's losses by more than a thousandth, so that nothing is shown. Else what is in the way.
+float64). {steps} steps of training where a cell says no other number. `trains`, with the largest distance of a loss
+as a part of the largest loss: the losses of all steps are as near as rounding explains. How far rounding moves them
+is what it does to four trainings of the host in float32, three of them from weights that are off by a rounding or
+two; a training is `wrong` beyond 20 times that and 1e-5.
 
-With `compile_step` everything runs on the chip. With `torch.compile` the model and the optimizer's step are compiled,
-and what is left runs on the host: losses that the model does not compute itself, zeros that the optimizer's state
-begins with (`zero_`, `fill_`), and layers that PyTorch's tracer leaves out (`nn.RNN`, `nn.GRU`, `nn.LSTM`, and what
-asks for values). How often, for the most frequent, is in the table. The page is written by `make zoo`.
+Where rounding alone moves the host's losses by more than a thousandth (batch norm over few elements, say), two
+trainings part ways whoever computes them. There the steps come `in pairs`: both steps on one batch, each pair from
+the host's own state, so that the second loss shows what the first update did. `undecided`: rounding decides even
+those.
+
+With `compile_step` everything runs on the chip. With `torch.compile` the model and the optimizer's step are
+compiled, and each operator beside them (a loss that the model does not compute, zeros for the optimizer's state) is
+a program of its own. Operators that the host ran during the steps would be in the table. The page is written by
+`make zoo`.
 
 """
 
@@ -44,7 +51,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.zoo", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="models; all without this")
     parser.add_argument("--way", action="append", choices=WAYS, help="how they are compiled; both without this")
-    parser.add_argument("--steps", type=int, default=20, help="steps of training (%(default)s)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of training (%(default)s)")
     parser.add_argument("--seconds", type=int, default=900, help="for one model (%(default)s)")
     parser.add_argument("--results", type=Path, default=ROOT / ".zoo_cache.jsonl", help="where results are kept")
     parser.add_argument("--page", action="store_true", help="write docs/models.md from the results")
@@ -115,7 +122,9 @@ def cell(record: dict[str, Any]) -> str:
     """One result, for the table."""
     verdict, hosts = record["verdict"], record.get("host_ops", {})
     if verdict in ("trains", "undecided", "wrong"):
-        return f"{verdict}, {record['gap'] / record['scale']:.0e}" + on_host(hosts)
+        how = ", in pairs" if record.get("pairs") else ""
+        how += f", {record['steps']} steps" if record["steps"] != STEPS else ""
+        return f"{verdict}, {record['gap'] / record['scale']:.0e}{how}" + on_host(hosts)
     operators = ", ".join(record.get("operators", ()))
     return " ".join(filter(None, (verdict, record.get("code", ""), operators)))
 
@@ -130,7 +139,6 @@ def on_host(counts: dict[str, int], most: int = 3) -> str:
 def page(records: list[dict[str, Any]]) -> str:
     """The whole page."""
     names = sorted({r["model"] for r in records})
-    steps = ", ".join(map(str, sorted({r["steps"] for r in records})))
     cells = {(r["model"], r["way"]): cell(r) for r in records}
     counts = [sum(r["verdict"] == "trains" for r in records if r["way"] == way) for way in WAYS]
     tried = [sum(r["way"] == way for r in records) for way in WAYS]
@@ -138,7 +146,7 @@ def page(records: list[dict[str, Any]]) -> str:
     said = f"{said[0].upper()}{said[1:]}.\n\n"
     rows = [f"| {n} | {cells.get((n, WAYS[0]), 'not run')} | {cells.get((n, WAYS[1]), 'not run')} |" for n in names]
     head = f"| model | {' | '.join(WAYS)} |\n|---|---|---|\n"
-    return HEAD.format(steps=steps) + said + head + "\n".join(rows) + "\n"
+    return HEAD.format(steps=STEPS) + said + head + "\n".join(rows) + "\n"
 
 
 if __name__ == "__main__":
