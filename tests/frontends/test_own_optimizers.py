@@ -64,11 +64,11 @@ class Lamb(Optimizer):
                 state["step"] += 1
                 state["m"].mul_(beta1).add_(p.grad, alpha=1 - beta1)
                 state["v"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
-                rate = group["lr"] * math.sqrt(1 - beta2 ** state["step"]) / (1 - beta1 ** state["step"])
-                update = state["m"] / (state["v"].sqrt() + group["eps"]) + group["weight_decay"] * p
+                m, v = state["m"] / (1 - beta1 ** state["step"]), state["v"] / (1 - beta2 ** state["step"])
+                update = m / (v.sqrt() + group["eps"]) + group["weight_decay"] * p
                 norms = p.norm(), update.norm()
                 trust = torch.where((norms[0] > 0) & (norms[1] > 0), norms[0] / norms[1], 1.0)
-                p.add_(update * trust, alpha=-rate)
+                p.add_(update * trust, alpha=-group["lr"])
 
 
 class WarmedUp(Lamb):
@@ -178,6 +178,37 @@ def test_deciding_by_a_count_is_told(capsys):
     said = capsys.readouterr().err
     assert "WarmedUp decides by its count of steps" in said
     assert "test_own_optimizers.py" in said
+
+
+class Counting(neuron.InterpreterEngine):
+    """Counts the graphs it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.graphs = []
+
+    def compile(self, graph):
+        self.graphs.append(graph.name)
+        return super().compile(graph)
+
+
+def test_a_count_in_python_is_an_input_under_torch_compile():
+    """The compiled update: one program that makes the state, one for the next step, one for all that follow."""
+    expected, _ = losses_on_host(Lamb, 6)
+    torch._dynamo.reset()
+    model, engine = small().to("neuron"), Counting()
+    optimizer, losses = Lamb(model.parameters()), []
+    update = torch.compile(lambda: optimizer.step(), backend="neuron")
+    for i in range(6):
+        x, y = (t.to("neuron") for t in batch(i))
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        with neuron.use(engine):
+            update()
+        losses.append(loss.item())
+    assert losses == pytest.approx(expected, abs=3e-6)
+    assert len(engine.graphs) <= 3
 
 
 class OwnRate(torch.optim.SGD):

@@ -130,7 +130,10 @@ class CompiledGraph:
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n.name: i for i, n in enumerate(placeholders)}
         self._numbers = PythonNumbers(module)
-        self._plan = [_planned(item, _owners(module)) for item in _returned_by(module)]
+        self._plan = [
+            item if item in self._numbers and not _is_tensor(item) else _planned(item, _owners(module))
+            for item in _returned_by(module)
+        ]
         owners = [item.owner for item in self._plan if isinstance(item, _View)]
         self._computed = {n: i for i, n in enumerate(dict.fromkeys(n for n in owners if n.op != "placeholder"))}
         self._module, self._name = module, name
@@ -151,14 +154,14 @@ class CompiledGraph:
         eager.begin()
         if any(guards.failed() for guards in self._guards):
             self._compile()
+        known = self._numbers.known(args)
         without_values = getattr(engine.current(), "stand_in", None)
         if without_values is not None:
             inputs = {name: args[i] for name, i in self._position.items()}
             self._program(inputs)  # type: ignore[arg-type]
             stand_ins = {n: without_values(n.meta["val"]) for n in self._computed}
-            return [self._returned(item, stand_ins, args) for item in self._plan]
-        numbers = self._numbers.values(args)
-        given = {name: args[i] for name, i in self._position.items()} | numbers
+            return [self._returned(item, stand_ins | known, args) for item in self._plan]
+        given = {name: args[i] for name, i in self._position.items()} | self._numbers.inputs(known)
         graph = self.imported.graph
         bound = [
             Buffer(self._input(v.name, n, given), exact=n in self.imported.exact or n is None)
@@ -169,7 +172,7 @@ class CompiledGraph:
         for i, j in graph.aliases.items():
             bound[j].store(results[i])
         made = {n: _result(n, results[self._place[i]]) for n, i in self._computed.items()}
-        return [self._returned(item, made, args) for item in self._plan]
+        return [self._returned(item, made | known, args) for item in self._plan]
 
     def _input(self, own: str, placeholder: str | None, given: Mapping[str, Any]) -> Any:
         """A tensor that was given, a state of the program, or a seed."""
@@ -177,7 +180,9 @@ class CompiledGraph:
             return given[placeholder]
         return self._scales[own] if own in self._scales else new_seed()
 
-    def _returned(self, planned: _View | int | None, made: dict[fx.Node, torch.Tensor], args: Sequence[Any]) -> Any:
+    def _returned(self, planned: Any, made: dict[fx.Node, Any], args: Sequence[Any]) -> Any:
+        if isinstance(planned, fx.Node):
+            return made[planned]
         if not isinstance(planned, _View):
             return planned
         owner = planned.owner
@@ -199,6 +204,10 @@ class _View:
         offset = int(fake.storage_offset()) - int(self.owner.meta["val"].storage_offset())
         seen = tensor if tensor.dtype == fake.dtype else tensor.view(fake.dtype)
         return seen.as_strided(_ints(fake.shape), _ints(fake.stride()), seen.storage_offset() + offset)
+
+
+def _is_tensor(node: Any) -> bool:
+    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _ints(sizes: Sequence[Any]) -> tuple[int, ...]:
@@ -257,5 +266,8 @@ def _take_out_writes(module: fx.GraphModule, computed: list[fx.Node]) -> dict[in
     output.args = (tuple(outputs),)
     for node in reversed(list(module.graph.nodes)):
         if node.target is _COPY:
+            module.graph.erase_node(node)
+    for node in reversed(list(module.graph.nodes)):  # numbers that were only returned
+        if not node.users and isinstance(node.meta.get("val"), torch.SymInt) and node.op == "call_function":
             module.graph.erase_node(node)
     return aliases

@@ -141,7 +141,7 @@ class _Importer:
     # -- one method per kind of FX node ------------------------------------------------------------------------------
     def _placeholder(self, node: fx.Node) -> None:
         value = node.meta.get("val")
-        if isinstance(value, torch.SymInt):
+        if isinstance(value, torch.SymInt) and node.users:
             self.values[node] = int(value)  # shapes are static: this program is for this size
         if not isinstance(value, torch.Tensor) or not (node.users or node.name in self.aliases.values()):
             return
@@ -176,6 +176,8 @@ class _Importer:
             whole = self.values[node.args[0]]  # type: ignore[index]
             self.values[node] = whole if whole is _UNKNOWN else whole[node.args[1]]
         elif isinstance(node.meta.get("val"), (int, torch.SymInt)):
+            if not node.users:  # asking a symbol for its number makes the program one for that number
+                return
             self.values[node] = int(node.meta["val"])
         else:
             where = location_of(node)
