@@ -179,12 +179,16 @@ class Assembly:
     def _lower(self, unit: Unit, stores: list[set[Value]]) -> Routine:
         """The first form that fits, within half of SBUF if possible, so that neighbouring calls overlap.
 
-        Calls that take long gain more by having all of it.
+        Convolutions, and loops over very long rows, gain more by having all of it.
 
         Raises CapacityError, with the user's line, when none does.
         """
         usable = self.chip.sbuf.usable_bytes_per_partition
-        long = len(unit) == 1 and sum(v.type.size for v in _read(unit[0])) >= LONG
+        first = unit[0]
+        alone = first.kind in (Kind.CONVOLUTION, Kind.POOL) or (
+            first.kind is Kind.ROWS and (first.cols or 0) > 1 << 16
+        )
+        long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
         for form in forms:
             for limit in (usable,) if long else (usable // 2 // 64 * 64, usable):
