@@ -242,6 +242,7 @@ class OnDevice(Dataset):
 
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (1, "spawn")])
 @pytest.mark.filterwarnings("ignore:This process")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX, where other tests have imported it
 def test_loaders_pin_and_work_in_other_processes(workers, method):
     loader = DataLoader(OnDevice(), 2, pin_memory=True, num_workers=workers, multiprocessing_context=method)
     assert [b.to("neuron", non_blocking=True).cpu()[:, 0].tolist() for b in loader] == [[0.0, 2.0], [4.0, 6.0]]

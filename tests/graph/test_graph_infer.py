@@ -11,9 +11,11 @@ from trnlab.numerics.dtypes import bfloat16, float32, int32
 
 F23, B23, I23, P23 = "2x3xfloat32", "2x3xbfloat16", "2x3xint32", "2x3xbool"
 DOT = {"lhs_batching_dimensions": (), "rhs_batching_dimensions": (), "lhs_contracting_dimensions": (1,),
-       "rhs_contracting_dimensions": (0,), "dtype": float32, "precision": "DEFAULT"}  # fmt: skip
+       "rhs_contracting_dimensions": (0,), "dtype": float32, "precision": "DEFAULT", "lhs_mx": "",
+       "rhs_mx": ""}  # fmt: skip
 BATCHED = {"lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (1,), "lhs_contracting_dimensions": (2,),
-           "rhs_contracting_dimensions": (0,), "dtype": bfloat16, "precision": "HIGHEST"}  # fmt: skip
+           "rhs_contracting_dimensions": (0,), "dtype": bfloat16, "precision": "HIGHEST", "lhs_mx": "",
+           "rhs_mx": ""}  # fmt: skip
 ROWS = {"offset_dims": (2,), "collapsed_slice_dims": (0,), "operand_batching_dims": (), "start_index_map": (0,),
         "start_indices_batching_dims": (), "index_vector_dim": 2, "slice_sizes": (1, 5)}  # fmt: skip
 ADD_ROWS = {"update_window_dims": (2,), "inserted_window_dims": (0,), "input_batching_dims": (),
@@ -22,7 +24,7 @@ ADD_ROWS = {"update_window_dims": (2,), "inserted_window_dims": (0,), "input_bat
 PAD = {"edge_padding_low": (1, -1), "edge_padding_high": (0, 0), "interior_padding": (0, 2)}
 QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
 WINDOWS = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (4, 6)}
-HEADS = {"causal": True, "scale": 0.5, "hides": False}
+HEADS = {"causal": True, "scale": 0.5, "hides": False, "precision": "DEFAULT"}
 
 CONVOLUTION = {
     "window_strides": (2, 1), "padding_low": (0, 1), "padding_high": (0, 1), "lhs_dilation": (1, 1),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 import sys
@@ -13,20 +14,29 @@ from trnlab.frontends.common.image import Image
 
 
 class Watch:
-    """Context manager. Uses the interpreter's profiling hook, and gives it back as it was."""
+    """Context manager. Uses the interpreter's profiling hook, and gives it back as it was.
+
+    Garbage is not collected meanwhile: what libraries do whenever that happens (Hypothesis counts the time) would
+    look like a part of the code that is watched.
+    """
 
     def __init__(self, image: Image) -> None:
         self.image = image
         self._seen: dict[int, CodeType] = {}
         self._previous: Any = None
+        self._collects = False
 
     def __enter__(self) -> Watch:
+        self._collects = gc.isenabled()
+        gc.disable()
         self._previous = sys.getprofile()
         sys.setprofile(self._event)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._previous)
+        if self._collects:
+            gc.enable()
 
     def _event(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code

@@ -174,7 +174,8 @@ class _Importer:
     def _call_function(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
             whole = self.values[node.args[0]]  # type: ignore[index]
-            self.values[node] = whole if whole is _UNKNOWN else whole[node.args[1]]
+            held = whole is not _UNKNOWN and whole is not None  # a list within results has no type, and no stand-in
+            self.values[node] = whole[node.args[1]] if held else _UNKNOWN
         elif isinstance(node.meta.get("val"), (int, torch.SymInt)):
             if not node.users:  # asking a symbol for its number makes the program one for that number
                 return
