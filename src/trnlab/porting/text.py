@@ -64,9 +64,9 @@ def _finding(f: Finding) -> str:
 
 
 def operators(report: Report) -> str:
-    """How many operators are on the chip, refused, on the host; the latter two by name."""
+    """How many operators are on the chip, refused, not compiled; the latter two by name."""
     lines = []
-    for status, words in (("supported", "on the chip"), ("refused", "refused"), ("host", "on the host")):
+    for status, words in (("supported", "on the chip"), ("refused", "refused"), ("host", "not compiled")):
         some = [o for o in report.operators if o.status == status]
         named = f"of {len(some)} kinds"
         if status != "supported":

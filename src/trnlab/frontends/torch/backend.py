@@ -151,7 +151,6 @@ class CompiledGraph:
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run the program on tensors; returns what AOTAutograd expects of the graph."""
-        eager.begin()
         if any(guards.failed() for guards in self._guards):
             self._compile()
         known = self._numbers.known(args)
@@ -161,6 +160,7 @@ class CompiledGraph:
             self._program(inputs)  # type: ignore[arg-type]
             stand_ins = {n: without_values(n.meta["val"]) for n in self._computed}
             return [self._returned(item, stand_ins | known, args) for item in self._plan]
+        eager.begin()
         given = {name: args[i] for name, i in self._position.items()} | self._numbers.inputs(known)
         graph = self.imported.graph
         bound = [

@@ -94,12 +94,15 @@ def _host(walk: Walked, step: Step) -> None:
         return
     names = ", ".join(f"{n.removeprefix('aten::')} x{c}" for n, c in step.host.most_common(6))
     more = f" and {len(step.host) - 6} more" if len(step.host) > 6 else ""
-    nothing = "nothing is compiled: every operator" if not step.graphs else "what is outside of compiled functions"
+    what = f"{count} operators of a step {'are outside of compiled code' if step.graphs else 'run on the host'}"
+    why = "nothing is compiled: every operator runs there, outside of the time of the chip"
+    if step.graphs:
+        why = "each is a program of its own, or runs on the host where the chip has none for it; no time here has it"
+    why += f": {names}{more}"
     places: list[Location | None] = [place for place, _ in step.host_places.most_common()]
     for place in places or [None]:
         walk.survey.note(
-        "TRN250", f"{count} operators of a step run on the host", place,
-        why=f"{nothing} runs there, outside of the chip's time: {names}{more}",
+        "TRN250", what, place, why=why,
         do="compile the whole step with trnlab.frontends.torch.compile_step, or put loss, clipping and "
         "optimizer.step() into functions of torch.compile(backend='neuron')", severity=WARNING, subject="host",
     )  # fmt: skip
