@@ -56,10 +56,11 @@ def test_every_operation_is_right_on_data(capsys, operation, dtype):
 
 def test_groups_and_pairs_come_from_files_of_the_vendors_format(capsys, tmp_path):
     groups = tmp_path / "groups.json"
-    groups.write_text(json.dumps({"replica_groups": [[[0, 2, 4, 6], [1, 3, 5, 7]]]}))
-    status, _, _ = trnlab(capsys, "test", "allg", "--target", "trn1.32xlarge", "-r", "8", "-c",
-                          "--custom-replica-groups", str(groups), "-b", "64", "-e", "64")  # fmt: skip
-    assert status == 0
+    for rows in ([[0, 2, 4, 6], [1, 3, 5, 7]], [[0, 1], [2, 3]]):  # all ranks, and some of them
+        groups.write_text(json.dumps({"replica_groups": [rows]}))
+        status, _, _ = trnlab(capsys, "test", "allg", "--target", "trn1.32xlarge", "-r", "8", "-c",
+                              "--custom-replica-groups", str(groups), "-b", "64", "-e", "64")  # fmt: skip
+        assert status == 0
     pairs = tmp_path / "pairs.json"
     pairs.write_text(json.dumps({"src_target_pairs": [[[0, 1], [1, 0]]]}))
     status, _, _ = trnlab(capsys, "test", "permute", "--target", "trn1.32xlarge", "-r", "8", "-c",

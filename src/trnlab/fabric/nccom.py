@@ -116,8 +116,8 @@ class Bench:
         share = schedule.begin.shape[1] / max(schedule.begin.shape[1], schedule.end.shape[1])
         room = CHECKED_UP_TO // (len(self.placed) * dtype.itemsize)
         count = max(int(min(size // dtype.itemsize, room) * share), 1)
-        first = np.random.default_rng(seed).integers(0, len(self.placed), count)
-        ranks = range(len(self.placed))  # an element is one on a few ranks, so that its sum is exact in every format
+        first = np.random.default_rng(seed).integers(0, schedule.ranks, count)
+        ranks = range(schedule.ranks)  # an element is one on a few ranks, so that its sum is exact in every format
         inputs = [
             np.ones(count, dtype) if ones else ((rank + first) % len(ranks) < EXACT_SUM).astype(dtype)
             for rank in ranks
