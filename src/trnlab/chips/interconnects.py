@@ -12,8 +12,9 @@ from functools import cache
 from importlib.resources import files
 
 from trnlab.chips.catalog import Target
-from trnlab.chips.sources import COLLECTIVES, NCCOM, assumed, derived, documented, measured
+from trnlab.chips.sources import assumed, documented, measured
 from trnlab.chips.spec import Confidence, Figure
+from trnlab.chips.trn2 import LINKS  # of launch, step and efficiency nothing is known by generation
 
 INTERNODE = "neuron-runtime/explore/internode-collective-comm.rst"
 GIGA = 1e9
@@ -48,10 +49,10 @@ class Collectives:
 
 
 COLLECTIVE_COSTS = Collectives(
-    launch=derived(4_700, "ns", f"{NCCOM}: 6.2 us for an all-gather of 1 KiB over 32 ranks, less one step"),
-    step=documented(1_500, "ns", f"{COLLECTIVES}:61 one to two microseconds a hop within an instance"),
+    launch=LINKS.launch,
+    step=LINKS.step,
     network_step=documented(15_000, "ns", f"{INTERNODE} about 15 us from point to point"),
-    link_efficiency=assumed(0.8, "ratio", "not published; what other fabrics reach"),
+    link_efficiency=LINKS.efficiency,
     card_efficiency=measured(0.7, "ratio", "Mooncake pull request 3888: 16 devices of a trn2 write 270 to 279 GB/s"),
     dma_share=assumed(1.0, "ratio", "not published"),
 )

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from trnlab.errors import NumericsError
+from trnlab.frontends.common.integers import check_fits
 from trnlab.frontends.torch.dlpack import as_neuron, from_numpy_alias, to_numpy_alias
 from trnlab.frontends.torch.types import type_of, unnarrowed
 
 Array = np.ndarray[Any, Any]
-_INT32 = np.iinfo(np.int32)
 
 
 class Buffer:
@@ -46,25 +45,13 @@ class Buffer:
         if self.direct:
             return self._alias
         if self._alias.dtype == np.int64:
-            _check_fits(self._alias, self.name)
+            check_fits(self._alias, self.name)
         return np.array(self._alias, self.type.dtype.numpy, order="C")
 
     def store(self, array: Array) -> None:
         """Write back what a program left in a converted copy."""
         if not self.direct:
             self._alias[...] = array
-
-
-def _check_fits(array: Array, name: str) -> None:
-    """Two passes without a temporary; a place is looked for only when there is one."""
-    if array.size == 0 or (array.min() >= _INT32.min and array.max() <= _INT32.max):
-        return
-    place = tuple(int(i) for i in np.argwhere((array < _INT32.min) | (array > _INT32.max))[0])
-    raise NumericsError(
-        f"{name} has a 64-bit integer that does not fit in the 32 bits that the chip has", code="TRN211",
-        limit=f"{_INT32.min} to {_INT32.max}", got=f"{array[place]} at {list(place)}",
-        remedy="keep such numbers out of compiled code, or map them to smaller ones before the step",
-    )  # fmt: skip
 
 
 def tensor_from(array: Array, kind: torch.dtype, device: str = "neuron") -> torch.Tensor:
