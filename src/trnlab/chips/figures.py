@@ -78,7 +78,7 @@ def from_toml(text: str) -> Chip:
             FEATURES[feature]
         data["features"] = frozenset(data["features"])
         chip = _build(Chip, table, data, "")
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UsageError(
             "this TOML does not describe a chip", code="TRN103", got=f"{type(error).__name__}: {error}",
             remedy="start from the output of `trnlab chips NAME --toml`",

@@ -255,12 +255,11 @@ class Sync:
 class Links:
     """How ranks reach each other in collectives, within one instance."""
 
-    neighbours: Figure  # chips that a chip has links to
     bandwidth: Figure  # bytes/s to one neighbour, in one direction
     efficiency: Figure  # share of that which collectives reach
     launch: Figure  # ns from the trigger to the first step
     step: Figure  # ns of one step of an algorithm, beyond its bytes
-    oversubscription: Figure  # how often a link is wanted at once where all send to all
+    cc_cores: Figure  # that orchestrate collectives, for each core: so many streams of them at once
 
 
 @dataclass(frozen=True)

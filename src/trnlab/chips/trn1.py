@@ -159,12 +159,13 @@ SYNC = Sync(
 )
 
 LINKS = Links(
-    neighbours=documented(4, "link", f"{ARCH1}:24"),
     bandwidth=derived(48e9, "byte/s", f"{CHIP1}:58 384 GB/s per chip, over four links in both directions"),
     efficiency=assumed(0.8, "ratio", "not published; what other fabrics reach"),
-    launch=derived(4_700, "ns", f"{NCCOM}: 6.2 us for an all-gather of 1 KiB over 32 ranks, less one step"),
+    launch=derived(
+        4_900, "ns", f"{NCCOM}: 6.2 and 10.0 us for all-gathers of 1 KiB over 32 and 8 ranks, less two steps"
+    ),
     step=documented(1_500, "ns", f"{COLLECTIVES}:61 one to two microseconds a hop within an instance"),
-    oversubscription=assumed(2, "ratio", f"{COLLECTIVES} says that mesh over-subscribes links, not by how much"),
+    cc_cores=derived(3, "core", f"{ARCH1}:23 6 per chip of two cores"),
 )
 
 TRN1 = Chip(
@@ -201,5 +202,4 @@ INF2 = replace(
     TRN1,
     name="inf2",
     title="Inferentia2 (NeuronCore-v2)",
-    links=replace(LINKS, neighbours=documented(2, "link", f"{ARCH1}:24")),
 )

@@ -13,6 +13,7 @@ from trnlab.chips.sources import (
     DMA_INTRO,
     ISA_OLD,
     NCCOM,
+    OVERLAP,
     PROFILES,
     PUBLIC,
     assumed,
@@ -172,14 +173,15 @@ SYNC = Sync(
 )
 
 LINKS = Links(
-    neighbours=documented(4, "link", f"{ARCH2}:19"),
     bandwidth=derived(
         128e9, "byte/s", f"{CHIP2}:37 1.28 TB/s per chip with the links to other instances, 1024 GB/s without"
     ),
     efficiency=assumed(0.8, "ratio", "not published; what other fabrics reach"),
-    launch=derived(4_700, "ns", f"{NCCOM}: 6.2 us for an all-gather of 1 KiB over 32 ranks, less one step"),
+    launch=derived(
+        4_900, "ns", f"{NCCOM}: 6.2 and 10.0 us for all-gathers of 1 KiB over 32 and 8 ranks, less two steps"
+    ),
     step=documented(1_500, "ns", f"{COLLECTIVES}:61 one to two microseconds a hop within an instance"),
-    oversubscription=assumed(2, "ratio", f"{COLLECTIVES} says that mesh over-subscribes links, not by how much"),
+    cc_cores=documented(2, "core", f"{OVERLAP}:110 two per physical core, a stream each; 16 per chip ({CHIP2}:48)"),
 )
 
 TRN2 = Chip(

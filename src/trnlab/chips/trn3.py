@@ -125,7 +125,7 @@ SYNC = replace(
 LINKS = replace(
     trn2.LINKS,
     bandwidth=derived(320e9, "byte/s", f"{CHIP3}:41 2.56 TB/s per chip, as over four links; it is a switched fabric"),
-    neighbours=documented(4, "link", f"{ARCH3}:19"),
+    cc_cores=derived(2, "core", f"{CHIP3}:47 16 per chip of eight cores"),
 )
 
 TRN3 = Chip(
