@@ -20,10 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.collectives import Groups
 from trnlab.errors import GraphError, Location
 from trnlab.graph import verify
 from trnlab.graph.infer import infer
 from trnlab.graph.ir import Callee, Graph, Op, TensorType, Value
+from trnlab.graph.loops import Body
 from trnlab.graph.ops import OPS, REQUIRED
 from trnlab.numerics.dtypes import DType, bool_, dtype, float32, from_numpy, int32
 
@@ -57,6 +59,7 @@ class GraphBuilder:
         self.graph = Graph(name)
         self.loc: Location | None = None
         self.origin = ""
+        self.unrounded: dict[Value, float] = {}  # constants, as the caller wrote what was rounded to their format
 
     # -- the frame ----------------------------------------------------------------------------------------------
     def input(self, name: str, shape: Sequence[int], dt: DType | str) -> Value:
@@ -165,6 +168,7 @@ class GraphBuilder:
     # -- sources ------------------------------------------------------------------------------------------------
     def constant(self, value: Number | Array, dt: DType | str | None = None, shape: Sequence[int] = ()) -> Value:
         """A number filled into `shape`, or an array. Arrays whose elements are all equal are kept as a number."""
+        given = value
         if isinstance(value, (np.ndarray, np.generic)):
             target = from_numpy(value.dtype) if dt is None else dtype(dt)
             shape = value.shape or shape
@@ -178,7 +182,10 @@ class GraphBuilder:
                 raise GraphError(
                     "a number outside of its format", code="TRN304", limit=target, got=number, where=self.loc
                 )
-        return self.op("constant", value=value, shape=tuple(shape), dtype=target)
+        made = self.op("constant", value=value, shape=tuple(shape), dtype=target)
+        if isinstance(given, float):
+            self.unrounded[made] = given
+        return made
 
     def iota(self, shape: Sequence[int], dt: DType | str, dimension: int = 0) -> Value:
         """Each element's index along `dimension`."""
@@ -423,6 +430,58 @@ class GraphBuilder:
         """The results of code that the graph does not look into."""
         return self.append("custom_call", operands, {"callee": callee}).results
 
+    # -- what ranks do together -----------------------------------------------------------------------------------
+    def all_reduce(self, operands: Sequence[Value], groups: Groups, kind: str = "add") -> tuple[Value, ...]:
+        """What each tensor adds up to over the ranks of a group, on all of them."""
+        return self.append("all_reduce", operands, {**_grouped(groups), "kind": kind}).results
+
+    def optimization_barrier(self, x: Value) -> Value:
+        """x, so that what is computed of it is not merged with what is computed of x."""
+        return self.op("optimization_barrier", x)
+
+    def all_gather(self, operands: Sequence[Value], groups: Groups, dim: int = 0) -> tuple[Value, ...]:
+        """Each tensor of all ranks of a group, concatenated along `dim`."""
+        return self.append("all_gather", operands, {"all_gather_dim": dim, **_grouped(groups)}).results
+
+    def reduce_scatter(
+        self, operands: Sequence[Value], groups: Groups, dim: int = 0, kind: str = "add"
+    ) -> tuple[Value, ...]:
+        """The part of this rank, along `dim`, of what each tensor adds up to."""
+        attrs = {"scatter_dimension": dim, **_grouped(groups), "kind": kind}
+        return self.append("reduce_scatter", operands, attrs).results
+
+    def all_to_all(self, x: Value, groups: Groups, split: int = 0, concat: int = 0) -> Value:
+        """Part p along `split` goes to the p-th rank of the group; what arrives is concatenated along `concat`."""
+        attrs = {"split_dimension": split, "concat_dimension": concat, **_grouped(groups)}
+        return self.append("all_to_all", [x], attrs).result
+
+    def exchange(
+        self, x: Value, groups: Groups, sent: Sequence[int], received: Sequence[int], position: int
+    ) -> Value:  # fmt: skip
+        """The same of parts that differ: rows for each position of the group, which come one behind the other. This
+        rank is at `position`. Where nothing comes there is a row of zeros."""
+        attrs = {"split_dimension": 0, "concat_dimension": 0, **_grouped(groups), "sent": tuple(sent),
+                 "received": tuple(received), "position": position}  # fmt: skip
+        return self.append("all_to_all", [x], attrs).result
+
+    def collective_permute(self, x: Value, pairs: Sequence[tuple[int, int]]) -> Value:
+        """What the source of the pair sends that ends here; zeros where none does."""
+        return self.append(
+            "collective_permute", [x], {"source_target_pairs": tuple(r for p in pairs for r in p)}
+        ).result
+
+    def collective_broadcast(self, x: Value, groups: Groups) -> Value:
+        """What the first rank of the group has."""
+        return self.append("collective_broadcast", [x], _grouped(groups)).result
+
+    def partition_id(self) -> Value:
+        """The number of the rank, uint32."""
+        return self.append("partition_id", [], {}).result
+
+    def loop(self, body: Body, *operands: Value) -> tuple[Value, ...]:
+        """Rounds of a graph, see `loops`: one result for each of its outputs."""
+        return self.append("loop", operands, {"body": body}).results
+
     # -- helpers ------------------------------------------------------------------------------------------------
     def _together(self, x: Value | Number, y: Value | Number) -> tuple[Value, Value]:
         """Both operands as values of one shape; numbers become splats of the other's type."""
@@ -441,6 +500,11 @@ class GraphBuilder:
                 "shapes do not broadcast", code="TRN302", limit=x.type, got=y.type, where=self.loc
             ) from None
         return self.broadcast_to(x, shape), self.broadcast_to(y, shape)
+
+
+def _grouped(groups: Groups) -> dict[str, Any]:
+    """The attributes of groups; their sizes are equal."""
+    return {"replica_groups": tuple(int(r) for group in groups for r in group), "group_size": len(groups[0])}
 
 
 def _as_attr(value: Array, dt: DType) -> Number | Array:

@@ -2,7 +2,8 @@
 """What two graphs must share to compile to the same thing, and what differs when they do not.
 
 The canonical form drops value names, output names, the graph's name, locations, dead ops and the order in which
-independent ops were made: ops are numbered in the order in which a walk from the outputs needs them. What stays:
+independent ops were made: ops are numbered in the order in which a walk from the outputs needs them. Collectives are
+not dead: other ranks wait for them. What stays:
 input and output types, bounds of inputs, aliases, ops, attributes, the bytes of constants, and who reads whom.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.graph.collectives import exchanges_own_parts, meets
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.text import number_text
 from trnlab.numerics.dtypes import DType
@@ -48,14 +50,17 @@ def canonical_hash(graph: Graph) -> str:
 
 
 def ordered_ops(graph: Graph) -> list[Op]:
-    """The ops that outputs need, each after what it reads, in the order of a depth-first walk from the outputs."""
+    """The ops that outputs and other ranks need, each after what it reads, in the order of a depth-first walk from
+    the outputs; where ranks have programs of their own from the collectives first, whose order all keep."""
     done: set[Op] = set()
     ordered: list[Op] = []
-    for output in graph.outputs:
+    ends = [v.op for v in graph.outputs if v.op is not None]
+    meetings = [op for op in graph.ops if meets(op)]
+    for end in (*meetings, *ends) if exchanges_own_parts(graph) else (*ends, *meetings):
         stack: list[tuple[Op, Iterator[Value]]] = []
-        if output.op is not None and output.op not in done:
-            done.add(output.op)
-            stack.append((output.op, iter(output.op.operands)))
+        if end not in done:
+            done.add(end)
+            stack.append((end, iter(end.operands)))
         while stack:
             op, operands = stack[-1]
             needed = next((v.op for v in operands if v.op is not None and v.op not in done), None)

@@ -18,7 +18,7 @@ from trnlab.graph.formulas import normal_cdf
 from trnlab.graph.ir import Op, Value
 from trnlab.graph.ops import OPS
 from trnlab.numerics import philox, threefry
-from trnlab.numerics.dtypes import bool_, float32, int32, uint32
+from trnlab.numerics.dtypes import bool_, dtype, float32, int32, uint32
 
 Attrs = dict[str, Any]
 _LOWEST = float(np.finfo(np.float32).min)
@@ -35,11 +35,33 @@ def define(name: str, operands: Sequence[Value], attrs: Attrs, b: GraphBuilder) 
     formats = [operand.dtype for operand in operands]
     wide = [b.convert(v, float32) if v.dtype.is_float else v for v in operands]
     results = _DEFINITIONS[name](b, wide, attrs)
+    if name in ("trn.dot_sum", "trn.dot_and_sums"):
+        return b.convert(results[0], attrs["dtype"]), *results[1:]
     if name == "trn.attention":
         return b.convert(results[0], formats[0]), results[1]
     if name == "trn.attention_backward":
         return tuple(b.convert(v, formats[1]) for v in results)
     return tuple(b.convert(v, formats[0]) if formats[0].is_float else v for v in results)
+
+
+def _dot_sum(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    contract = attrs["lhs_contracting_dimensions"], attrs["rhs_contracting_dimensions"]
+    operands = [_cast(b, v, attrs[("lhs_cast", "rhs_cast")[i % 2]]) for i, v in enumerate(operands)]
+    products = [b.dot_general(operands[i], operands[i + 1], contract, ((), ())) for i in range(0, len(operands), 2)]
+    total = products[0]
+    for product in products[1:]:
+        total = b.add(total, product)
+    return (total,)
+
+
+def _dot_and_sums(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    lhs, rhs = operands
+    summed = lhs if attrs["summed"] == "lhs" else rhs
+    return b.dot_general(lhs, rhs, ((0,), (0,)), ((), ())), b.reduce(summed, (0,))
+
+
+def _cast(b: GraphBuilder, x: Value, to: str) -> Value:
+    return b.convert(b.convert(x, dtype(to)), x.dtype) if to else x
 
 
 # -- activations --------------------------------------------------------------------------------------------------
@@ -111,6 +133,16 @@ def _windows(b: GraphBuilder, x: Value, attrs: Attrs) -> list[tuple[tuple[int, i
         seen = b.slice(padded, [*none, *element], [*x.shape[:-2], *limits], [1] * lead + list(steps))
         found.append(((element[0] - lows[0], element[1] - lows[1]), seen))
     return found
+
+
+def _moments(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
+    x, dims = b.convert(operands[0], float32), attrs["dimensions"]
+    count = float(math.prod(x.shape[d] for d in dims))
+    mean = b.divide(b.reduce(x, dims), count)
+    kept = [d for d in range(len(x.shape)) if d not in dims]
+    apart = b.subtract(x, b.broadcast_in_dim(mean, x.shape, kept))
+    variance = b.divide(b.reduce(b.multiply(apart, apart), dims), count)
+    return (b.concatenate([b.reshape(v, (1, *mean.shape)) for v in (mean, variance)], 0),)
 
 
 def _max_pool(b: GraphBuilder, operands: Sequence[Value], attrs: Attrs) -> tuple[Value, ...]:
@@ -262,6 +294,9 @@ _DEFINITIONS: dict[str, Callable[[GraphBuilder, Sequence[Value], Attrs], tuple[V
     "trn.copysign": _copysign,
     "trn.silu": _silu,
     "trn.silu_dx": _silu_dx,
+    "trn.moments": _moments,
+    "trn.dot_sum": _dot_sum,
+    "trn.dot_and_sums": _dot_and_sums,
     "trn.max_pool": _max_pool,
     "trn.max_pool_backward": _max_pool_backward,
     "trn.attention": _attention,

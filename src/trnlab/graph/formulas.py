@@ -83,6 +83,11 @@ def log10(b: GraphBuilder, x: Value) -> Value:
     return b.add(b.multiply(n, high), low)
 
 
+def power_less_one(b: GraphBuilder, base: float, exponent: Value) -> Value:
+    """base^x - 1 for a base above zero, with the relative precision of x where the power is near one."""
+    return b.exponential_minus_one(b.multiply(exponent, math.log(base)))
+
+
 def exp2(b: GraphBuilder, x: Value) -> Value:
     """2^x."""
     return b.power(2.0, x)

@@ -11,12 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from trnlab.errors import GraphError
+from trnlab.graph import infer_collectives as collectives
 from trnlab.graph.ir import Callee, TensorType
+from trnlab.graph.loops import Body
+from trnlab.graph.needs import axes as _axes
+from trnlab.graph.needs import fail as _fail
+from trnlab.graph.needs import need as _need
+from trnlab.graph.needs import same_dtype as _same_dtype
+from trnlab.graph.needs import same_shape as _same_shape
 from trnlab.graph.ops import BINARY, OPS, UNARY, OpDef
 from trnlab.numerics.dtypes import DType, bool_, float32, int32, uint32
 
@@ -42,15 +49,6 @@ def infer(name: str, operands: Types, attrs: Attrs) -> tuple[TensorType, ...]:
         error.got = f"{error.got} for operands ({', '.join(map(str, operands))})"
         raise
     return types if isinstance(types, tuple) else (types,)
-
-
-def _fail(code: str, what: str, *, limit: object = None, got: object = None, remedy: str | None = None) -> NoReturn:
-    raise GraphError(what, code=code, limit=limit, got=got, remedy=remedy)
-
-
-def _need(condition: bool, what: str, limit: object, got: object, code: str = "TRN302") -> None:
-    if not condition:
-        _fail(code, what, limit=limit, got=got)
 
 
 # -- attributes and dtypes, for all ops ---------------------------------------------------------------------------
@@ -99,24 +97,6 @@ def _check_dtypes(definition: OpDef, operands: Types) -> None:
     for label, operand in zip(definition.operands, operands):
         if operand.dtype.kind not in kinds:
             _fail("TRN303", f"{definition.name}: wrong dtype of {label!r}", limit=words, got=operand.dtype.name)
-
-
-def _same_shape(types: Types) -> None:
-    for other in types[1:]:
-        if other.shape != types[0].shape:
-            _fail("TRN302", "operands differ in shape", limit=types[0].shape, got=other.shape)
-
-
-def _same_dtype(types: Types) -> None:
-    for other in types[1:]:
-        if other.dtype is not types[0].dtype:
-            _fail("TRN303", "operands differ in dtype", limit=types[0].dtype.name, got=other.dtype.name)
-
-
-def _axes(label: str, axes: tuple[int, ...], rank: int) -> None:
-    """Distinct axes of a tensor of `rank` dimensions."""
-    legal = len(set(axes)) == len(axes) and all(0 <= a < rank for a in axes)
-    _need(legal, f"{label} must be distinct axes", f"axes 0..{rank - 1}", axes, "TRN304")
 
 
 def _check_shape(shape: tuple[int, ...]) -> None:
@@ -306,6 +286,22 @@ def _dot_general(types: Types, attrs: Attrs) -> TensorType:
     return TensorType(shape, attrs["dtype"])
 
 
+def _dot_sum(types: Types, attrs: Attrs) -> TensorType:
+    _need(len(types) % 2 == 0, "operands come in pairs", "an even number", len(types), "TRN302")
+    whole = {"lhs_batching_dimensions": (), "rhs_batching_dimensions": (), **attrs}
+    found = [_dot_general(types[i : i + 2], whole) for i in range(0, len(types), 2)]
+    _need(all(t == found[0] for t in found), "products of different shapes", found[0], found[-1], "TRN304")
+    return found[0]
+
+
+def _dot_and_sums(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    _need(all(t.rank == 2 for t in types), "operands must be matrices", 2, [t.rank for t in types], "TRN304")
+    none: Attrs = {"lhs_batching_dimensions": (), "rhs_batching_dimensions": ()}
+    whole = {**none, "lhs_contracting_dimensions": (0,), "rhs_contracting_dimensions": (0,), **attrs}
+    summed = types[("lhs", "rhs").index(attrs["summed"])]
+    return _dot_general(types, whole), TensorType(summed.shape[1:], float32)
+
+
 def _convolution(types: Types, attrs: Attrs) -> TensorType:
     lhs, rhs = types
     _need(lhs.rank == rhs.rank > 2, "operands must have two dimensions and those of space", lhs.rank, rhs.rank)
@@ -448,6 +444,11 @@ def _max_pool_backward(types: Types, attrs: Attrs) -> TensorType:
     return TensorType(x.shape, dout.dtype)
 
 
+def _moments(types: Types, attrs: Attrs) -> TensorType:
+    kept = _reduce(types, {**attrs, "kind": "add"})
+    return TensorType((2, *kept.shape), float32)
+
+
 def _custom_call(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     callee: Callee = attrs["callee"]
     limit = ", ".join(map(str, callee.operands))
@@ -455,8 +456,17 @@ def _custom_call(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     return callee.results
 
 
+def _loop(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    body: Body = attrs["body"]
+    faults = body.faults(types)
+    _need(not faults, faults or "a loop", "what its rounds read and write", "these operands")
+    return body.results(types)
+
+
 _RULES: dict[str, Rule] = {
     "custom_call": _custom_call,
+    **collectives.RULES,
+    "loop": _loop,
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys(BINARY, _binary),
     "is_finite": _is_finite,
@@ -470,6 +480,7 @@ _RULES: dict[str, Rule] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "reshape": _reshape,
     "transpose": _transpose,
+    "optimization_barrier": _unary,
     "slice": _slice,
     "concatenate": _concatenate,
     "pad": _pad,
@@ -482,6 +493,9 @@ _RULES: dict[str, Rule] = {
     "trn.rng_philox": _rng_philox,
     "trn.gelu": _unary,
     "trn.gelu_dx": _unary,
+    "trn.moments": _moments,
+    "trn.dot_sum": _dot_sum,
+    "trn.dot_and_sums": _dot_and_sums,
     "trn.max_pool": _max_pool,
     "trn.max_pool_backward": _max_pool_backward,
     "trn.attention": _attention,

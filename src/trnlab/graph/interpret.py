@@ -15,13 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.collectives import Communicator
 from trnlab.errors import GraphError
-from trnlab.graph import composites
+from trnlab.graph import composites, loops
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.collectives import execute
 from trnlab.graph.indexing import gather, scatter
 from trnlab.graph.ir import Callee, Graph, Op, TensorType
-from trnlab.graph.ops import OPS
+from trnlab.graph.ops import COLLECTIVE, OPS
 from trnlab.numerics.dtypes import DType, bool_, float32, int32
+from trnlab.numerics.dtypes import dtype as find_dtype
 from trnlab.numerics.mx import block_rounded, mx_dtype
 from trnlab.numerics.rounding import narrow
 
@@ -29,9 +32,12 @@ Array = np.ndarray[Any, Any]
 Attrs = Mapping[str, Any]
 
 
-def interpret(graph: Graph, inputs: Sequence[Any], precision: str = "float32") -> list[Array]:
+def interpret(
+    graph: Graph, inputs: Sequence[Any], precision: str = "float32", ranks: Communicator | None = None
+) -> list[Array]:
     """Outputs of the graph for `inputs`; nothing is overwritten, aliases or not.
 
+    ranks: the connection with the others that interpret it at the same time, where the graph has collectives.
     precision: "float32", or "float64" to hold float32 values unrounded. Outputs come in the NumPy dtype of their
     format (with "float64", floats come as float64). Raises GraphError (TRN306) when the inputs do not fit the graph.
     """
@@ -42,7 +48,7 @@ def interpret(graph: Graph, inputs: Sequence[Any], precision: str = "float32") -
     keep = set(graph.outputs)
     with np.errstate(all="ignore"):
         for op in graph.ops:
-            values.update(zip(op.results, _run(op, [values[v] for v in op.operands], held)))
+            values.update(zip(op.results, _run(op, [values[v] for v in op.operands], held, ranks)))
             for v in dict.fromkeys(op.operands):
                 if last_reader[v] is op and v not in keep:
                     del values[v]
@@ -68,10 +74,17 @@ def _check_inputs(graph: Graph, inputs: Sequence[Any]) -> None:
             )
 
 
-def _run(op: Op, arrays: list[Array], held: np.dtype[Any]) -> list[Array]:
-    if OPS[op.name].composite:
+def _run(op: Op, arrays: list[Array], held: np.dtype[Any], ranks: Communicator | None) -> list[Array]:
+    if OPS[op.name].kind == COLLECTIVE:
+        given = [
+            _leave(x, v.dtype, held) for x, v in zip(arrays, op.operands)
+        ]  # sums are rounded where they are made
+        results: Sequence[Any] = [_enter(x, v.dtype, held) for x, v in zip(execute(op, given, ranks), op.results)]
+    elif OPS[op.name].composite:
         definition = _definition(op.name, tuple(v.type for v in op.operands), tuple(sorted(op.attrs.items())))
-        results: Sequence[Any] = interpret(definition, arrays, held.name)
+        results = interpret(definition, arrays, held.name)
+    elif op.name == "loop":
+        results = loops.run(op, arrays, lambda graph, given: interpret(graph, given, held.name, ranks))
     else:
         found = _MEANINGS[op.name](op, *arrays)
         results = found if isinstance(found, list) else [found]
@@ -325,7 +338,8 @@ def identity(kind: str, dtype: np.dtype[Any]) -> Any:
 
 
 def _dot_general(op: Op, lhs: Array, rhs: Array) -> Array:
-    """Each side as [batch, free, contracted], rounded in blocks of 32 if it says so, then one batched product."""
+    """Each side as [batch, free, contracted], rounded, in blocks of 32 if it says so, then one batched product."""
+    lhs, rhs = _rounded(lhs, op.attrs["lhs_cast"]), _rounded(rhs, op.attrs["rhs_cast"])
     left, left_free = _as_matrices(lhs, op.attrs["lhs_batching_dimensions"], op.attrs["lhs_contracting_dimensions"])
     right, right_free = _as_matrices(rhs, op.attrs["rhs_batching_dimensions"], op.attrs["rhs_contracting_dimensions"])
     if op.attrs["lhs_mx"]:
@@ -335,6 +349,10 @@ def _dot_general(op: Op, lhs: Array, rhs: Array) -> Array:
         left, right = left.astype(np.int64), right.astype(np.int64)
     batch = tuple(lhs.shape[a] for a in op.attrs["lhs_batching_dimensions"])
     return np.asarray(np.matmul(left, right.swapaxes(1, 2))).reshape((*batch, *left_free, *right_free))
+
+
+def _rounded(x: Array, to: str) -> Array:
+    return x.astype(find_dtype(to).numpy).astype(x.dtype) if to else x
 
 
 def _as_matrices(x: Array, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
@@ -388,6 +406,7 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "reshape": lambda op, x: x.reshape(op.attrs["shape"]),
     "transpose": lambda op, x: x.transpose(op.attrs["permutation"]),
+    "optimization_barrier": lambda op, x: x,
     "slice": _slice,
     "concatenate": _concatenate,
     "pad": _pad,
@@ -397,4 +416,4 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
     "gather": lambda op, x, ids: gather(x, ids, op.attrs),
     "scatter": lambda op, x, ids, update: scatter(x, ids, update, op.attrs),
 }
-assert set(_MEANINGS) == {name for name, d in OPS.items() if not d.composite}
+assert {*_MEANINGS, "loop"} == {name for name, d in OPS.items() if not d.composite and d.kind != COLLECTIVE}

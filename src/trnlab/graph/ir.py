@@ -131,7 +131,8 @@ class Callee(Protocol):
 class Check:
     """Something that must hold of values: the framework's name of the op and the user's line, for messages.
 
-    rule: what must hold: "fits" (an integer stays within its format) or "index" (low <= index < high, or `exempt`).
+    rule: what must hold: "fits" (an integer stays within its format), "index" (low <= index < high, or `exempt`), or
+    "holds" (a condition of the program, whose message is the origin).
     """
 
     origin: str
@@ -142,6 +143,14 @@ class Check:
     exempt: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What to run instead of a graph, with the same inputs and outputs, as long as its input `state` is zero."""
+
+    state: int
+    graph: Graph
+
+
 @dataclass(eq=False)
 class Graph:
     """A function of tensors. `aliases[i] = j`: output i overwrites input j in place (a donated buffer).
@@ -149,6 +158,9 @@ class Graph:
     When there are `checks`, the last output is int32 [len(checks)]: not zero where a check failed (`overflow`).
     `limits[j]`: what must hold of input j; whoever runs the graph looks before it runs.
     `bounds[i] = (low, high)`: whoever calls it promises that each element of input i is NaN or within.
+    `start`: of a graph with a state of its own; whoever runs the graph looks, compiling sees the graph alone.
+    `taps`: so many of the last outputs are there for whoever inspects what is computed. They keep values alive, and
+    decide nothing: a pass that asks who reads a value does what it does without them.
     """
 
     name: str
@@ -160,14 +172,30 @@ class Graph:
     checks: tuple[Check, ...] = ()
     limits: dict[int, list[Check]] = field(default_factory=dict)
     bounds: dict[int, tuple[float, float]] = field(default_factory=dict)
+    start: Start | None = None
+    taps: int = 0
+
+    def wanted(self) -> set[Value]:
+        """The outputs that are results, not taps."""
+        return set(self.outputs[: len(self.outputs) - self.taps])
 
     def users(self) -> dict[Value, list[Op]]:
-        """For each value the ops that read it, in order (outputs of the graph are not ops)."""
+        """For each value the ops that read it, in order (outputs of the graph are not ops): those that a result
+        hangs on, and no op that only taps keep alive."""
+        alive, needed = self.wanted(), set[Op]()
+        for op in reversed(self.ops):
+            if not alive.isdisjoint(op.results):
+                needed.add(op)
+                alive.update(op.operands)
         found: dict[Value, list[Op]] = {}
         for op in self.ops:
-            for operand in dict.fromkeys(op.operands):
+            for operand in dict.fromkeys(op.operands) if op in needed else ():
                 found.setdefault(operand, []).append(op)
         return found
+
+    def read_once(self) -> set[Value]:
+        """Values that one op reads and that are no result: whoever changes that op may change them."""
+        return {v for v, ops in self.users().items() if len(ops) == 1} - self.wanted()
 
     def copy(self) -> Graph:
         """The same graph in objects of its own; attribute values are shared."""
@@ -181,7 +209,7 @@ class Graph:
         outputs = [new[v] for v in self.outputs]
         return Graph(
             self.name, [new[v] for v in self.inputs], ops, outputs, list(self.output_names), dict(self.aliases),
-            self.checks, self.limits, dict(self.bounds),
+            self.checks, self.limits, dict(self.bounds), taps=self.taps,
         )  # fmt: skip
 
     def values(self) -> Iterator[Value]:

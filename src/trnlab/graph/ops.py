@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ops of the graph, as one table: name, operands, attributes, class.
 
-Names, operands and attributes are StableHLO's (https://openxla.org/stablehlo/spec), with four differences, each for
+Names, operands and attributes are StableHLO's (https://openxla.org/stablehlo/spec), with five differences, each for
 the reader's sake: attributes that StableHLO nests (dimension numbers) are flat here; the body of `reduce` and
 `scatter` is an attribute `kind`, the code of `custom_call` one called `callee`; a result type that does not follow
-from the operands is given by attributes `shape` and `dtype`; and `erf` and `atan` are CHLO's. Names that start with
+from the operands is given by attributes `shape` and `dtype`; a `while` of known length is a `loop` (see `loops`);
+and `erf` and `atan` are CHLO's. Names that start with
 "trn." are composites: wholes that the chip has hardware or a kernel for, each defined in terms of the other ops in
 `composites`.
 
@@ -18,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trnlab.collectives import PURPOSES
+
 ELEMENTWISE = "elementwise"  # one result element from the elements at the same place
 SOURCE = "source"  # no data in: constants, iota, random numbers
 SHAPE = "shape"  # moves elements, computes nothing
@@ -28,6 +31,7 @@ WINDOW = "window"  # one result element from a window of elements
 INDEX = "index"  # where elements come from or go depends on data
 ATTENTION = "attention"
 CALL = "call"  # code that the graph does not look into
+COLLECTIVE = "collective"  # what ranks do together
 
 COMPARISONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 REDUCTIONS = ("add", "maximum", "minimum", "multiply", "and", "or")
@@ -36,6 +40,7 @@ REDUCTIONS = ("add", "maximum", "minimum", "multiply", "and", "or")
 PRECISIONS = ("DEFAULT", "BFLOAT16", "HIGHEST")
 # Blocks of 32 along the contraction with a scale each, see `numerics.mx`; operands are bfloat16.
 MICROSCALED = ("", "float8_e4m3fn", "float8_e5m2")
+CASTS = ("", "bfloat16")  # what an operand of a product is rounded to first
 REQUIRED = object()
 
 
@@ -88,6 +93,11 @@ _ATTENTION_ATTRS = {
     "precision": Attr("str", "DEFAULT", PRECISIONS),
 }
 _WINDOW_ATTRS = {"window": _INTS, "window_strides": _INTS, "padding_low": _INTS, "places": _INTS}
+# StableHLO's rows of replica_groups one behind the other, each of `group_size` ranks; pairs are flat, too. purpose:
+# one of `PURPOSES`, or "" where nobody has said it yet (`graph.purposes`).
+_PURPOSE = {"purpose": Attr("str", "", ("", *PURPOSES))}
+_GROUPS = {"replica_groups": _INTS, "group_size": Attr("int"), **_PURPOSE}
+_SUMMED = Attr("str", "add", ("add", "maximum", "minimum", "multiply"))
 _GELU = {"approximate": Attr("str", "none", ("none", "tanh"))}
 
 
@@ -118,6 +128,9 @@ _TABLE: tuple[OpDef, ...] = (
     OpDef("broadcast_in_dim", SHAPE, ("operand",), attrs={"broadcast_dimensions": _INTS, "shape": _SHAPE}),
     OpDef("reshape", SHAPE, ("operand",), attrs={"shape": _SHAPE}),
     OpDef("transpose", SHAPE, ("operand",), attrs={"permutation": _INTS}),
+    OpDef(
+        "optimization_barrier", SHAPE, ("operand",)
+    ),  # the operand: what reads it is not merged with what reads that
     OpDef("slice", SHAPE, ("operand",), attrs={"start_indices": _INTS, "limit_indices": _INTS, "strides": _INTS}),
     OpDef("concatenate", SHAPE, ("inputs*",), attrs={"dimension": Attr("int")}),
     OpDef(
@@ -127,6 +140,9 @@ _TABLE: tuple[OpDef, ...] = (
         attrs={"edge_padding_low": _INTS, "edge_padding_high": _INTS, "interior_padding": _INTS},
     ),
     OpDef("reduce", REDUCE, ("operand",), attrs={"dimensions": _INTS, "kind": Attr("str", choices=REDUCTIONS)}),
+    # Mean and mean squared distance from it over some dimensions, one after the other along a new first dimension;
+    # both in float32.
+    OpDef("trn.moments", REDUCE, ("operand",), "f", {"dimensions": _INTS}),
     OpDef(
         "dot_general",
         DOT,
@@ -141,7 +157,33 @@ _TABLE: tuple[OpDef, ...] = (
             "precision": Attr("str", "DEFAULT", PRECISIONS),
             "lhs_mx": Attr("str", "", MICROSCALED),
             "rhs_mx": Attr("str", "", MICROSCALED),
+            "lhs_cast": Attr("str", "", CASTS),
+            "rhs_cast": Attr("str", "", CASTS),
         },
+    ),
+    # lhs0, rhs0, lhs1, rhs1, ...: the sum of products of matrices. Each pair is contracted along the same dimensions,
+    # and may be of a length of its own there.
+    OpDef(
+        "trn.dot_sum",
+        DOT,
+        ("lhs", "rhs", "more*"),
+        "f",
+        attrs={
+            "lhs_contracting_dimensions": _INTS,
+            "rhs_contracting_dimensions": _INTS,
+            "dtype": _DTYPE,
+            "lhs_cast": Attr("str", "", CASTS),
+            "rhs_cast": Attr("str", "", CASTS),
+        },
+    ),
+    # lhs [K,M], rhs [K,N]: their product over K [M,N], and the sums over K of one of them, in float32.
+    OpDef(
+        "trn.dot_and_sums",
+        DOT,
+        ("lhs", "rhs"),
+        "f",
+        {"dtype": _DTYPE, "summed": Attr("str", "lhs", ("lhs", "rhs"))},
+        ("result", "sums"),
     ),
     # lhs [N,C,...], rhs [O,C/groups,...], result [N,O,...]: window element i of result element j meets element
     # j * window_strides + i * rhs_dilation of lhs, once that is spread by lhs_dilation and padded (cropped where
@@ -198,8 +240,40 @@ _TABLE: tuple[OpDef, ...] = (
             "kind": Attr("str", choices=("add", "assign")),
         },
     ),
+    # A graph that is computed several times, each time on the next runs of elements of the operands: `loops`.
+    OpDef("loop", CALL, ("inputs*",), attrs={"body": Attr("callee")}, results=("results*",), optional=1),
     # As many results as the callee has; it has no effects but these.
     OpDef("custom_call", CALL, ("inputs*",), attrs={"callee": Attr("callee")}, results=("results*",), optional=1),
+    # The first three take several tensors of one format at once; StableHLO's have one operand where it knows no more.
+    OpDef("all_reduce", COLLECTIVE, ("operands*",), "n", {**_GROUPS, "kind": _SUMMED}, ("results*",)),
+    OpDef("all_gather", COLLECTIVE, ("operands*",), "a", {"all_gather_dim": Attr("int"), **_GROUPS}, ("results*",)),
+    OpDef(
+        "reduce_scatter",
+        COLLECTIVE,
+        ("operands*",),
+        "n",
+        {"scatter_dimension": Attr("int"), **_GROUPS, "kind": _SUMMED},
+        ("results*",),
+    ),
+    OpDef(
+        "all_to_all",
+        COLLECTIVE,
+        ("operand",),
+        "a",
+        # sent, received: rows along dimension 0 for each position of the group, where parts differ; they are those of
+        # this rank, which is at `position`. A result has a row at least.
+        {
+            "split_dimension": Attr("int"),
+            "concat_dimension": Attr("int"),
+            **_GROUPS,
+            "sent": _NONE,
+            "received": _NONE,
+            "position": Attr("int", 0),
+        },
+    ),
+    OpDef("collective_permute", COLLECTIVE, ("operand",), "a", {"source_target_pairs": _INTS, **_PURPOSE}),
+    OpDef("collective_broadcast", COLLECTIVE, ("operand",), "a", _GROUPS),
+    OpDef("partition_id", COLLECTIVE, ()),  # the number of the rank, uint32
     # Numbers first, first + 1, ... of the random numbers in [0, 1) that the seed (int32 [2]) stands for: ADR 23.
     OpDef("trn.rng_uniform", SOURCE, ("seed",), attrs={"shape": _SHAPE, "first": Attr("int", 0)}),
     # Words 0, 1, ... of Philox: state is uint32 [6], a key of two words and a counter of four, the low ones first.

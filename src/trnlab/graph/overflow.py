@@ -97,6 +97,11 @@ class Watch:
         flag = b.or_(b.compare(ids, "LT", low), b.compare(ids, "GE", high))
         self._flag(flag if exempt is None else b.and_(flag, b.compare(ids, "NE", exempt)), check)
 
+    def require(self, condition: Value, message: str) -> None:
+        """Require that `condition` holds; `message` is what to say where it does not."""
+        b = self._b
+        self._flag(b.not_(condition), Check(message, b.loc, "holds"))
+
     def finish(self, needed: Container[Value] | None = None) -> None:
         """Append the flags, one int32 per check, as the graph's last output.
 
@@ -208,6 +213,13 @@ def _divide(b: GraphBuilder, op: Op) -> Value:
     return b.and_(b.compare(x, "EQ", -(2**31)), b.compare(y, "EQ", -1))
 
 
+def _summed(b: GraphBuilder, op: Op) -> Value | None:
+    """The sum of all ranks' magnitudes, which no partial sum exceeds."""
+    if op.attrs["kind"] != "add" or len(op.operands) > 1:
+        return None
+    return _beyond(b, b.append(op.name, [b.abs(b.convert(op.operands[0], float32))], op.attrs).result)
+
+
 _FLAGS: dict[str, Callable[[GraphBuilder, Op], Value | None]] = {
     "add": _add,
     "subtract": _subtract,
@@ -217,6 +229,8 @@ _FLAGS: dict[str, Callable[[GraphBuilder, Op], Value | None]] = {
     "divide": _divide,
     "reduce": _reduce,
     "dot_general": _dot,
+    "all_reduce": _summed,
+    "reduce_scatter": _summed,
     "convert": _convert,
     "shift_left": _shift_left,
     "power": _power,

@@ -32,7 +32,12 @@ _TOKEN = re.compile(
 
 def parse(source: str, name: str = "<text>") -> Graph:
     """The graph that `source` describes, verified. `name` stands for a file in error messages."""
-    return _Parser(source, name).graph()
+    parser = _Parser(source, name)
+    try:
+        return parser.graph()
+    except (ValueError, TypeError, KeyError, OverflowError, MemoryError, RecursionError) as error:
+        parser.at = min(parser.at, len(parser.tokens) - 1)
+        parser.fail(f"numbers and words that fit each other ({type(error).__name__}: {str(error)[:80]})")
 
 
 class _Parser:
@@ -139,9 +144,9 @@ class _Parser:
             labels.append(self.fresh())
         self.next("punct", "=")
         name = self.next("word")
-        if name == "custom_call":
+        if name in ("custom_call", "loop"):
             self.at -= 1
-            self.fail("an op that text describes whole; the code of a custom_call is not in it")
+            self.fail(f"an op that text describes whole; the code of a {name} is not in it")
         literal = self.literal() if name == "constant" else None
         operands = []
         while self.peek() == "value":

@@ -148,12 +148,25 @@ def _whole(op: Op, given: list[Any]) -> Interval:
     return -(2**31), 2**31 - 1
 
 
+def _summed(op: Op, given: list[Any]) -> Interval:
+    """What ranks add up to; extremes stay within."""
+    count = op.attrs["group_size"]
+    low, high = given[0]
+    if op.attrs["kind"] != "add":
+        return _whole(op, given) if op.attrs["kind"] == "multiply" else (low, high)
+    return min(low * count, 0), max(high * count, 0)
+
+
 _RULES: dict[str, Callable[[Op, list[Any]], Interval | None]] = {
     "constant": _constant,
     "custom_call": _whole,
+    **dict.fromkeys(("all_gather", "all_to_all", "collective_broadcast"), _first),
+    "collective_permute": lambda op, given: _hull(given[0], (0, 0)),
+    **dict.fromkeys(("all_reduce", "reduce_scatter"), _summed),
+    "loop": _whole,
     "iota": _iota,
     "convert": _convert,
-    **dict.fromkeys(("broadcast_in_dim", "reshape", "transpose", "slice", "gather"), _first),
+    **dict.fromkeys(("broadcast_in_dim", "reshape", "transpose", "slice", "gather", "optimization_barrier"), _first),
     "concatenate": lambda op, given: _hull(*given),
     "pad": lambda op, given: _hull(*given),
     "select": lambda op, given: _hull(given[1], given[2]),

@@ -9,6 +9,8 @@ Inputs that an output overwrites carry the attribute tf.aliasing_output, as in w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,12 @@ import numpy as np
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.composites import expand
 from trnlab.graph.ir import Graph, Op, TensorType, Value
-from trnlab.graph.ops import OPS
+from trnlab.graph.loops import Body, Window
+from trnlab.graph.ops import COLLECTIVE, OPS
+from trnlab.graph.stablehlo_collectives import attributes as collective_attributes
+from trnlab.graph.stablehlo_collectives import has_body, separate
 from trnlab.graph.text import number_text
-from trnlab.numerics.dtypes import DType
+from trnlab.numerics.dtypes import DType, bool_, int32
 
 _ELEMENT = {
     "float32": "f32",
@@ -43,6 +48,9 @@ _DOT = (
 )
 
 
+_COUNT = TensorType((), int32)
+
+
 def to_stablehlo(graph: Graph) -> str:
     """The graph as the public function @main of an MLIR module."""
     return _Printer(_expanded(graph)).module()
@@ -56,6 +64,9 @@ def _expanded(graph: Graph) -> Graph:
         operands = tuple(values[v] for v in op.operands)
         if OPS[op.name].composite:
             results = expand(Op(op.name, operands, op.attrs, op.results), b)
+        elif op.name == "loop":
+            body: Body = op.attrs["body"]
+            results = b.loop(replace(body, graph=_expanded(body.graph), _memo={}), *operands)
         else:
             results = b.append(op.name, operands, op.attrs).results
         values.update(zip(op.results, results))
@@ -115,12 +126,122 @@ class _Printer:
         if op.name == "custom_call":
             self.call(op, operands, types)
             return
+        if OPS[op.name].kind == COLLECTIVE:
+            for given, made in separate(op):
+                self.collective(op, given, made)
+            return
+        if op.name == "loop":
+            self.loop(op)
+            return
         self.names[op.result] = name = self.fresh()
         dialect = "chlo" if op.name in ("erf", "atan") else "stablehlo"
         attrs = _attributes(op)
         shown = f" {{{attrs}}}" if attrs else ""
         signature = f"({', '.join(map(_type, types))}) -> {_type(op.result.type)}"
         self.lines.append(f'    {name} = "{dialect}.{op.name}"({", ".join(operands)}){region}{shown} : {signature}')
+
+    def collective(self, op: Op, operands: Sequence[Value], results: Sequence[Value]) -> None:
+        """What ranks do together; results are numbered as one group."""
+        name, many = self.fresh(), len(results) > 1
+        for i, value in enumerate(results):
+            self.names[value] = f"{name}#{i}" if many else name
+        given, made = (", ".join(_type(v.type) for v in values) for values in (operands, results))
+        region = f" ({{{_body(op.attrs['kind'], TensorType((), results[0].dtype))}}})" if has_body(op) else ""
+        shown = f" {{{attrs}}}" if (attrs := collective_attributes(op)) else ""
+        self.lines.append(
+            f'    {name}{f":{len(results)}" if many else ""} = "stablehlo.{op.name}"'
+            f"({', '.join(self.names[v] for v in operands)}){region}{shown} : "
+            f"({given}) -> {f'({made})' if many else made}"
+        )
+
+    def line(
+        self, name: str, operands: list[str], types: list[TensorType], result: TensorType, attrs: str = ""
+    ) -> str:
+        """One op of one result on a line of its own; the result's name."""
+        made, shown = self.fresh(), f" {{{attrs}}}" if attrs else ""
+        signature = f"({', '.join(map(_type, types))}) -> {_type(result)}"
+        self.lines.append(f'    {made} = "stablehlo.{name}"({", ".join(operands)}){shown} : {signature}')
+        return made
+
+    def loop(self, op: Op) -> None:
+        """A while that counts its rounds, and carries results; windows are slices of what is laid out flat."""
+        body: Body = op.attrs["body"]
+        flat = [w.window is not None for w in body.writes]
+        starts = {r.carry: r.operand for r in body.reads if r.carry is not None}
+        state, types = [self.constant(0, _COUNT)], [_COUNT]
+        for i, (write, value) in enumerate(zip(body.writes, op.results)):
+            source = write.operand if write.operand is not None else starts.get(i)
+            name = self.constant(0, value.type) if source is None else self.names[op.operands[source]]
+            whole = TensorType((value.type.size,), value.dtype) if flat[i] else value.type
+            state.append(self.line("reshape", [name], [value.type], whole) if flat[i] else name)
+            types.append(whole)
+        sources = [self._source(op, read.operand, read.window) for read in body.reads]
+        made = self.counted(body.rounds, state, types, lambda names: self._round(body, names, sources, types))
+        for i, value in enumerate(op.results):
+            name = f"{made}#{i + 1}"
+            self.names[value] = self.line("reshape", [name], [types[i + 1]], value.type) if flat[i] else name
+
+    def counted(
+        self, rounds: int, state: list[str], types: list[TensorType], write: Callable[[list[str]], list[str]]
+    ) -> str:
+        """A while over a state that begins with a count; `write` writes a round for the names of the state, and gives
+        those of the next."""
+        made, signature = self.fresh(), ", ".join(map(_type, types))
+        asked, given = ([self.fresh() for _ in types] for _ in range(2))
+        heads = [", ".join(f"{n}: {_type(t)}" for n, t in zip(names, types)) for names in (asked, given)]
+        self.lines.append(f'    {made}:{len(types)} = "stablehlo.while"({", ".join(state)}) ({{^bb0({heads[0]}):')
+        count, truth = [asked[0], self.constant(rounds, _COUNT)], TensorType((), bool_)
+        less = "comparison_direction = #stablehlo<comparison_direction LT>"
+        more = self.line("compare", count, [_COUNT, _COUNT], truth, less)
+        self.lines.append(f'    "stablehlo.return"({more}) : (tensor<i1>) -> ()}}, {{^bb0({heads[1]}):')
+        returned = ", ".join(write(given))
+        self.lines.append(
+            f'    "stablehlo.return"({returned}) : ({signature}) -> ()}}) : ({signature}) -> ({signature})'
+        )
+        return made
+
+    def _source(self, op: Op, operand: int, window: Window | None) -> tuple[str, TensorType]:
+        """An operand, laid out flat where a window of it is read."""
+        value = op.operands[operand]
+        if window is None:
+            return self.names[value], value.type
+        flat = TensorType((value.type.size,), value.dtype)
+        return self.line("reshape", [self.names[value]], [value.type], flat), flat
+
+    def _round(
+        self, body: Body, state: list[str], sources: list[tuple[str, TensorType]], types: list[TensorType]
+    ) -> list[str]:
+        """The ops of one round; what it returns."""
+        for read, value, (name, kind) in zip(body.reads, body.graph.inputs, sources):
+            if read.carry is not None:
+                self.names[value] = state[read.carry + 1]
+            elif read.window is None:
+                self.names[value] = name
+            else:
+                part = TensorType((value.type.size,), value.dtype)
+                attrs = f"slice_sizes = array<i64: {value.type.size}>"
+                at = self._first(read.window, state[0])
+                cut = self.line("dynamic_slice", [name, at], [kind, _COUNT], part, attrs)
+                self.names[value] = self.line("reshape", [cut], [part], value.type)
+        for op in body.graph.ops:
+            self.op(op)
+        returned = [self.line("add", [state[0], self.constant(1, _COUNT)], [_COUNT, _COUNT], _COUNT)]
+        for i, (write, value) in enumerate(zip(body.writes, body.graph.outputs)):
+            name = self.names[value]
+            if write.window is not None:
+                part, whole = TensorType((value.type.size,), value.dtype), types[i + 1]
+                name = self.line("reshape", [name], [value.type], part)
+                at = self._first(write.window, state[0])
+                given = [state[i + 1], name, at]
+                name = self.line("dynamic_update_slice", given, [whole, part, _COUNT], whole)
+            returned.append(name)
+        return returned
+
+    def _first(self, window: Window, number: str) -> str:
+        """Where a window begins in the round at hand."""
+        both = [_COUNT, _COUNT]
+        moved = self.line("multiply", [number, self.constant(window.step, _COUNT)], both, _COUNT)
+        return self.line("add", [moved, self.constant(window.start, _COUNT)], both, _COUNT)
 
     def call(self, op: Op, operands: list[str], types: list[TensorType]) -> None:
         """A custom_call by the callee's name; results are numbered as one group."""

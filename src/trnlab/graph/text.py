@@ -10,7 +10,8 @@
     }
 
 Attributes that have their default, and the shapes and dtypes that the result type tells, are left out. The code of a
-custom_call is named and not written, so a graph with one cannot be read back.
+custom_call is named and not written, and the rounds of a loop are graphs that follow; a graph with one of the two
+cannot be read back.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def to_text(graph: Graph, *, locations: bool = False, whole: bool = True) -> str
     lines = [_signature(graph, names)]
     lines += [f"  {op_text(op, names, locations=locations, whole=whole)}" for op in graph.ops]
     lines += [_returns(graph, names), "}", ""]
-    return "\n".join(lines)
+    bodies = {op.attrs["body"].digest: op.attrs["body"] for op in graph.ops if op.name == "loop"}
+    rounds = [to_text(body.graph, locations=locations, whole=whole) for body in bodies.values()]
+    return "\n".join([*lines, *rounds])
 
 
 def excerpt(graph: Graph, op: Op, context: int = 2) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Graph, Op, TensorType, Value
-from trnlab.graph.ops import CALL, ELEMENTWISE, OPS
+from trnlab.graph.ops import CALL, COLLECTIVE, ELEMENTWISE, OPS
 from trnlab.graph.passes.rewrite import rewrite, splat
 
 MAX_ELEMENTS = 1024
@@ -31,7 +31,7 @@ def _fold(op: Op, b: GraphBuilder) -> Value | None:
     operands = op.operands
     if not operands or any(v.op is None or v.op.name != "constant" for v in operands) or len(op.results) != 1:
         return None
-    if OPS[op.name].kind == CALL:
+    if OPS[op.name].kind in (CALL, COLLECTIVE):
         return None
     numbers = [splat(v) for v in operands]
     target = op.result.type

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from trnlab.graph.collectives import meets
 from trnlab.graph.ir import Graph
 
 
 def remove_dead_ops(graph: Graph) -> bool:
-    """One walk backwards; every op is free of side effects, so unread means unneeded."""
+    """One walk backwards; ops are free of side effects, so unread means unneeded. Collectives are not: other ranks,
+    which may read what they get, wait for them."""
     read = set(graph.outputs)
     kept = []
     for op in reversed(graph.ops):
-        if any(v in read for v in op.results):
+        if meets(op) or any(v in read for v in op.results):
             kept.append(op)
             read.update(op.operands)
     changed = len(kept) != len(graph.ops)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from trnlab.graph.builder import GraphBuilder
@@ -15,15 +14,15 @@ _SIDES = ("lhs", "rhs")
 
 
 def fold_into_dots(graph: Graph) -> bool:
-    """Transposed and widened operands, transposed and narrowed results."""
-    reads = Counter(v for op in graph.ops for v in op.operands)
-    reads.update(graph.outputs)
+    """Transposed and widened operands, transposed and narrowed results, and results that are summed further."""
+    alone = graph.read_once()
     return rewrite(
         graph,
         {
             "dot_general": _operands,
-            "transpose": lambda op, b: _result_transposed(op, b, reads),
-            "convert": lambda op, b: _result_converted(op, b, reads),
+            "transpose": lambda op, b: _result_transposed(op, b, alone),
+            "convert": lambda op, b: _result_converted(op, b, alone),
+            "reduce": lambda op, b: _result_summed(op, b, alone),
         },
     )
 
@@ -57,10 +56,10 @@ def _narrow(value: Value) -> Value | None:
     return inner.operands[0] if holds_exactly(inner.operands[0].dtype, value.dtype) else None
 
 
-def _result_transposed(op: Op, b: GraphBuilder, reads: Counter[Value]) -> Value | None:
+def _result_transposed(op: Op, b: GraphBuilder, alone: set[Value]) -> Value | None:
     """The transpose that swaps the lhs and rhs parts of the result is the product with its operands swapped."""
     dot = made_by(op.operands[0], "dot_general")
-    if dot is None or reads[op.operands[0]] != 1:
+    if dot is None or op.operands[0] not in alone:
         return None
     batch, rank = len(dot.attrs["lhs_batching_dimensions"]), len(op.result.shape)
     rhs_free = len(dot.operands[1].shape) - batch - len(dot.attrs["rhs_contracting_dimensions"])
@@ -75,11 +74,32 @@ def _other(key: str) -> str:
     return key.replace("lhs", "rhs") if key.startswith("lhs") else key.replace("rhs", "lhs")
 
 
-def _result_converted(op: Op, b: GraphBuilder, reads: Counter[Value]) -> Value | None:
-    """The sum is rounded once, to the format that is asked for: a convert after it says the same."""
+def _result_converted(op: Op, b: GraphBuilder, alone: set[Value]) -> Value | None:
+    """The sum is rounded once, to the format that is asked for: a convert after it says the same. Reshapes between
+    the two are looked through."""
+    value = op.operands[0]
+    while value in alone and (moved := made_by(value, "reshape")) is not None:
+        value = moved.operands[0]
+    dot = made_by(value, "dot_general")
+    if dot is None or value not in alone or not op.result.dtype.is_float or value.dtype.name != "float32":
+        return None
+    return b.reshape(b.op("dot_general", *dot.operands, **{**dot.attrs, "dtype": op.result.dtype}), op.result.shape)
+
+
+def _result_summed(op: Op, b: GraphBuilder, alone: set[Value]) -> Value | None:
+    """A sum over batching dimensions is part of the product's own sum, which is made in float32 as well.
+
+    The gradient of a weight is written so where the batch is a dimension of its own.
+    """
     dot = made_by(op.operands[0], "dot_general")
-    if dot is None or reads[op.operands[0]] != 1 or not op.result.dtype.is_float:
+    if dot is None or op.operands[0] not in alone or op.attrs["kind"] != "add" or op.result.dtype.name != "float32":
         return None
-    if op.operands[0].dtype.name != "float32":
+    summed, attrs = set(op.attrs["dimensions"]), dict(dot.attrs)
+    if not summed or max(summed) >= len(attrs["lhs_batching_dimensions"]):
         return None
-    return b.op("dot_general", *dot.operands, **{**dot.attrs, "dtype": op.result.dtype})
+    for side in _SIDES:
+        batch = attrs[f"{side}_batching_dimensions"]
+        moved = tuple(d for i, d in enumerate(batch) if i in summed)
+        attrs[f"{side}_batching_dimensions"] = tuple(d for i, d in enumerate(batch) if i not in summed)
+        attrs[f"{side}_contracting_dimensions"] = moved + attrs[f"{side}_contracting_dimensions"]
+    return None if attrs["lhs_mx"] or attrs["rhs_mx"] else b.op("dot_general", *dot.operands, **attrs)

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Give each product the number format that was chosen for it: FP8 with scales, MX, or a precision that it keeps.
 
-A product of two matrices in FP8 is
+A product in FP8, of two matrices, of batches of them, or a convolution, is
 
     dot(q(x * sx), q(y * sy)) * (1 / (sx * sy)),    q: cut off at the format's largest value, rounded to nearest even
 
 with E4M3 for values of the forward pass and E5M2 for gradients. What a scale s = largest of the format / amax is
-made from: `tensor`: the largest magnitude of the operand now; `row`: that of each row and column that the product
-keeps, so that nothing but the summed dimension shares a scale; `delayed`: the largest of the steps before, which are
-a state of the program, so that no operand is read twice (1 before the first step). NaN stays NaN; infinities become
-the largest value, as in torchao and Transformer Engine.
+made from: `tensor`: the largest magnitude of the operand now; `row`: that of all elements that the product sums up
+for the same results, so that nothing but the summed dimensions shares a scale (of a convolution: that of `tensor`);
+`delayed`: the largest of the steps before, which are a state of the program, so that no operand is read twice
+(`scales`). Within a loop `delayed` is `tensor`, for the rounds of a step have no steps before. NaN stays NaN;
+infinities become the largest value, as in torchao and Transformer Engine.
 
 MX products say so themselves: their operands are quantized on the way into the PE array (`ops`, "lhs_mx").
 
@@ -19,90 +20,116 @@ Engine, recipe DelayedScaling (history of amax, E4M3 forward and E5M2 backward).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-import ml_dtypes
 import numpy as np
 
+from trnlab.errors import Location
 from trnlab.graph.builder import GraphBuilder
-from trnlab.graph.ir import Graph, Op, TensorType, Value
+from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.loops import Body
 from trnlab.graph.passes.rewrite import rewrite
+from trnlab.graph.passes.scales import SMALLEST_AMAX, Histories, amax_of, largest
 from trnlab.numerics.dtypes import DType, bfloat16, float8_e5m2, float32
 from trnlab.precision import Choice
 
 VIEWS = ("reshape", "transpose")
-SMALLEST_AMAX = 1e-12
+MOVES = (*VIEWS, "convert", "slice", "pad", "reverse", "broadcast_in_dim")
 PRECISION = {"fp32": "HIGHEST", "bf16": "BFLOAT16"}
 MX_FORWARD, MX_GRADIENT = "float8_e4m3fn", "float8_e5m2"
-NARROWED = ("dot_general", "convolution", "trn.attention", "trn.attention_backward")
+ATTENTION = ("trn.attention", "trn.attention_backward")
+PRODUCTS = ("dot_general", "convolution", *ATTENTION)
+
+Choose = Callable[[Op], "Choice | None"]
+IsGradient = Callable[[Value], bool]
 
 
 @dataclass
 class Quantized:
-    """What the pass did. states: inputs of the graph that hold histories of amax, and are overwritten by its outputs.
-    replaced: products, and what stands for them."""
+    """What the pass did.
 
-    states: list[Value] = field(default_factory=list)
-    replaced: dict[Value, Value] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-
-
-def quantize(
-    graph: Graph, choose: Callable[[Op], Choice | None], gradients: Container[Value], e4m3: DType, history: int = 16
-) -> Quantized:
-    """Rewrite the products of a graph as chosen; None leaves one alone.
-
-    gradients: values of the backward pass. e4m3: the chip's own format of that kind. A graph whose last output are
-    flags (`Graph.checks`) must not have them yet.
+    state: the input of the graph that holds the histories of amax, and is overwritten by an output; None where no
+    scale is delayed. histories: of the delayed scales. replaced: products, and what stands for them. counts: of
+    products, by format. left: products that were meant to be in a scaled format and are not: where they are, and why.
     """
-    work = _Quantizer(graph, choose, gradients, e4m3, history)
-    rewrite(graph, dict.fromkeys(NARROWED, work.product))
-    work.write_states()
+
+    state: Value | None = None
+    histories: Histories | None = None
+    replaced: dict[Value, Value] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    left: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def quantize(graph: Graph, choose: Choose, is_gradient: IsGradient, e4m3: DType, history: int = 16) -> Quantized:
+    """Rewrite the products of a graph as chosen, those of loops too; None leaves one alone.
+
+    is_gradient: whether a value is of the backward pass. e4m3: the chip's own format of that kind. A graph whose last
+    output are flags (`Graph.checks`) must not have them yet.
+    """
+    histories = Histories(graph, history)
+    work = _Quantizer(choose, is_gradient, e4m3, histories)
+    rewrite(graph, work.rules())
+    work.done.state, work.done.histories = histories.write(), histories
     return work.done
 
 
 @dataclass(frozen=True)
 class _Scaled:
-    """A quantized value, and what undoes its scale: a number, or one for each row."""
+    """A quantized value, and its scale, a number, or what undoes its scales, one for each row."""
 
     value: Value
-    inverse: Value
+    scale: Value
 
 
-def is_matrix_product(op: Op) -> bool:
-    """Whether an op is the product of two matrices of floats, which FP8 is for; not one of a batch (attention)."""
-    return (
-        op.name == "dot_general"
-        and not op.attrs["lhs_batching_dimensions"]
-        and op.attrs["precision"] == "DEFAULT"
-        and all(v.dtype.is_float and v.dtype.itemsize > 1 and len(v.shape) == 2 and v.type.size for v in op.operands)
-        and len(op.attrs["lhs_contracting_dimensions"]) == 1
-    )
+def reason_against(op: Op, choice: Choice) -> str:
+    """Why a product cannot be in a scaled format; empty where it can."""
+    if op.name in ATTENTION:
+        return "attention is computed as a whole, in bf16"
+    if not all(v.dtype.is_float and v.dtype.itemsize > 1 and v.type.size for v in op.operands):
+        return "an operand is empty, or in eight bits already"
+    if any(len(v.shape) < 2 for v in op.operands):
+        return "an operand is a vector"
+    if choice.format == "mxfp8" and op.name == "convolution":
+        return "MX has no convolutions, whose windows would share blocks"
+    if choice.format == "mxfp8" and len(op.attrs["lhs_contracting_dimensions"]) != 1:
+        return "MX sums along one dimension"
+    return ""
 
 
 class _Quantizer:
-    def __init__(
-        self,
-        graph: Graph,
-        choose: Callable[[Op], Choice | None],
-        gradients: Container[Value],
-        e4m3: DType,
-        history: int,
-    ) -> None:
-        self.graph, self.choose, self.gradients, self.e4m3, self.history = graph, choose, gradients, e4m3, history
+    """histories: of delayed scales; None within loops."""
+
+    def __init__(self, choose: Choose, is_gradient: IsGradient, e4m3: DType, histories: Histories | None) -> None:
+        self.choose, self.is_gradient, self.e4m3, self.histories = choose, is_gradient, e4m3, histories
         self.done = Quantized()
         self._made: dict[tuple[Value, str, tuple[int, ...]], _Scaled] = {}
-        self._updates: list[tuple[Value, Value]] = []
+        self._gradients: set[Value] = set()  # that stand for others of the backward pass
+        self._undone: dict[Value, Value] = {}  # for scales of now, their inverses
+
+    def rules(self) -> dict[str, Callable[[Op, GraphBuilder], Value | tuple[Value, ...] | None]]:
+        """For `rewrite`."""
+        return {**dict.fromkeys(PRODUCTS, self.product), "loop": self.loop}
+
+    def loop(self, op: Op, b: GraphBuilder) -> tuple[Value, ...]:
+        """The same loop, the products of its round as chosen."""
+        body: Body = op.attrs["body"]
+        inner = _Quantizer(self.choose, self.is_gradient, self.e4m3, None)
+        inner.done = self.done
+        rewrite(body.graph, inner.rules())
+        return b.append("loop", op.operands, {**op.attrs, "body": replace(body, _memo={})}).results
 
     def product(self, op: Op, b: GraphBuilder) -> Value | tuple[Value, ...] | None:
-        """A rule for `rewrite`."""
+        """One product, as chosen."""
         choice = self.choose(op)
         if choice is None or op.attrs["precision"] != "DEFAULT":
             return None
-        if choice.is_scaled and not is_matrix_product(op):
+        reason = reason_against(op, choice) if choice.is_scaled else ""
+        if reason:
+            self.done.left[place_of(op.loc), reason] += 1
             return None
-        self.done.counts[choice.format] = self.done.counts.get(choice.format, 0) + 1
+        self.done.counts[choice.format] += 1
         if not choice.is_scaled:
             results = b.append(op.name, op.operands, {**op.attrs, "precision": PRECISION[choice.format]}).results
         elif choice.format == "mxfp8":
@@ -110,50 +137,59 @@ class _Quantizer:
         else:
             results = (self._scaled_product(op, b, choice.scaling),)
         self.done.replaced.update(zip(op.results, results))
+        self._gradients.update(new for old, new in zip(op.results, results) if self.is_gradient(old))
         return results
 
     # -- FP8 ---------------------------------------------------------------------------------------------------------
     def _scaled_product(self, op: Op, b: GraphBuilder, scaling: str) -> Value:
+        by_row = scaling == "row" and op.name == "dot_general"
+        if (scaling == "row" and not by_row) or (scaling == "delayed" and self.histories is None):
+            scaling = "tensor"
         sides = [self._side(op, i, b, scaling) for i in (0, 1)]
         attrs = {**op.attrs, "dtype": float32, "precision": "HIGHEST"}
-        product = b.append("dot_general", [s.value for s in sides], attrs).results[0]
-        if scaling == "row":
-            for axis, side in enumerate(sides):
-                product = b.multiply(product, b.broadcast_in_dim(side.inverse, product.shape, (axis,)))
+        product = b.append(op.name, [s.value for s in sides], attrs).results[0]
+        if by_row:
+            for i, side in enumerate(sides):
+                product = b.multiply(product, b.broadcast_in_dim(side.scale, product.shape, _places(op, i)))
         else:
-            product = b.multiply(
-                product, b.broadcast_to(b.multiply(sides[0].inverse, sides[1].inverse), product.shape)
-            )
+            both = self._inverse(sides[0].scale, sides[1].scale, scaling, b)
+            product = b.multiply(product, b.broadcast_to(both, product.shape))
         return b.convert(product, op.result.dtype)
+
+    def _inverse(self, lhs: Value, rhs: Value, scaling: str, b: GraphBuilder) -> Value:
+        """What undoes two scales."""
+        if scaling == "delayed" and self.histories is not None:
+            return self.histories.inverse(lhs, rhs)
+        return b.multiply(self._undone[lhs], self._undone[rhs])
 
     def _side(self, op: Op, i: int, b: GraphBuilder, scaling: str) -> _Scaled:
         value = op.operands[i]
-        (summed,) = op.attrs[("lhs", "rhs")[i] + "_contracting_dimensions"]
         if scaling == "row":
-            return self._by_row(value, summed, b)
+            return self._by_row(value, op.attrs[("lhs", "rhs")[i] + "_contracting_dimensions"], b)
         root, views = _root(value)
         found = self._whole(root, scaling, b)
         quantized = found.value
         for view in reversed(views):
             quantized = b.append(view.name, (quantized,), view.attrs).results[0]
-        return _Scaled(quantized, found.inverse)
+        return _Scaled(quantized, found.scale)
 
     def _format(self, value: Value) -> DType:
         return float8_e5m2 if self._is_gradient(value) else self.e4m3
 
     def _is_gradient(self, value: Value) -> bool:
-        """Of the backward pass, or something there in another format or shape."""
-        while value not in self.gradients and value.op is not None and value.op.name in (*VIEWS, "convert"):
+        """Of the backward pass; what was merely moved there is what it was before."""
+        while value not in self._gradients and value.op is not None and value.op.name in MOVES:
             value = value.op.operands[0]
-        return value in self.gradients
+        return value in self._gradients or self.is_gradient(value)
 
-    def _by_row(self, value: Value, summed: int, b: GraphBuilder) -> _Scaled:
+    def _by_row(self, value: Value, summed: tuple[int, ...], b: GraphBuilder) -> _Scaled:
         kind = self._format(value)
-        key = (value, f"row {kind.name}", (summed,))
+        key = (value, f"row {kind.name}", tuple(summed))
         if key not in self._made:
             wide = b.convert(value, float32)
-            amax = b.maximum(b.reduce(b.abs(wide), (summed,), "maximum"), SMALLEST_AMAX)
-            scale = b.broadcast_in_dim(b.divide(largest(kind), amax), value.shape, (1 - summed,))
+            kept = [d for d in range(len(value.shape)) if d not in summed]
+            amax = b.maximum(b.reduce(b.abs(wide), summed, "maximum"), SMALLEST_AMAX)
+            scale = b.broadcast_in_dim(b.divide(largest(kind), amax), value.shape, kept)
             self._made[key] = _Scaled(_cut(b, wide, scale, kind), b.multiply(amax, 1 / largest(kind)))
         return self._made[key]
 
@@ -162,40 +198,14 @@ class _Quantizer:
         key = (root, f"{scaling} {kind.name}", ())
         if key not in self._made:
             wide = b.convert(root, float32)
-            amax = b.reduce(b.abs(wide), range(len(root.shape)), "maximum")
-            if scaling == "tensor":
-                amax = b.maximum(amax, SMALLEST_AMAX)
-                scale, inverse = b.divide(largest(kind), amax), b.multiply(amax, 1 / largest(kind))
+            if scaling == "delayed" and self.histories is not None:
+                scale = self.histories.scale(wide, kind, b)
             else:
-                scale, inverse = self._delayed(amax, kind, b)
-            self._made[key] = _Scaled(_cut(b, wide, b.broadcast_to(scale, root.shape), kind), inverse)
+                amax = b.maximum(amax_of(wide, b), SMALLEST_AMAX)
+                scale = b.divide(largest(kind), amax)
+                self._undone[scale] = b.multiply(amax, 1 / largest(kind))
+            self._made[key] = _Scaled(_cut(b, wide, b.broadcast_to(scale, root.shape), kind), scale)
         return self._made[key]
-
-    def _delayed(self, amax: Value, kind: DType, b: GraphBuilder) -> tuple[Value, Value]:
-        """Scale and inverse from the history, to which the largest magnitude of now is added, if it is finite."""
-        layer = b.loc.layer if b.loc is not None and b.loc.layer else "model"
-        shape = TensorType((self.history,), float32)
-        state = Value(shape, None, len(self.graph.inputs), f"amax{len(self.done.states)}.{layer}")
-        self.graph.inputs.append(state)
-        self.done.states.append(state)
-        most = b.reduce(state, (0,), "maximum")
-        seen = b.compare(most, "GT", 0.0)
-        safe = b.maximum(most, SMALLEST_AMAX)
-        scale = b.select(seen, b.divide(largest(kind), safe), 1.0)
-        inverse = b.select(seen, b.multiply(safe, 1 / largest(kind)), 1.0)
-        latest = b.slice(state, (0,), (1,))
-        now = b.select(b.is_finite(amax), amax, b.reshape(latest, ()))
-        kept = b.slice(state, (0,), (self.history - 1,)) if self.history > 1 else None
-        line = b.reshape(now, (1,))
-        self._updates.append((state, line if kept is None else b.concatenate([line, kept], 0)))
-        return scale, inverse
-
-    def write_states(self) -> None:
-        """Make the new histories overwrite the old."""
-        for state, value in self._updates:
-            self.graph.aliases[len(self.graph.outputs)] = self.graph.inputs.index(state)
-            self.graph.outputs.append(value)
-            self.graph.output_names.append(state.name)
 
     # -- MX ----------------------------------------------------------------------------------------------------------
     def _microscaled(self, op: Op, b: GraphBuilder) -> Value:
@@ -205,9 +215,23 @@ class _Quantizer:
         return b.append("dot_general", operands, attrs).results[0]
 
 
-def largest(kind: DType) -> float:
-    """The largest finite value of a format."""
-    return float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
+def place_of(where: Location | None) -> str:
+    """The module of a product, else its line, for people."""
+    if where is None:
+        return "a product"
+    return where.layer or str(where)
+
+
+def _places(op: Op, i: int) -> tuple[int, ...]:
+    """The dimensions of a product's result to which those of operand i that it does not sum up go, in their order."""
+    sides = ("lhs", "rhs")
+    batches = [op.attrs[f"{s}_batching_dimensions"] for s in sides]
+    summed = [op.attrs[f"{s}_contracting_dimensions"] for s in sides]
+    free = [[d for d in range(len(v.shape)) if d not in batches[j] and d not in summed[j]]
+            for j, v in enumerate(op.operands)]  # fmt: skip
+    first = len(batches[0]) + (len(free[0]) if i else 0)
+    place = {d: n for n, d in enumerate(batches[i])} | {d: first + n for n, d in enumerate(free[i])}
+    return tuple(place[d] for d in sorted(place))
 
 
 def _root(value: Value) -> tuple[Value, list[Op]]:
@@ -220,5 +244,5 @@ def _root(value: Value) -> tuple[Value, list[Op]]:
 
 
 def _cut(b: GraphBuilder, wide: Value, scale: Value, kind: DType) -> Value:
-    most = np.float32(largest(kind))
-    return b.convert(b.clamp(-float(most), b.multiply(wide, scale), float(most)), kind)
+    most = float(np.float32(largest(kind)))
+    return b.convert(b.clamp(-most, b.multiply(wide, scale), most), kind)

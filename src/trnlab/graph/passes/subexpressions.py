@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merge ops that compute the same: same name, same operands (in either order where order does not matter), same
-attributes."""
+attributes. What is to be computed twice, so as not to be kept meanwhile, reads through an `optimization_barrier`, of
+which each is one by itself: two parts that are computed again at different times have one each."""
 
 from __future__ import annotations
 
 from trnlab.graph.canonical import attrs_key
+from trnlab.graph.collectives import exchanges_own_parts
 from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.ops import CALL, OPS
+from trnlab.graph.ops import CALL, COLLECTIVE, OPS
 
 Key = tuple[str, tuple[int, ...], str]
 
@@ -16,10 +18,12 @@ def merge_equal_ops(graph: Graph) -> bool:
     first: dict[Key, Op] = {}
     replaced: dict[Value, Value] = {}
     kept = []
+    alone = (CALL, COLLECTIVE) if exchanges_own_parts(graph) else (CALL,)  # calls may draw random numbers
     for op in graph.ops:
         if replaced and any(v in replaced for v in op.operands):
             op.operands = tuple(replaced.get(v, v) for v in op.operands)
-        original = op if OPS[op.name].kind == CALL else first.setdefault(_key(op), op)  # it may draw random numbers
+        own = OPS[op.name].kind in alone or op.name == "optimization_barrier"
+        original = op if own else first.setdefault(_key(op), op)
         if original is op:
             kept.append(op)
         else:
@@ -27,6 +31,17 @@ def merge_equal_ops(graph: Graph) -> bool:
     graph.ops = kept
     graph.outputs = [replaced.get(v, v) for v in graph.outputs]
     return bool(replaced)
+
+
+def remove_barriers(graph: Graph) -> None:
+    """Take out the barriers; after this nothing may be merged."""
+    replaced: dict[Value, Value] = {}
+    for op in graph.ops:
+        op.operands = tuple(replaced.get(v, v) for v in op.operands)
+        if op.name == "optimization_barrier":
+            replaced[op.result] = op.operands[0]
+    graph.ops = [op for op in graph.ops if op.name != "optimization_barrier"]
+    graph.outputs = [replaced.get(v, v) for v in graph.outputs]
 
 
 def _key(op: Op) -> Key:
