@@ -10,6 +10,7 @@ paired ring carries first) the choice is ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import lcm
 from typing import Any
 
@@ -31,9 +32,18 @@ class Alone(Algorithm):
 
 
 class Direct(Algorithm):
-    """Mesh: everybody sends to everybody in one step."""
+    """Mesh: everybody sends to everybody in one step.
+
+    apart: positions are on different chips, so that parts to be added are written to their owner first, who adds them
+    up in a step of its own; ranks of a chip read each other's as they add (the vendor counts so: "scatters ..., and
+    then locally reduces", and "reads 4 on-chip chunks, ... reduces them, and writes").
+    """
 
     name = "mesh"
+
+    def __init__(self, n: int, apart: bool = False) -> None:
+        super().__init__(n)
+        self.apart = apart
 
     def all_gather(self) -> list[Phase]:
         """Own chunk to all others."""
@@ -43,7 +53,8 @@ class Direct(Algorithm):
     def reduce_scatter(self) -> list[Phase]:
         """Everybody's part of a chunk to its owner, who adds them in the order of positions."""
         src, dst = self._pairs()
-        return [phase("mesh", moves(src, dst, dst, add=True), units=self.n, positions=self.n)]
+        found = phase("mesh", moves(src, dst, dst, add=True), units=self.n, positions=self.n)
+        return [replace(found, adds=int(self.apart))]
 
     def _pairs(self) -> tuple[Ints, Ints]:
         src, dst = (axis.reshape(-1) for axis in np.meshgrid(np.arange(self.n), np.arange(self.n), indexing="ij"))

@@ -29,7 +29,7 @@ class Windows:
     """Up to how many bytes each algorithm is taken. `name`: of the runtime whose choices these are."""
 
     name: str = "2.32"
-    at_once: int = 8 * KIB  # single-step mesh, for all-reduce
+    at_once: int = 96 * KIB  # that a rank sends to all others: single-step mesh, for all-reduce, while it is faster
     mesh: int = MIB
     rdh: int = 56 * MIB
     between_mesh: int = MIB
@@ -37,15 +37,27 @@ class Windows:
     between_rdh: int = 256 * MIB
 
 
-WINDOWS = Windows()
+# Older runtimes printed "kangaring" for 32 MiB (nccom-test.rst, --show-algorithm); their steps took so long that one
+# less was worth more bytes.
+WINDOWS = {w.name: w for w in (
+    Windows(), *(Windows(name, at_once=128 * KIB, rdh=32 * MIB) for name in ("older", "2.28")),
+)}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a group lies: `order[i, c, r]` is the position in the group of rank r on chip c of its i-th instance."""
+    """How a group lies: `order[i, c, r]` is the position in the group of rank r on chip c of its i-th instance.
+
+    Where some chips have more ranks of the group than others, every rank counts as a chip of its own.
+    """
 
     order: Ints
     chips: tuple[int, ...]  # within the instance
+
+    @property
+    def uneven(self) -> bool:
+        """Whether chips are listed once for each rank."""
+        return len(set(self.chips)) < len(self.chips)
 
 
 def shape_of(group: Sequence[int], network: Network, placed: Ints) -> Shape:
@@ -56,24 +68,47 @@ def shape_of(group: Sequence[int], network: Network, placed: Ints) -> Shape:
     local = chips[order] % network.cluster.target.chips
     instances = len(np.unique(instance))
     per_chip = np.unique(local, return_counts=True)[1] // instances
-    rows = [tuple(local[instance == i]) for i in np.unique(instance)]
-    if len(set(rows)) > 1 or len(set(per_chip)) > 1:
+    rows = [tuple(int(chip) for chip in local[instance == i]) for i in np.unique(instance)]
+    if len(set(rows)) > 1:
         raise UsageError(
-            "a replica group is not the same on every instance or chip", code="TRN183",
-            limit="as many ranks of the group on each of its instances, on the same chips, as many on each chip",
+            "a replica group is not the same on every instance", code="TRN183",
+            limit="as many ranks of the group on each of its instances, on the same chips",
             got=list(group), remedy="make groups of ranks with equal places on every instance",
         )  # fmt: skip
-    return Shape(order.reshape(instances, -1, int(per_chip[0])), tuple(dict.fromkeys(int(c) for c in rows[0])))
+    if len(set(per_chip)) > 1:
+        return Shape(order.reshape(instances, -1, 1), rows[0])
+    return Shape(order.reshape(instances, -1, int(per_chip[0])), tuple(dict.fromkeys(rows[0])))
+
+
+def windows_of(network: Network) -> Windows:
+    """The windows of size of the network's runtime."""
+    return WINDOWS[network.costs.runtime]
+
+
+def at_once(group: Sequence[int], network: Network, placed: Ints, nbytes: float) -> bool:
+    """Whether an all-reduce of a group is served by the single-step mesh (`collectives.all_reduce_at_once`).
+
+    Small buffers are, and any of two ranks, who send no more in one step than in two; within one instance.
+    """
+    others = len(group) - 1
+    if others < 1 or (others > 1 and nbytes * others > windows_of(network).at_once):
+        return False
+    return len(np.unique(placed[ints(group)] // network.cluster.target.chips)) == 1
+
+
+def apart(group: Sequence[int], network: Network, placed: Ints) -> bool:
+    """Whether some ranks of a group are on different chips."""
+    return len(np.unique(placed[ints(group)])) > 1
 
 
 def algorithm(
-    group: Sequence[int], network: Network, placed: Ints, nbytes: float, windows: Windows = WINDOWS,
+    group: Sequence[int], network: Network, placed: Ints, nbytes: float, *,
     inside: str | None = None, between: str | None = None,
 ) -> Algorithm:  # fmt: skip
     """The algorithm for a group whose buffer has `nbytes`; `inside` and `between` force one by name."""
     if len(group) == 1:
         return Alone(1)
-    shape = shape_of(group, network, placed)
+    shape, windows = shape_of(group, network, placed), windows_of(network)
     instances, chips, ranks = shape.order.shape
     local = _inside(shape, network, nbytes / instances, windows, inside) if chips * ranks > 1 else None
     outer = _between(instances, nbytes, windows, between) if instances > 1 else None
@@ -86,7 +121,7 @@ def _between(instances: int, nbytes: float, windows: Windows, forced: str | None
     name = forced or _between_name(instances, nbytes, windows)
     if name == "rdh" and _is_power(instances):
         return Recursive(instances)
-    return Direct(instances) if name == "mesh" else Ring([range(instances)])
+    return Direct(instances, apart=True) if name == "mesh" else Ring([range(instances)])
 
 
 def _between_name(instances: int, nbytes: float, windows: Windows) -> str:
@@ -99,14 +134,16 @@ def _inside(shape: Shape, network: Network, nbytes: float, windows: Windows, for
     """Within an instance: chips joined by one algorithm, the ranks of each chip by a mesh; or rings over all."""
     _, chips, ranks = shape.order.shape
     name = forced or ("mesh" if nbytes < windows.mesh else "rdh" if nbytes < windows.rdh else "kangaring")
-    if chips == 1 and name != "kangaring":
+    if chips == 1 and (forced is None or name != "kangaring"):  # a ring within a chip moves more than an exchange
         return Direct(ranks)
+    if shape.uneven:
+        return Direct(chips, True) if name == "mesh" else Ring([range(chips), range(chips - 1, -1, -1)])
     if name == "rdh" and not _is_power(chips):
         name = "kangaring"
     if name == "rdh":
         return _over_chips(Relabelled(Recursive(chips, everywhere=True), _hypercube(shape.chips, network)), ranks)
     if name == "mesh":
-        return _over_chips(Direct(chips), ranks)
+        return _over_chips(Direct(chips, apart=ranks == 1), ranks)
     if name == "kangaring" and ranks % 2 == 0:
         return PairedRing([_pairs(way, ranks, turn) for turn, way in enumerate(_ways(shape, network))])
     return Ring([[chip * ranks + rank for chip in way for rank in range(ranks)] for way in _ways(shape, network)])

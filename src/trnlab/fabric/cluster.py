@@ -16,7 +16,7 @@ from trnlab.chips.interconnects import Interconnect
 from trnlab.errors import UsageError
 from trnlab.fabric.schedule import Ints
 
-_SPELLING = re.compile(r"(?:(\d+)x)?(?=[a-z])([a-z0-9.-]+)")
+_SPELLING = re.compile(r"(?:([0-9]{1,6})x)?(?=[a-z])([a-z0-9.-]+)")
 CORES_PER_RANK = {"trn2": 2, "trn3": 2}  # logical cores: the runtime's default (NEURON_LOGICAL_NC_CONFIG)
 
 

@@ -29,10 +29,14 @@ def all_reduce(algorithm: Algorithm, groups: Groups) -> Schedule:
     return _made("all_reduce", algorithm, groups, [*algorithm.reduce_scatter(), *algorithm.all_gather()])
 
 
-def all_reduce_at_once(size: int, groups: Groups) -> Schedule:
-    """Single-step mesh: everybody sends the whole buffer to everybody, and each adds up what it has."""
+def all_reduce_at_once(size: int, groups: Groups, apart: bool = False) -> Schedule:
+    """Single-step mesh: everybody sends the whole buffer to everybody, and each adds up what it has.
+
+    apart: as of `algorithms.Direct`; "upon receiving these duplicates" a rank reduces.
+    """
     direct = Direct(size)
-    schedule = _made("all_reduce", direct, groups, direct.all_gather(), gathers=True)
+    sent = [replace(part, adds=int(apart)) for part in direct.all_gather()]
+    schedule = _made("all_reduce", direct, groups, sent, gathers=True)
     first = np.zeros((schedule.ranks, 1), np.int64)
     return replace(schedule, algorithm="single-step mesh", end=first, folds=True)
 
@@ -43,7 +47,8 @@ def all_to_all(size: int, groups: Groups) -> Schedule:
     step = phase("mesh", moves(src, dst, dst, dst_unit=size + src), units=2 * size, positions=size)
     world = _world(groups)
     mine = np.broadcast_to(np.arange(size), (world, size))
-    return Schedule("all_to_all", "mesh", world, 2 * size, (_over(step, groups, 2 * size),), mine, mine + size)
+    return Schedule("all_to_all", "mesh", world, 2 * size, (_over(step, groups, 2 * size),), mine, mine + size,
+                    group=size)  # fmt: skip
 
 
 def permute(pairs: Sequence[tuple[int, int]], world: int) -> Schedule:
@@ -60,7 +65,7 @@ def broadcast(size: int, groups: Groups, root: int = 0) -> Schedule:
     others = ints([position for position in range(size) if position != root])
     step = phase("mesh", moves(np.full(len(others), root), others, np.zeros(len(others))), units=1, positions=size)
     zeros = np.zeros((_world(groups), 1), np.int64)
-    return Schedule("broadcast", "mesh", _world(groups), 1, (_over(step, groups, 1),), zeros, zeros)
+    return Schedule("broadcast", "mesh", _world(groups), 1, (_over(step, groups, 1),), zeros, zeros, group=size)
 
 
 def _made(
@@ -76,7 +81,7 @@ def _made(
         own[list(group)] = np.arange(slots).reshape(algorithm.n, -1)
     laid = tuple(_over(part, groups, slots) for part in phases)
     begin, end = own if gathers else everything, own if scatters else everything
-    return Schedule(operation, algorithm.name, world, slots, laid, begin, end)
+    return Schedule(operation, algorithm.name, world, slots, laid, begin, end, group=algorithm.n)
 
 
 def _over(part: Phase, groups: Groups, slots: int) -> Phase:

@@ -2,27 +2,37 @@
 """Sick networks: links that are down or slow, by the names that `trnlab fabric show` prints.
 
 `efa:node1.rail3=down`, `link:0-4=half`, `link:node1.0-4=0.25`: a wire in both directions, both sides of a card.
+`link:0-4=around`: the wire is down, and what went over it takes the shortest way that is left within the instance.
+What the vendor's runtime does is not published; its health checks report such a link, and its node is replaced.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 from trnlab.errors import UsageError
 from trnlab.fabric.network import Network
 
-FACTORS = {"down": 0.0, "half": 0.5, "quarter": 0.25}
+FACTORS = {"down": 0.0, "around": 0.0, "half": 0.5, "quarter": 0.25}
 
 
-def applied(network: Network, faults: list[str]) -> Network:
+def applied(network: Network, faults: Sequence[str]) -> Network:
     """The network with these faults. Raises UsageError (TRN184) for a link that it does not have."""
     factors: dict[int, float] = {}
+    avoided: set[int] = set()
     for fault in faults:
         name, _, change = fault.partition("=")
         factor = _factor(fault, change)
         for number in _links(network, name):
+            if change == "around" and number % len(network.template) not in network.wires.values():
+                raise UsageError(
+                    f"nothing goes around {name}", code="TRN184", limit="wires between chips of an instance",
+                    got=fault, remedy="say down, half or a share of its rate",
+                )  # fmt: skip
             factors[number] = factor
-    return network.with_rates(factors)
+            avoided |= {number} if change == "around" else set()
+    return network.with_rates(factors, frozenset(avoided))
 
 
 def _factor(fault: str, change: str) -> float:
@@ -32,7 +42,7 @@ def _factor(fault: str, change: str) -> float:
         factor = -1
     if not 0 <= factor <= 1:
         raise UsageError(
-            f"{fault!r} is no fault", code="TRN184", limit="LINK=down, half, quarter or a share from 0 to 1",
+            f"{fault!r} is no fault", code="TRN184", limit="LINK=down, around, half, quarter or a share from 0 to 1",
             got=fault, remedy="for example efa:node0.rail0=down or link:0-1=half",
         )  # fmt: skip
     return factor

@@ -13,11 +13,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from trnlab.collectives import Collective
 from trnlab.errors import UsageError
-from trnlab.fabric import choice, collectives, values
+from trnlab.fabric import values
 from trnlab.fabric.network import Network
 from trnlab.fabric.schedule import Ints, Schedule
 from trnlab.fabric.timing import Cost, cost
+from trnlab.fabric.world import schedule_of
 from trnlab.units import GIB
 
 OPERATIONS = {
@@ -92,22 +94,16 @@ class Bench:
         return Row(nbytes, count, self.dtype, cost(schedule, self.network, self.placed, nbytes),
                    _factor(self.operation, ranks), schedule.algorithm, *sizes)  # fmt: skip
 
-    def schedule(self, nbytes: int) -> Schedule:
-        """The schedule that the runtime would take for this size."""
-        if self.operation in ("permute", "sendrecv"):
-            return collectives.permute(self.pairs, len(self.placed))
-        size = len(self.groups[0])
-        if self.operation == "all_to_all":
-            return collectives.all_to_all(size, self.groups)
-        if self.operation == "all_reduce" and nbytes <= choice.WINDOWS.at_once and size > 1 and not self._crosses():
-            return collectives.all_reduce_at_once(size, self.groups)
-        algorithm = choice.algorithm(self.groups[0], self.network, self.placed, nbytes)
-        make = {"all_reduce": collectives.all_reduce, "all_gather": collectives.all_gather,
-                "reduce_scatter": collectives.reduce_scatter}[self.operation]  # fmt: skip
-        return make(algorithm, self.groups)
+    def schedule(self, nbytes: int, **forced: str) -> Schedule:
+        """The schedule that the runtime would take for this size; `forced`: as of `choice.algorithm`."""
+        return schedule_of(self.asked, self.network, self.placed, nbytes, **forced)
 
-    def _crosses(self) -> bool:
-        return len(np.unique(self.placed[list(self.groups[0])] // self.network.cluster.target.chips)) > 1
+    @property
+    def asked(self) -> Collective:
+        """What all ranks are asked to do."""
+        if self.operation in ("permute", "sendrecv"):
+            return Collective("collective_permute", pairs=tuple((a, b) for a, b in self.pairs))
+        return Collective(self.operation, tuple(tuple(group) for group in self.groups))
 
     def check(self, size: int, ones: bool = False, seed: int = 0) -> bool:
         """Run the schedule on data and compare with NumPy's sum, concatenation or transposition."""

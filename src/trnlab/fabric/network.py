@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
@@ -51,7 +51,7 @@ class Network:
     """The links of a cluster. `template`: of one instance. `joints`: between chips of different instances.
 
     `wires`: the number in the template of the wire between two chips of an instance. `rates`: of all links, byte/s.
-    `changed`: links that are not as they should be.
+    `changed`: links that are not as they should be. `avoided`: wires that routes go around.
     """
 
     cluster: Cluster
@@ -61,6 +61,7 @@ class Network:
     joints: tuple[tuple[int, int], ...]
     rates: Floats
     changed: frozenset[int] = frozenset()
+    avoided: frozenset[int] = frozenset()
 
     @cached_property
     def joined(self) -> Mapping[tuple[int, int], int]:
@@ -136,19 +137,19 @@ class Network:
         if apart.any():
             for place, way in zip(np.flatnonzero(apart), self._through_cards(pairs[apart])):
                 found[place] = way
-        each, ways = self.cluster.target.chips, dict[tuple[int, int], Ints]()
+        each, ways = self.cluster.target.chips, dict[tuple[int, int, int], Ints]()
         for place in np.flatnonzero(~apart):
             src, dst = pairs[place].tolist()
             if src // each != dst // each:
                 found[place] = np.array([self.joined[src, dst]])
                 continue
-            local = (src % each, dst % each)
+            local = (src % each, dst % each, src // each if self.avoided else 0)
             if local not in ways:
                 ways[local] = np.array(self._inside(*local), dtype=np.int64)
             found[place] = ways[local] + src // each * len(self.template)
         return np.concatenate(found), np.array([len(way) for way in found])
 
-    def _inside(self, src: int, dst: int) -> list[int]:
+    def _inside(self, src: int, dst: int, instance: int) -> list[int]:
         """Links of the template from chip to chip of an instance."""
         wires = self.cluster.interconnect
         if src == dst:
@@ -156,7 +157,28 @@ class Network:
         if wires.kind == "switched":
             level = _level(wires, src, dst)
             return [self.ports + 2 * (chip * len(SWITCHED) + level) + way for way, chip in enumerate((src, dst))]
-        return [self.wires[pair] for pair in _hops(wires.shape, src, dst)]
+        way = [self.wires[pair] for pair in _hops(wires.shape, src, dst)]
+        first = instance * len(self.template)
+        return self._around(src, dst, first) if any(first + wire in self.avoided for wire in way) else way
+
+    def _around(self, src: int, dst: int, first: int) -> list[int]:
+        """The shortest way that takes no avoided wire; of several the one over chips of low numbers. first: the
+        number of the instance's first link. Raises UsageError (TRN197) where there is none."""
+        ways: dict[int, list[int]] = {src: []}
+        waiting = [src]
+        for chip in waiting:
+            for (a, b), wire in sorted(self.wires.items()):
+                if a == chip and b not in ways and first + wire not in self.avoided:
+                    ways[b] = [*ways[a], wire]
+                    waiting.append(b)
+        if dst not in ways:
+            raise UsageError(
+                f"no way is left from chip {src} to chip {dst}", code="TRN197",
+                limit="instances whose chips are connected",
+                got=", ".join(self.name(number) for number in sorted(self.avoided)),
+                remedy="replace the instance, or leave some of these links",
+            )  # fmt: skip
+        return ways[dst]
 
     def _through_cards(self, pairs: Ints) -> Ints:
         wires, each = self.cluster.interconnect, self.cluster.target.chips
@@ -170,12 +192,12 @@ class Network:
         sides: Ints = instance * len(self.template) + self.cards + 2 * card + np.array([0, 1])
         return sides
 
-    def with_rates(self, factors: Mapping[int, float]) -> Network:
-        """The same network with the rates of some links multiplied."""
+    def with_rates(self, factors: Mapping[int, float], avoided: frozenset[int] = frozenset()) -> Network:
+        """The same network with the rates of some links multiplied, and routes around some wires."""
         rates = self.rates.copy()
         for number, factor in factors.items():
             rates[number] *= factor
-        return replace(self, rates=rates, changed=self.changed | set(factors))
+        return replace(self, rates=rates, changed=self.changed | set(factors), avoided=self.avoided | avoided)
 
 
 def build(cluster: Cluster, costs: Collectives = COLLECTIVE_COSTS) -> Network:
@@ -202,7 +224,7 @@ def _engines(cluster: Cluster, costs: Collectives) -> list[Link]:
     chip = cluster.target.chip
     cores = int(chip.cores.value)
     hbm = chip.hbm.bandwidth.value * cores
-    dma = chip.dma.engines.value * chip.dma.engine_bandwidth.value * cores * costs.dma_share.value
+    dma = min(chip.dma.engines.value * chip.dma.engine_bandwidth.value, costs.core_rate.value) * cores
     kinds = (("hbm", hbm), ("dma", dma))
     return [Link(kind, rate, (number,)) for number in range(cluster.target.chips) for kind, rate in kinds]
 
@@ -251,7 +273,8 @@ def _number(shape: tuple[int, ...], place: tuple[int, ...]) -> int:
     return int(np.ravel_multi_index(place, shape))
 
 
-def _hops(shape: tuple[int, ...], src: int, dst: int) -> list[tuple[int, int]]:
+@lru_cache(maxsize=1 << 15)
+def _hops(shape: tuple[int, ...], src: int, dst: int) -> tuple[tuple[int, int], ...]:
     """Chip to chip, dimension by dimension, the last axis first."""
     here, there = ([int(place) for place in np.unravel_index(chip, shape)] for chip in (src, dst))
     hops = []
@@ -263,4 +286,4 @@ def _hops(shape: tuple[int, ...], src: int, dst: int) -> list[tuple[int, int]]:
             before = _number(shape, tuple(here))
             here[axis] = (here[axis] + way) % n
             hops.append((before, _number(shape, tuple(here))))
-    return hops
+    return tuple(hops)

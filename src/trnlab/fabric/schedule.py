@@ -55,7 +55,7 @@ class Phase:
     `writes`: how often each byte touches the HBM of the sender's and of the receiver's chip. `members`: the rank of
     each position, a row per group. `slots`: makes the slots that each unit stands for, per group
     [G, units, slots_per_unit], when values ask for them: timing needs `slots_per_unit` only. `level`: which part of a
-    hierarchy it belongs to.
+    hierarchy it belongs to. `adds`: steps at the receivers once all is there: 1 where they add up what has come.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Phase:
     slots: Callable[[], Ints]
     slots_per_unit: int = 1
     level: str = ""
+    adds: int = 0
 
     def over(self, members: Ints, slots: Callable[[], Ints], per_unit: int = 1, level: str = "") -> Phase:
         """This phase of one group laid over the groups `members` [G, n], whose unit u is `slots()[g, u]` [G, U, k].
@@ -143,7 +144,7 @@ class Schedule:
     """What one collective does on the ranks of a world. `begin[r]`, `end[r]`: the slots that matter there.
 
     `slots`: how many a rank has. `folds`: slots are copies of whole buffers, which each rank reduces in their order
-    at the end, into its first slot (single-step mesh).
+    at the end, into its first slot (single-step mesh). `group`: ranks that take part together.
     """
 
     operation: str
@@ -154,6 +155,7 @@ class Schedule:
     begin: Ints
     end: Ints
     folds: bool = False
+    group: int = 2
 
     @cached_property
     def steps(self) -> int:

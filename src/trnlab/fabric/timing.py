@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The timing reading of a schedule: its transfers as flows over the links of a network.
 
-A step takes the latency of its farthest transfer and the time of its flows (`flows`). Steps follow each other; of
+A step takes the latency of its farthest transfer and the time of its flows (`flows`). Steps follow each other; those
+that repeat work in two slices, so that latency hides behind what moves (the vendor's page of rings pipelines so); of
 levels of a hierarchy that use different links, large buffers are cut into `PIPELINE` pieces that follow each other
 through the levels (the vendor's header nec.h shows three stages).
 """
@@ -18,6 +19,7 @@ from trnlab.fabric.network import Network
 from trnlab.fabric.schedule import Ints, Phase, Schedule
 
 PIPELINE = 3
+SLICES = 2  # of what a repeated step carries: one waits while the other moves
 PIPELINED_FROM = 1 << 20  # bytes of a rank's buffer; assumed
 
 
@@ -45,32 +47,43 @@ def cost(schedule: Schedule, network: Network, placed: Ints, buffer_bytes: float
     for _, phases in schedule.levels():
         times = [_phase(part, network, placed, slot, load) for part in phases]
         latency += sum(wait for wait, _ in times)
-        stages.append(sum(wait + moving for wait, moving in times))
-    launch = network.costs.launch.value * 1e-9 if schedule.phases else 0.0
+        stages.append(sum(whole for _, whole in times))
+    launch = _launch(schedule, network)
     dead = np.flatnonzero((load > 0) & (network.rates <= 0))
     if len(dead):
         raise UsageError(
-            "data of this collective takes a link that is down", code="TRN187", limit="all links on the way work",
+            f"data of this {schedule.operation} takes a link that is down", code="TRN187",
+            limit="all links on the way work",
             got=network.name(int(dead[0])), remedy="leave its chip or instance out of the groups, or repair it",
         )  # fmt: skip
     busy = load / np.maximum(network.rates, 1)
     most = int(busy.argmax()) if len(busy) else 0
     name = network.name(most) if len(busy) and busy[most] > 0 else ""
-    seconds = launch + _pipelined(stages, latency, buffer_bytes)
+    seconds = launch + _pipelined(stages, latency, float(busy.max(initial=0)), buffer_bytes)
     return Cost(seconds, launch, latency, load, name, float(busy[most]) if len(busy) else 0.0)
 
 
-def _pipelined(stages: list[float], latency: float, buffer_bytes: float) -> float:
-    """Stages one after the other, or in pieces that overlap where the buffer is large: whichever is faster."""
+def _launch(schedule: Schedule, network: Network) -> float:
+    """Seconds from the trigger to the first step."""
+    costs = network.costs
+    return (costs.launch.value + costs.launch_rank.value * schedule.group) * 1e-9 if schedule.phases else 0.0
+
+
+def _pipelined(stages: list[float], latency: float, busy: float, buffer_bytes: float) -> float:
+    """Stages one after the other, or in pieces that overlap where the buffer is large: whichever is faster.
+
+    `busy`: how long the busiest link is; stages that share it do not overlap on it.
+    """
     whole = sum(stages)
     if len(stages) < 2 or buffer_bytes < PIPELINED_FROM:
         return whole
     pieces = PIPELINE
-    return min(whole, whole / pieces + (pieces - 1) / pieces * max(stages) + (pieces - 1) * latency / pieces)
+    longest = max(busy, *stages)
+    return min(whole, whole / pieces + (pieces - 1) / pieces * longest + (pieces - 1) * latency / pieces)
 
 
 def _phase(part: Phase, network: Network, placed: Ints, slot: float, load: Floats) -> tuple[float, float]:
-    """Seconds of latency and of moving data, of all repetitions. Adds to the loads of links."""
+    """Seconds of latency, and altogether, of all repetitions. Adds to the loads of links."""
     members = _distinct(part, network, placed)
     src, dst = placed[members[:, part.src]].reshape(-1), placed[members[:, part.dst]].reshape(-1)
     if not len(src):
@@ -80,7 +93,9 @@ def _phase(part: Phase, network: Network, placed: Ints, slot: float, load: Float
     touched = np.tile(np.stack([part.reads, part.writes]), len(members))
     flows = _flows(network, pairs, which.reshape(-1), size, touched)
     load += loads(flows, len(network.rates)) * part.times
-    return part.times * _latency(network, pairs), part.times * duration(flows, network.rates)
+    wait, moving = _latency(network, pairs), duration(flows, network.rates)
+    wait += part.adds * network.costs.step.value * 1e-9
+    return part.times * wait, wait + moving + (part.times - 1) * max(moving, wait + moving / SLICES)
 
 
 def _distinct(part: Phase, network: Network, placed: Ints) -> Ints:

@@ -16,8 +16,10 @@ import numpy.typing as npt
 from trnlab.fabric.schedule import Ints, Moves, Schedule
 
 Array = npt.NDArray[Any]
-REDUCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
+Reduce = Callable[[Array, Array], Array]
+REDUCTIONS: Mapping[str, Reduce] = {
     "sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
 }  # fmt: skip
 
 
@@ -27,36 +29,51 @@ def run(schedule: Schedule, inputs: Sequence[Array], reduction: str = "sum") -> 
     A rank's input fills its slots of `begin` in order, and its result is what lies in its slots of `end`; elements
     that pad the last slots are dropped.
     """
-    size = len(inputs[0])
-    parts = schedule.begin.shape[1]
-    each = -(-size // parts) if size else 0
-    state = np.zeros((schedule.ranks, schedule.slots, each), inputs[0].dtype)
-    for rank, values in enumerate(inputs):
-        padded = np.zeros(parts * each, values.dtype)
-        padded[:size] = values
-        state[rank, schedule.begin[rank]] = padded.reshape(parts, each)
+    state = np.stack([laid(schedule, rank, each) for rank, each in enumerate(inputs)])
     for phase in schedule.phases:
         slots = phase.slots()
         for repetition in range(phase.times):
             _step(state, phase.members, slots, phase.moves(repetition), REDUCTIONS[reduction])
     if schedule.folds:
-        state[:, 0] = _fold(state, REDUCTIONS[reduction])
-    return [_result(state[rank], schedule, rank, size, each) for rank in range(schedule.ranks)]
+        state[:, 0] = fold(state, REDUCTIONS[reduction])
+    return [result(state[rank], schedule, rank, len(inputs[0])) for rank in range(schedule.ranks)]
 
 
-def _result(slots: Array, schedule: Schedule, rank: int, size: int, each: int) -> Array:
-    """The slots of `end` without padding, which is at the end of every `begin.shape[1]` slots of the whole."""
-    taken: Array = slots[schedule.end[rank]]
+def laid(schedule: Schedule, rank: int, buffer: Array) -> Array:
+    """The slots of one rank [slots, elements] before the first step: its buffer in those of `begin`, padded."""
+    parts = schedule.begin.shape[1]
+    each = -(-len(buffer) // parts)
+    if len(buffer) < parts * each:
+        buffer = np.concatenate([buffer, np.zeros(parts * each - len(buffer), buffer.dtype)])
+    slots = np.zeros((schedule.slots, each), buffer.dtype)
+    slots[span(schedule.begin[rank])] = buffer.reshape(parts, each)
+    return slots
+
+
+def span(slots: Ints) -> Ints | slice:
+    """Slots that follow each other as a slice; others as they are."""
+    first = int(slots[0]) if len(slots) else 0
+    return slice(first, first + len(slots)) if np.array_equal(slots, first + np.arange(len(slots))) else slots
+
+
+def result(slots: Array, schedule: Schedule, rank: int, size: int) -> Array:
+    """The slots of `end` without padding, which is at the end of every `begin.shape[1]` slots of the whole.
+
+    `slots`: those of `rank`. `size`: elements of its input.
+    """
+    each = slots.shape[1]
+    end = schedule.end[rank]
+    taken: Array = slots[span(end) if len(end) == len(slots) else end]  # a part is copied, and the rest let go
     parts = schedule.begin.shape[1]
     if schedule.operation == "all_gather":
         whole: Array = taken.reshape(len(taken) // parts, parts * each)[:, :size]
         return whole.reshape(-1)
-    first = int(schedule.end[rank][0]) * each if schedule.operation == "reduce_scatter" else 0
+    first = int(end[0]) * each if schedule.operation == "reduce_scatter" else 0
     flat: Array = taken.reshape(-1)
     return flat[: max(0, size - first)]
 
 
-def _step(state: Array, members: Ints, slots: Ints, moves: Moves, reduce: Callable[[Array, Array], Array]) -> None:
+def _step(state: Array, members: Ints, slots: Ints, moves: Moves, reduce: Reduce) -> None:
     """All transfers of one repetition, of all groups: read everything, then write in order."""
     if not len(moves.src):
         return
@@ -67,7 +84,7 @@ def _step(state: Array, members: Ints, slots: Ints, moves: Moves, reduce: Callab
         target = (dst[:, rows, None], write[:, rows])
         new = carried[:, rows]
         if moves.add[rows[0]]:
-            new = _reduced(state[target], new, reduce)
+            new = reduced(state[target], new, reduce)
         state[target] = new
 
 
@@ -85,7 +102,7 @@ def _waves(moves: Moves) -> list[npt.NDArray[np.int64]]:
     return [np.flatnonzero(keys == key) for key in np.unique(keys)]
 
 
-def _fold(state: Array, reduce: Callable[[Array, Array], Array]) -> Array:
+def fold(state: Array, reduce: Reduce) -> Array:
     """Copies of all buffers, reduced in the order of ranks with one rounding."""
     wide = state.astype(np.float32) if _narrow(state.dtype) else state
     total = wide[:, 0]
@@ -94,7 +111,8 @@ def _fold(state: Array, reduce: Callable[[Array, Array], Array]) -> Array:
     return total.astype(state.dtype)
 
 
-def _reduced(mine: Array, other: Array, reduce: Callable[[Array, Array], Array]) -> Array:
+def reduced(mine: Array, other: Array, reduce: Reduce) -> Array:
+    """One step of a reduction in the buffer's format; `mine` is the first operand."""
     if not _narrow(mine.dtype):
         return reduce(mine, other)
     return reduce(mine.astype(np.float32), other.astype(np.float32)).astype(mine.dtype)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks of a job on a cluster: which schedule serves what they ask for, and what it costs.
+
+`Threads` connects ranks that run in threads of one process; processes have a connection of their own
+(`frontends.torch.distributed`), over the same schedules and with the same results, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from trnlab.collectives import Collective, like_parts
+from trnlab.fabric import choice, collectives
+from trnlab.fabric.cluster import Cluster, parse
+from trnlab.fabric.execute import Part, exchanged, part
+from trnlab.fabric.faults import applied
+from trnlab.fabric.network import Network, build
+from trnlab.fabric.schedule import Ints, Schedule
+from trnlab.fabric.threads import Hub, Queues
+from trnlab.fabric.timing import Cost, cost
+
+Array = npt.NDArray[Any]
+T = TypeVar("T")
+COUNT = 4  # bytes of a number of elements: uint32
+FASTER_CARDS, DEALT = "cards of twice the rate", "ranks dealt out over instances"
+
+
+def schedule_of(asked: Collective, network: Network, placed: Ints, nbytes: int, **forced: str) -> Schedule:
+    """What serves a collective whose larger buffer, of a rank's input and output, has so many bytes.
+
+    placed: the chip of each rank of the world. The ranks of the schedule are those of the world. forced: names of
+    algorithms, as of `choice.algorithm`.
+    """
+    if asked.kind == "collective_permute":
+        return collectives.permute(asked.pairs, len(placed))
+    if asked.kind == "all_to_all":
+        return collectives.all_to_all(asked.ranks, asked.groups)
+    if asked.kind == "collective_broadcast":
+        return collectives.broadcast(asked.ranks, asked.groups, asked.root)
+    first = asked.groups[0]
+    if asked.kind == "all_reduce" and not forced and choice.at_once(first, network, placed, nbytes):
+        return collectives.all_reduce_at_once(asked.ranks, asked.groups, choice.apart(first, network, placed))
+    make = {"all_reduce": collectives.all_reduce, "all_gather": collectives.all_gather,
+            "reduce_scatter": collectives.reduce_scatter}[asked.kind]  # fmt: skip
+    return make(choice.algorithm(first, network, placed, nbytes, **forced), asked.groups)
+
+
+def counted(parts: Cost, asked: Collective, network: Network, placed: Ints) -> Cost:
+    """The cost of an all-to-all of parts that differ: how many elements come is told first, to each by each.
+
+    The vendor's AllToAllV takes counts of what is sent, and its runtime fills in those of what is received
+    (nki/library/api/permute-a2av.rst, build-all-to-all-v-metadata.rst: "recv_counts_known: not currently supported");
+    that they are a step of their own is assumed, with the launch of the whole.
+    """
+    nbytes = COUNT * asked.ranks
+    told = cost(schedule_of(asked, network, placed, nbytes), network, placed, nbytes)
+    return replace(
+        parts, seconds=parts.seconds + told.seconds - told.launch, latency=parts.latency + told.latency,
+        loads=parts.loads + told.loads,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class World:
+    """So many ranks on a cluster, spelled as `4xtrn2.48xlarge`. Raises UsageError for what cannot be.
+
+    faults: of its network, see `fabric.faults`; schedules stay as they are, and take as long as what is left allows.
+    changes: what would be otherwise if somebody paid for it: `FASTER_CARDS` (network cards of twice the rate),
+    `DEALT` (neighbours in the order of ranks lie on different instances, as cards are dealt).
+    """
+
+    cluster_name: str
+    size: int
+    faults: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    _costs: dict[tuple[Collective, int, bool], Cost] = field(default_factory=dict, compare=False, repr=False)
+    _parts: dict[tuple[Collective, int, int], Part] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The instances."""
+        return parse(self.cluster_name)
+
+    @cached_property
+    def network(self) -> Network:
+        """The links between them."""
+        network = build(self.cluster)
+        if FASTER_CARDS in self.changes:
+            kinds = np.array([link.kind == "card" for link in network.template] * self.cluster.instances)
+            kinds = np.append(kinds, np.zeros(len(network.rates) - len(kinds), np.bool_))
+            network = replace(network, rates=np.where(kinds, 2 * network.rates, network.rates))
+        return applied(network, self.faults)
+
+    @cached_property
+    def placed(self) -> Ints:
+        """The chip of each rank."""
+        placed = self.cluster.placed(self.size)
+        if DEALT in self.changes:
+            placed = np.ascontiguousarray(placed.reshape(self.cluster.instances, -1).T).reshape(-1)
+        return placed
+
+    def schedule(self, asked: Collective, nbytes: int) -> Schedule:
+        """See `schedule_of`."""
+        asked, nbytes = like_parts(asked, nbytes)
+        return schedule_of(asked, self.network, self.placed, nbytes)
+
+    def cost(self, asked: Collective, nbytes: int) -> Cost:
+        """Time and links of a collective, whose larger buffer has so many bytes.
+
+        Raises UsageError (TRN187) where data would have to take a link that is down.
+        """
+        like, nbytes = like_parts(asked, nbytes)
+        key = like, nbytes, bool(asked.gives)
+        if key not in self._costs:
+            found = cost(self.schedule(like, nbytes), self.network, self.placed, nbytes)
+            uneven = asked.gives and like.kind == "all_to_all"
+            self._costs[key] = counted(found, like, self.network, self.placed) if uneven else found
+        return self._costs[key]
+
+    def part(self, asked: Collective, nbytes: int, rank: int) -> Part:
+        """What a rank does in it."""
+        key = asked, nbytes, rank
+        if key not in self._parts:
+            self._parts[key] = part(self.schedule(asked, nbytes), rank)
+        return self._parts[key]
+
+
+@lru_cache(maxsize=16)
+def world_of(cluster: str, size: int, faults: tuple[str, ...] = (), changes: tuple[str, ...] = ()) -> World:
+    """The world of this name, once per process."""
+    return World(cluster, size, faults, changes)
+
+
+@dataclass(frozen=True)
+class Threads:
+    """One of the ranks that run as threads of this process; see `together`."""
+
+    world: World
+    rank: int
+    transport: Queues
+
+    @property
+    def size(self) -> int:
+        """Ranks of the world."""
+        return self.world.size
+
+    def perform(self, asked: Collective, source: Array) -> Array:
+        """This rank's part, once all others of its group have come."""
+        named = asked.pairs or len(asked.group_of(self.rank)) > 1
+        if not named or not source.size:
+            return source.copy()
+        if asked.gives:
+            return exchanged(asked, self.rank, source, self.transport)
+        nbytes = max(source.size, asked.count(source.size)) * source.itemsize
+        return self.world.part(asked, nbytes, self.rank).run(source, self.transport, asked.reduction)
+
+
+def together(world: World, run: Callable[[Threads], T]) -> list[T]:
+    """What `run` gives on each rank, all at the same time. Raises what the first rank that fails raises."""
+    hub = Hub(world.size)
+    with ThreadPoolExecutor(world.size) as pool:
+        futures = [pool.submit(run, Threads(world, rank, hub.of(rank))) for rank in range(world.size)]
+        return [future.result() for future in futures]
