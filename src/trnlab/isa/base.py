@@ -25,13 +25,17 @@ Arrays = Mapping[str, Array]
 
 
 class Engine(enum.IntEnum):
-    """The in-order sequencers of a NeuronCore. Any of them can trigger a DMA; only SYNC does nothing else."""
+    """The in-order sequencers of a NeuronCore. Any of the first five can trigger a DMA; only SYNC does nothing else.
+
+    CC stands for the collective-communication cores, which are the chip's: one stream of collectives, in order.
+    """
 
     TENSOR = 0
     VECTOR = 1
     SCALAR = 2
     GPSIMD = 3
     SYNC = 4
+    CC = 5
 
 
 class Memory(enum.IntEnum):
@@ -183,6 +187,7 @@ class Work:
     nbytes: bytes moved (DMA).
     flops: useful floating point operations (2*K*M*N for a matmul, else elements times operators).
     part: row, column, rows and columns of the part of the PE array that is used; all of it when empty.
+    groups: the ranks that meet, group by group (collectives; of permutations the pairs).
     """
 
     kind: str
@@ -197,6 +202,7 @@ class Work:
     flops: int = 0
     wide_stride: bool = False
     part: tuple[int, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
 
 
 class Instruction:

@@ -40,7 +40,9 @@ SAME_MEMORY = "dst and src lie both in HBM or both in SBUF; joint only in HBM"
 class Collective(Meeting):
     """A collective over groups of ranks. `grows`: elements of dst for each of src, times the ranks of a group."""
 
-    engines = (Engine.SYNC,)  # assumed; it computes nothing itself, so that what it triggers holds up nobody
+    # Triggered by SYNC in kernels (assumed; it computes nothing itself, so that what it triggers holds up nobody); in
+    # compiled programs the CC cores have streams of their own (compute-comm-overlap.rst:16-20).
+    engines = (Engine.SYNC, Engine.CC)
     operands: ClassVar[tuple[OperandSpec, ...]] = (DST, SRC)
     attrs: ClassVar[Mapping[str, Any]] = COMMON
     same_dtype: ClassVar[tuple[str, ...]] = ("dst", "src")
@@ -149,8 +151,12 @@ class Collective(Meeting):
         span = self.span(attrs) * CORES
         return Work(
             f"collective.{self.name}", n=-(-nbytes // cores), m=self.group_size(attrs), k=span,
-            itemsize=src.dtype.itemsize, dtype=src.dtype.name, nbytes=nbytes,
+            itemsize=src.dtype.itemsize, dtype=src.dtype.name, nbytes=nbytes, groups=self.moving(attrs),
         )  # fmt: skip
+
+    def moving(self, attrs: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+        """The groups, of a permutation its pairs."""
+        return tuple(tuple(int(rank) for rank in group) for group in attrs.get("pairs") or attrs["groups"])
 
 
 class Reduction(Collective):

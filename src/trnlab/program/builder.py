@@ -39,6 +39,7 @@ from trnlab.program.spans import Spans
 
 HBM_ROWS_PER_SLOT = 128
 _ALIGN = 64  # bytes; tiles start on multiples
+_MOST_HBM = 1 << 48  # bytes; more than any machine has, and sums of it stay within 64 bits
 # Ints per instruction while recording: opcode, engine, queue, work, attributes, line, what is left open, and how many
 # operands there are up to its end.
 COLUMNS = 8
@@ -145,10 +146,21 @@ class Builder:
 
     def place(self, buffer: Buffer) -> AP:
         """A buffer with its place already decided, as in the text of a routine; its id must be the next one."""
-        assert buffer.id == len(self._buffers), f"buffer {buffer.name!r} is number {len(self._buffers)}"
+        if buffer.id != len(self._buffers):
+            raise ValueError(f"buffer {buffer.name!r} is number {len(self._buffers)}")
+        if buffer.address + buffer.nbytes > self._room(buffer) or buffer.partitions > self.chip.num_partitions:
+            raise ValueError(f"buffer {buffer.name!r} is larger than its memory")
         if buffer.kind == "param":
             self._params.append(buffer.id)
         return whole(self._add(buffer))
+
+    def _room(self, buffer: Buffer) -> int:
+        """Bytes of the memory of a buffer, per partition of those on the chip."""
+        if buffer.memory is Memory.HBM:
+            return _MOST_HBM
+        psum = self.chip.psum
+        on_chip = psum.num_banks * psum.bank_bytes_per_partition
+        return on_chip if buffer.memory is Memory.PSUM else int(self.chip.sbuf.bytes_per_partition.value)
 
     def unplaced(
         self, shape: tuple[int, ...], dt: DType | str, memory: Memory, *, name: str = "tile", first_partition: int = 0

@@ -32,7 +32,7 @@ from trnlab.program.routine import Call, Program, Routine, Tensor
 _STRING = r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
 _NUMBERS = r"\[([\d, ]*)\]"
 _ROUTINE = re.compile(rf"routine @(?:(\w+)|{_STRING}) for (\S+), sbuf (\d+), scratch (\d+) \{{")
-_PROGRAM = re.compile(rf"program @(?:(\w+)|{_STRING}) for (\S+), hbm (\d+) \{{")
+_PROGRAM = re.compile(rf"program @(?:(\w+)|{_STRING}) for (\S+), hbm (\d+)(?:, ranks (\d+) on (\S+))?( waiting)? \{{")
 _BUFFER = re.compile(
     rf"(param|scratch|sbuf|psum) (%[\w.]+)(?: {_STRING})?: (\w+){_NUMBERS}"
     r"(?: at (\d+))?(?: partition (\d+))? slot (\d+)"
@@ -43,7 +43,10 @@ _LOC = re.compile(rf"loc !(\d+) = {_LOCATION}")
 _PATTERN = re.compile(r"(?:rows (\d+) by (-?\d+)|(\d+):(\d+)), @(-?\d+)((?:, -?\d+\*\d+)*)")
 _TENSOR = re.compile(rf"tensor %(\d+) {_STRING}: (\w+) (\w+){_NUMBERS}, (\d+) bytes at (-?\d+)")
 _CONSTANT = re.compile(rf"constant %(\d+) = (\w+){_NUMBERS} (\S+)")
-_CALL = re.compile(rf"call (\d+) \(([%\d, ]*)\)(?: sbuf (\d+))?(?: {_STRING})?(?: loc {_LOCATION})?")
+_CALL = re.compile(
+    rf"call (\d+) \(([%\d, ]*)\)(?: from ([\d, ]+))?(?: sbuf (\d+))?(?: for (\w+))?(?: core (\d+))?( beside)?"
+    rf"(?: {_STRING})?(?: loc {_LOCATION})?"
+)
 
 
 class _Lines:
@@ -103,21 +106,35 @@ def _sound(lines: _Lines) -> Iterator[None]:
     """Turns what numbers beyond all measure and names of nothing lead to into an error of the line."""
     try:
         yield
-    except (KeyError, IndexError, ValueError, OverflowError, ZeroDivisionError, MemoryError, struct.error) as error:
+    except (
+        KeyError,
+        IndexError,
+        ValueError,
+        OverflowError,
+        ZeroDivisionError,
+        MemoryError,
+        RecursionError,
+        struct.error,
+    ) as error:
         lines.fail(f"names and numbers that fit each other ({type(error).__name__}: {error})")
 
 
 def _program(lines: _Lines, chip: Chip | None) -> Program:
-    plain, quoted, target, hbm = lines.need(_PROGRAM, "program @name for chip, hbm bytes {").groups()
+    head = lines.need(_PROGRAM, "program @name for chip, hbm bytes {").groups()
+    plain, quoted, target, hbm, ranks, cluster, waits = head
     tensors, constants = list(_tensors(lines)), dict(_constants(lines))
     inputs, outputs = (_ids(lines.need(re.compile(f"{word} ?(.*)"), word)[1]) for word in ("inputs", "outputs"))
     routines, calls = [], []
     while lines.line.startswith("routine"):
         routines.append(_routine(lines, chip))
     while not lines.end():
-        routine, args, base, label, *loc = lines.need(_CALL, "call number (tensors)").groups()
+        found = lines.need(_CALL, "call number (tensors)").groups()
+        routine, args, begins, base, purpose, core, beside, label, *loc = found
         where = _location(*loc) if loc[0] else None
-        calls.append(Call(int(routine), _ids(args), int(base or 0), _text(label), where))
+        calls.append(Call(
+            int(routine), _ids(args), int(base or 0), _text(label), where, _ids(begins or ""), purpose or "",
+            int(core or 0), beside is not None,
+        ))  # fmt: skip
     return Program(
         plain or _text(quoted),
         target,
@@ -128,6 +145,9 @@ def _program(lines: _Lines, chip: Chip | None) -> Program:
         outputs,
         constants,
         hbm_bytes=int(hbm),
+        cluster=cluster or "",
+        ranks=int(ranks or 1),
+        waits=waits is not None,
     )
 
 

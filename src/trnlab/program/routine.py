@@ -115,7 +115,11 @@ class Tensor:
 class Call:
     """One execution of a routine: its HBM parameters are bound to `args` (tensor ids).
 
-    `sbuf_base`: bytes added to every SBUF address of the routine, so that neighbouring calls overlap.
+    `sbuf_base`: bytes added to every SBUF address of the routine, so that neighbouring calls overlap. `offsets`: for
+    each argument the byte where the parameter begins within the tensor, which may be longer; empty: parameters are
+    whole tensors. `purpose`: of a collective, one of `collectives.PURPOSES`. `core`: which of a rank's cores executes
+    it; cores share tensors, and nothing else. `beside`: at the same time as the call before it, neither waits for the
+    other.
     """
 
     routine: int
@@ -123,11 +127,22 @@ class Call:
     sbuf_base: int = 0
     label: str = ""
     loc: Location | None = None
+    offsets: tuple[int, ...] = ()
+    purpose: str = ""
+    core: int = 0
+    beside: bool = False
 
 
 @dataclass(frozen=True)
 class Program:
-    """All that one core executes in one step. An output that updates an input in place has that input's tensor id."""
+    """All that one rank executes in one step, on one core or on several. An output that updates an input in place has
+    that input's tensor id.
+
+    cluster, ranks: of a program that so many ranks execute together, each its own (`communication`): where they are,
+    as `fabric.cluster.parse` reads it. waits: the ranks do nothing else while a collective is on its way. faults: of
+    the network between them (`fabric.faults`), changes: what else is otherwise (`fabric.world`), and streams: how
+    many of their collectives are on their way at once; these decide times alone, and are set where a program is run.
+    """
 
     name: str
     target: str
@@ -138,10 +153,32 @@ class Program:
     outputs: tuple[int, ...]
     constants: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
     hbm_bytes: int = 0  # peak of the arena
+    cluster: str = ""
+    ranks: int = 1
+    waits: bool = False
+    faults: tuple[str, ...] = ()
+    streams: int = 1
+    changes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[tuple[Call, Routine]]:
         for call in self.calls:
             yield call, self.routines[call.routine]
+
+    @property
+    def cores(self) -> int:
+        """How many cores execute it."""
+        return 1 + max((call.core for call in self.calls), default=0)
+
+    def together(self) -> Iterator[list[Call]]:
+        """The calls in order, those that run beside each other at once."""
+        found: list[Call] = []
+        for call in self.calls:
+            if found and not call.beside:
+                yield found
+                found = []
+            found.append(call)
+        if found:
+            yield found
 
     @property
     def num_instructions(self) -> int:

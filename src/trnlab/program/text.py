@@ -102,7 +102,9 @@ def buffer_names(routine: Routine) -> dict[int, str]:
 
 def program_text(program: Program, *, constants: bool = True) -> str:
     """A program: tensors, routines, calls. `constants`: with the bytes of constants, as `parse` needs."""
-    lines = [f"program @{_title(program.name)} for {program.target}, hbm {program.hbm_bytes} {{"]
+    ranks = f", ranks {program.ranks} on {program.cluster}" if program.ranks > 1 else ""
+    waits = " waiting" if program.waits else ""
+    lines = [f"program @{_title(program.name)} for {program.target}, hbm {program.hbm_bytes}{ranks}{waits} {{"]
     lines += [f"  {_tensor(t)}" for t in program.tensors]
     if constants:
         lines += [f"  constant %{i} = {_array(value)}" for i, value in program.constants.items()]
@@ -129,7 +131,10 @@ def _call(c: Call) -> str:
     base = f" sbuf {c.sbuf_base}" if c.sbuf_base else ""
     label = f" {c.label!r}" if c.label else ""
     loc = f" loc {_location(c.loc)}" if c.loc is not None else ""
-    return f"call {c.routine} ({_list(c.args)}){base}{label}{loc}"
+    begins = f" from {', '.join(map(str, c.offsets))}" if c.offsets else ""
+    purpose = f" for {c.purpose}" if c.purpose else ""
+    core = (f" core {c.core}" if c.core else "") + (" beside" if c.beside else "")
+    return f"call {c.routine} ({_list(c.args)}){begins}{base}{purpose}{core}{label}{loc}"
 
 
 def _location(loc: Location) -> str:

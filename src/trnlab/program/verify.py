@@ -15,7 +15,7 @@ Raises ConstraintError for the first rule broken:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -196,8 +196,11 @@ def _call(program: Program, call: Call, routine: Routine, tensors: dict[int, Ten
             "TRN425", f"call of {routine.name!r} in program {program.name!r}", call.loc,
             limit=f"{len(routine.params)} known tensors", got=call.args,
         )  # fmt: skip
-    for buffer, tensor in zip((routine.buffers[p] for p in routine.params), (tensors[t] for t in call.args)):
-        if (buffer.nbytes, buffer.dtype) != (tensor.nbytes, tensor.dtype):
+    parts: Sequence[int | None] = call.offsets or [None] * len(call.args)
+    for number, tensor, offset in zip(routine.params, (tensors[t] for t in call.args), parts, strict=True):
+        buffer = routine.buffers[number]
+        whole = buffer.nbytes == tensor.nbytes if offset is None else 0 <= offset <= tensor.nbytes - buffer.nbytes
+        if not whole or buffer.dtype != tensor.dtype:
             _fail(
                 "TRN425", f"tensor {tensor.name!r} for parameter {buffer.name!r} of {routine.name!r}", call.loc,
                 limit=f"{buffer.nbytes} bytes of {buffer.dtype}", got=f"{tensor.nbytes} bytes of {tensor.dtype}",
