@@ -19,14 +19,17 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
+from trnlab.collectives import Communicator
 from trnlab.errors import NumericsError, RunError
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import narrow
 from trnlab.program.access import AP, Buffer
+from trnlab.program.communication import collective_of
 from trnlab.program.routine import Program, Routine, Tensor
 from trnlab.program.text import instruction_text
 from trnlab.sim.functional import kernels as k
+from trnlab.sim.functional.communication import execute_collective
 from trnlab.sim.functional.finite import NAN, WRITTEN, WRITTEN_AFTER_INFINITY
 from trnlab.sim.functional.formats import store_array
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
@@ -53,6 +56,11 @@ _ROW_SKEW = 2048 + 64
 _VALUES = 3 * 128  # float32 per partition, behind the blocks of scratch
 
 
+def own_cpus() -> int:
+    """Processors for this process, which may be one of several ranks of a job on this machine."""
+    return max(1, cpu_count() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1)))
+
+
 def cpu_count() -> int:
     """CPUs that this process may use; all of the machine where the system cannot say which."""
     allowed = getattr(os, "sched_getaffinity", None)  # macOS and Windows lack it
@@ -75,7 +83,7 @@ class RunOptions:
     seed: int = 0
     check_nan: bool = False
     by_definition: bool = False
-    threads: int = field(default_factory=lambda: min(2, cpu_count()))
+    threads: int = field(default_factory=lambda: min(2, own_cpus()))
     measure: bool = False
     quiet: bool = False
 
@@ -316,10 +324,12 @@ class Machine:
         for call, routine in program:
             if len(call.args) != len(routine.params):
                 raise RunError(f"routine {routine.name!r} takes {len(routine.params)} tensors", got=len(call.args))
-            for buffer, tensor in zip(
-                (routine.buffers[p] for p in routine.params), map(program.tensors.__getitem__, call.args)
+            parts = call.offsets or (None,) * len(call.args)
+            for buffer, tensor, offset in zip(
+                (routine.buffers[p] for p in routine.params), map(program.tensors.__getitem__, call.args), parts
             ):
-                if tensor.nbytes != buffer.nbytes:
+                room = tensor.nbytes == buffer.nbytes if offset is None else offset + buffer.nbytes <= tensor.nbytes
+                if not room or (offset or 0) < 0:
                     raise _mismatch(routine, buffer, f"{tensor.nbytes} bytes, {tensor.dtype} {list(tensor.shape)}")
             self._check_sbuf(routine, call.sbuf_base)
         self._checked[id(program)] = program
@@ -374,10 +384,11 @@ class Machine:
 
 def run_program(
     program: Program, bindings: Mapping[int, Array], chip: Chip, *, options: RunOptions | None = None,
-    machine: Machine | None = None,
+    machine: Machine | None = None, ranks: Communicator | None = None,
 ) -> Machine:  # fmt: skip
     """Execute a program: inputs and outputs are `bindings` (tensor id to array), temporaries live in an arena.
 
+    ranks: the connection with those that execute it at the same time, where it has collectives.
     Constants come from the program unless bound. Returns the machine, whose counters and memories can be looked at.
     Raises RunError for a tensor that is neither bound nor placed, and what `Machine.call` raises.
     """
@@ -397,7 +408,14 @@ def run_program(
     machine.check_calls(program)
     alive = (memory, *tensors.values())
     for call, routine in program:
-        machine._call(routine, where[list(call.args)], call.sbuf_base, scratch, alive)
+        addresses = where[list(call.args)]
+        if call.offsets:
+            addresses += np.array(call.offsets, np.int64)
+        if collective_of(routine) is None:
+            machine._call(routine, addresses, call.sbuf_base, scratch, alive)
+        else:
+            execute_collective(routine, addresses, ranks, call.loc)
+            machine.executed += len(routine)
     return machine
 
 

@@ -8,6 +8,9 @@ summary = summarise(timeline)
 from trnlab.sim.timing.assumptions import Assumption, assumptions
 from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
 from trnlab.sim.timing.gang import time_gang
+from trnlab.sim.timing.outline import Outline, outline_of, outline_program
+from trnlab.sim.timing.pair import on_both, time_pair
+from trnlab.sim.timing.spread import on_two_cores
 from trnlab.sim.timing.summary import Summary, critical_path, summarise
 from trnlab.sim.timing.timer import estimate, time_program, time_routine
 
@@ -15,13 +18,19 @@ __all__ = [
     "Assumption",
     "Cost",
     "DmaCost",
+    "Outline",
     "Summary",
     "assumptions",
     "critical_path",
     "dma_cost",
     "estimate",
+    "on_both",
+    "on_two_cores",
+    "outline_of",
+    "outline_program",
     "summarise",
     "time_gang",
+    "time_pair",
     "time_program",
     "time_routine",
     "work_cost",

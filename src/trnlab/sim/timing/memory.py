@@ -59,6 +59,7 @@ class Memories:
         self.program, self.plans = program, plans
         self._row = {t.id: i for i, t in enumerate(program.tensors)}
         self._extent = np.array([(t.address, t.address + t.nbytes) for t in program.tensors], np.int64).reshape(-1, 2)
+        self._extent[self._extent[:, 0] < 0] = -1  # bound elsewhere: it shares no bytes with the arena
         self._touched = np.zeros(len(program.tensors), np.bool_)  # used so far, and placed in the arena
         self._granules = self._finest()
         self._regions: dict[int, Region] = {}
@@ -67,6 +68,14 @@ class Memories:
         top = max((r.scratch_bytes for r in program.routines), default=0)
         self._scratch = _region(top, max(min(finest, default=1), -(-top // _MOST_GRANULES)))
         self._psum = new_slots(chip.psum.num_banks)
+
+    @classmethod
+    def of_cores(cls, program: Program, plans: Sequence[Plan], chip: Chip, cores: int) -> list[Memories]:
+        """The regions as each of several cores has them: tensors in HBM are shared, all else is a core's own."""
+        found = [cls(program, plans, chip) for _ in range(cores)]
+        for memory in found[1:]:
+            memory._regions, memory._touched = found[0]._regions, found[0]._touched
+        return found
 
     def _finest(self) -> dict[int, int]:
         """Bytes of a granule of each tensor."""
@@ -91,8 +100,9 @@ class Memories:
         return region
 
     def _pieces(self, call: Call, routine: Routine) -> Iterable[_Piece]:
-        for tensor, index in zip(call.args, routine.params, strict=True):
-            yield self._piece(routine, index, self._tensor(tensor), 0)
+        offsets = call.offsets or (0,) * len(call.args)
+        for tensor, offset, index in zip(call.args, offsets, routine.params, strict=True):
+            yield self._piece(routine, index, self._tensor(tensor), offset)
         p = self.plans[call.routine]
         for index in p.scratch:
             yield self._piece(routine, index, self._scratch, routine.buffers[index].address)

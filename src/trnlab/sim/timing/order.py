@@ -17,8 +17,11 @@ An instruction starts when its engine has issued the one before and all its oper
                 in order within its queue; a transfer that is ready early may run before one that was issued earlier
                 on another queue, so lanes remember their idle gaps (unless they serve in the order of the program);
                 a trigger whose descriptors software makes starts some time after its operands are ready
+    cut         while collectives are on their way, transfers move at what these leave of the DMA engines and HBM
+                (`streams`): as their first byte could move, so do all
 
-Engines are numbered as in `isa.base.Engine`; 5 stands for the DMA engines.
+Engines are numbered as in `isa.base.Engine`. Of who did something to a slot, 5 stands for the DMA engines, and
+for the CC cores, who move data by them: everybody waits for both, and they for everybody.
 """
 
 from __future__ import annotations
@@ -31,12 +34,12 @@ from numba import njit
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, Any]
 
-ENGINES, LANES, RINGS = 5, 16, 5 * 16
+ENGINES, LANES, RINGS = 6, 16, 5 * 16
 GAPS = 8  # a power of two
 HELD = 16  # intervals of a port that are remembered; a power of two
 DMA, NOBODY = 5, 7
 NEVER = -(1 << 60)
-TENSOR, VECTOR, SCALAR = 0, 1, 2
+TENSOR, VECTOR, SCALAR, CC = 0, 1, 2, 5
 
 # An operand in one number: its first slot, how many more there are, and what is done to them.
 MORE_SHIFT, READ_SHIFT = 32, 60
@@ -63,6 +66,7 @@ PARAMETERS = 10
 READY_FIRST, PROGRAM_ORDER, NO_CONTENTION = range(3)  # of ARBITRATION
 TABLES, WEIGHTS = range(2)  # of `Clocks.unit`
 
+WHOLE = 1 << 16  # of a lane, in rows of `cut`
 FREE, LAST = range(2)  # of `Clocks.engine`
 WINDOW_END, WORKED, HALF_RATE = range(3)  # of `Clocks.window`
 # Of a slot: the last write, and the last reads by two different classes (engines and DMA), the later one first. Each
@@ -92,6 +96,7 @@ class Clocks:
         self.gap = np.full((GAPS, 3, LANES), NEVER, np.int64)  # from, to, transfer that ends where the gap begins
         self.gaps = np.full((GAPS + 1, 2), NEVER, np.int64)  # of each set of gaps: the latest end, and the longest
         self.gaps[GAPS, 0] = 0  # how many sets so far; the last GAPS are kept
+        self.cut = np.zeros((0, 2), np.int64)  # from when on, and how much of each lane collectives leave
 
     def settle(self) -> None:
         """Turn what is kept in turns so that the oldest comes first: the same clocks, however long they have run."""
@@ -139,6 +144,7 @@ def run(
     lane: Ints,
     gap: Ints,
     gaps: Ints,
+    cut: Ints,
     slot: Ints,
     start: Ints,
     end: Ints,
@@ -162,20 +168,21 @@ def run(
         issuer, last_use = np.uint64(engine), np.uint64(first_use[i + np.uint64(1)])
         is_dma, semaphore = rows[r, RING] >= 0, parameters[SEMAPHORE] + rows[r, WAKE]
         who = DMA if is_dma else engine
+        apart = is_dma or engine == CC
         t, by = engine_state[issuer, FREE], engine_state[issuer, LAST] << 3
         why, wait = START if by < 0 else ISSUE, np.int64(NEVER)
         for k in range(np.uint64(first_use[i]), last_use):
             use = uses[k]
             flags, first = use >> READ_SHIFT, use & SLOT_MASK
             for s in range(np.uint64(first), np.uint64(first + (use >> MORE_SHIFT & MORE_MASK) + 1)):
-                if flags & READ or is_dma or slot[s, WRITER] & 7 != who:
+                if flags & READ or apart or slot[s, WRITER] & 7 != who:
                     ready = slot[s, WROTE] + semaphore
                     wait = max(wait, ready)
                     if ready > t or (ready == t and flags & READ):
                         t, by = ready, slot[s, WRITER]
                         why = RAW if flags & READ else WAW
                 if flags & WRITE:
-                    column = READ_AT if is_dma or slot[s, READER] & 7 != who else READ_BEFORE
+                    column = READ_AT if apart or slot[s, READER] & 7 != who else READ_BEFORE
                     ready = slot[s, column] + semaphore
                     wait = max(wait, ready)
                     if ready > t:
@@ -184,7 +191,7 @@ def run(
         if is_dma:
             occupied = rows[r, BUSY]
             begin[i], last, held[i] = _transfer(
-                rows[r], t + occupied + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps
+                rows[r], t + occupied + rows[r, LATENCY], parameters, index, issued, ring, lane, gap, gaps, cut
             )
             finish = last + parameters[COMPLETION]
         else:
@@ -342,6 +349,7 @@ def _transfer(
     lane: Ints,
     gap: Ints,
     gaps: Ints,
+    cut: Ints,
 ) -> Any:
     """Place one transfer on its lanes; returns first byte, last byte, and what held back the lane that was last."""
     queue, share, stagger = np.uint64(row[RING]), row[SHARE], row[STAGGER]
@@ -353,11 +361,13 @@ def _transfer(
     issued[queue, 0], issued[queue, 1] = made, index
     if parameters[ARBITRATION] == NO_CONTENTION:
         return made, made + (row[NUM_LANES] - 1) * stagger + share, by
+    if cut.shape[0]:
+        share = _competing(max(made, lane[FREE, first_lane]), share, cut)
     fits = False
     for g in range(GAPS):
         fits |= (gaps[g, 0] >= made + share) & (gaps[g, 1] >= share)
     if fits and parameters[ARBITRATION] == READY_FIRST:
-        return _backfill(row, made, by, before, index, ring, lane, gap, gaps)
+        return _backfill(row, share, made, by, before, index, ring, lane, gap, gaps)
     first, last, final, opened = np.int64(1) << 62, np.int64(NEVER), np.uint64(0), False
     at, late = made, made
     for k in range(lanes):
@@ -381,6 +391,27 @@ def _transfer(
     return first, last + share, by
 
 
+@njit(cache=True)
+def _competing(begin: int, share: int, cut: Ints) -> int:
+    """How long a lane takes from `begin` on for what takes `share` alone. Rows of `cut`, ascending: from when on, and
+    how much of WHOLE is left of it.
+    """
+    low, high = 0, cut.shape[0] - 1  # the last row that begins no later
+    while low < high:
+        middle = (low + high + 1) // 2
+        if cut[middle, 0] <= begin:
+            low = middle
+        else:
+            high = middle - 1
+    now, remaining = begin, share
+    while low + 1 < cut.shape[0]:
+        room = (cut[low + 1, 0] - now) * cut[low, 1] // WHOLE
+        if room >= remaining:
+            break
+        now, remaining, low = cut[low + 1, 0], remaining - room, low + 1
+    return int(now - begin + (remaining * WHOLE + cut[low, 1] - 1) // cut[low, 1])
+
+
 @njit(cache=True, inline="always")
 def _remember(low: int, high: int, made: int, stagger: int, lane: Ints, gap: Ints, gaps: Ints, last: int) -> None:
     """Note on which lanes a transfer from `made` on leaves a gap behind."""
@@ -399,10 +430,10 @@ def _remember(low: int, high: int, made: int, stagger: int, lane: Ints, gap: Int
 
 @njit(cache=True)
 def _backfill(
-    row: Ints, made: int, by: int, before: int, index: int, ring: Ints, lane: Ints, gap: Ints, gaps: Ints
+    row: Ints, share: int, made: int, by: int, before: int, index: int, ring: Ints, lane: Ints, gap: Ints, gaps: Ints
 ) -> Any:
     """As `_transfer`, where some lane may have an idle gap that is long enough; before: the queue's last transfer."""
-    queue, share, low = row[RING], row[SHARE], row[FIRST_LANE]
+    queue, low = row[RING], row[FIRST_LANE]
     first, last, blocked = np.int64(1) << 62, np.int64(NEVER), np.int64(-1)
     newest = gaps[GAPS, 0]
     oldest = max(newest - GAPS + 1, 0)

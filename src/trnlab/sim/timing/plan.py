@@ -349,7 +349,7 @@ def _scan(
                     in_hbm |= 2 if flags & 2 else 1
                 else:
                     lane = (buffer_partition[operands[k, 1]] + operands[k, 3]) // rows_per_lane % 16
-        key = np.int64(work[i]) * 5 + engine[i]
+        key = np.int64(work[i]) * 6 + engine[i]
         key = key * 17 + (max(queue[i], 0) if is_dma[code] else 16)
         key = (((key * 4 + in_hbm) * 3 + dst_item) * 3 + src_item) * 16 + lane
         h = (key * 2654435761 >> 7) & (size - 1)

@@ -32,6 +32,9 @@ class Columns(Protocol):
 
     cause: Array
 
+    def rows(self, first: int, last: int) -> slice:
+        """Where instructions [first, last) are."""
+
 
 class _Layout:
     """Where which kind of entry lies in the state of a core and its slots, as one row of numbers."""
@@ -157,7 +160,7 @@ class Replay:
         changed = np.flatnonzero(after != was.state)
         left = was.layout.relative(after, was.floor, index)
         left = np.where(was.layout.plain, after - was.state, left)[changed]  # counters grow by as much
-        here = slice(index, index + len(p.row_of))
+        here = out.rows(index, index + len(p.row_of))
         columns = {name: getattr(out, name)[here] - was.floor for name in TIMES}
         columns |= {name: getattr(out, name)[here] - np.int32(index) for name in INDICES}
         nobody = {name: np.flatnonzero(getattr(out, name)[here] < 0) for name in INDICES}
@@ -166,7 +169,7 @@ class Replay:
 
     def apply(self, course: _Course, now: _Situation, slots: Ints, out: Columns, index: int) -> None:
         """Write what the call does, and bring clocks and slots to where it leaves them."""
-        here = slice(index, index + len(course.columns["cause"]))
+        here = out.rows(index, index + len(course.columns["cause"]))
         for name in TIMES:
             np.add(course.columns[name], now.floor, out=getattr(out, name)[here])
         for name in INDICES:

@@ -260,7 +260,7 @@ def _list(
     for e in range(edges.shape[0]):
         left[edges[e, 1]] += 1
     ready = np.zeros(n, np.int64)
-    late = np.empty((order.ENGINES, n), np.int64)  # heaps of instructions that wait: by when they are ready
+    late = np.empty((order.ENGINES, n), np.int64)  # heaps of those that wait: by when they are ready
     here = np.empty((order.ENGINES, n), np.int64)  # heaps of those that could start: by their rank
     num_late, num_here = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)
     free, backlog = np.zeros(order.ENGINES, np.int64), np.zeros(order.ENGINES, np.int64)

@@ -101,6 +101,8 @@ def engine_use(timeline: Timeline) -> tuple[EngineUse, ...]:
     uses = []
     for code, name in enumerate(ENGINES):
         mine = t.engine == code
+        if name == "cc" and not mine.any():
+            continue  # nothing is said of others where there are none
         busy = int((t.end[mine] - t.start[mine]).sum())
         finish = np.where(is_dma[mine], t.issued()[mine], t.done[mine])
         uses.append(_use(name, int(mine.sum()), busy, _union(t.start[mine], finish), t.total))
@@ -167,6 +169,8 @@ def critical_time(timeline: Timeline) -> dict[str, int]:
             last, t.start, t.end, t.begin, t.done, t.blocker, t.cause, t.held, t.engine, is_dma, t.completion, spent
         )
     result = dict(zip((*ENGINES, "dma", "latency"), spent.tolist()))
+    if not (t.engine == ENGINES.index("cc")).any():
+        del result["cc"]
     result["start and end"] = t.total - sum(result.values())
     return result
 

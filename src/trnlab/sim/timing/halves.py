@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each of two cores does of a routine that they share: the stores of half the results, and all these need.
+
+A routine's stores to its parameters are cut, in the order of the program, so that both halves have about as much
+work. A half is those stores and every instruction that something it executes reads from: found backwards, cell by
+cell of SBUF and PSUM, four bytes of 32 partitions each. A value that both halves need is loaded or computed by both,
+as on two cores that share nothing but HBM. What overwrites a cell as a whole ends the need of it; what covers it in
+part does not, so that a half may have too much and never too little.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from trnlab import isa
+from trnlab.isa.base import Memory
+from trnlab.numerics import dtypes
+from trnlab.program.routine import COL, Routine
+from trnlab.sim.timing import order
+from trnlab.sim.timing.order import Array, Ints
+from trnlab.sim.timing.plan import Plan
+
+CELL, QUADRANT, QUADRANTS = 4, 32, 4  # bytes, partitions
+WORTH = 0.9  # of the whole routine's work: a larger half is not worth a second core
+EVEN, TRIES = 1.15, 5  # how far apart halves may be, and how many cuts are looked at
+MANY = 1 << 20  # combinations of opcode, attributes and role for which a table is made
+LITTLE, FEW = 0.1, 0.05  # of the largest store, and of the instructions: results that are made at the end
+
+
+class Halves(NamedTuple):
+    """The instructions of each core, in order."""
+
+    first: Array
+    second: Array
+
+
+def halves(routine: Routine, p: Plan) -> Halves | None:
+    """How two cores share a routine; None where its work does not split along its results."""
+    key = "halves"
+    if key not in routine._memo:
+        routine._memo[key] = _halves(routine, p)
+    found: Halves | None = routine._memo[key]
+    return found
+
+
+def _halves(routine: Routine, p: Plan) -> Halves | None:
+    if len(routine) < 2 or len(routine.left_open) or routine.prints or _has_state(routine):
+        return None
+    access = _access(routine)
+    stored = _stored(routine, access)
+    little = (stored > 0) & (stored < LITTLE * stored.max())
+    main = (stored > 0) & ~little
+    if np.count_nonzero(main) < 2:
+        return None
+    work = _Work(p)
+    cut, best = 0.5, None
+    low, high = 0.0, 1.0
+    for _ in range(TRIES):
+        found = _cut(routine, access, stored * main, cut)
+        if found is None:
+            break
+        sizes = [work.of(half) for half in found]
+        if best is None or max(sizes) < best[0]:
+            best = max(sizes), found
+        if max(sizes) <= EVEN * min(sizes):
+            break
+        low, high = (cut, high) if sizes[0] < sizes[1] else (low, cut)
+        cut = (low + high) / 2
+    if best is None or best[0] > WORTH * work.of(np.arange(len(routine))):
+        return None
+    return _finished(routine, access, best[1], little)
+
+
+def _cut(routine: Routine, access: Array, stored: Ints, at: float) -> list[Array] | None:
+    """The instructions of both halves where the first has a share `at` of what is stored."""
+    total = np.cumsum(stored)
+    late = total > total[-1] * at
+    stores = [(stored > 0) & mine for mine in (~late, late)]
+    if not all(mine.any() for mine in stores):
+        return None
+    return [np.flatnonzero(_needed(routine, access, mine)) for mine in stores]
+
+
+def _finished(routine: Routine, access: Array, found: list[Array], little: Array) -> Halves | None:
+    """The halves with what makes small results, statistics of rows: each core stores those of its own rows, by the
+    few instructions that nobody else needs. None where these are many, as of sums over all rows."""
+    done = np.zeros(len(routine), np.bool_)
+    for half in found:
+        done[half] = True
+    if (
+        len(routine) - np.count_nonzero(done) > FEW * len(routine)
+        or not (done | _needed(routine, access, little)).all()
+    ):
+        return None
+    rest = np.flatnonzero(~done)
+    first, second = (np.union1d(half, rest) for half in found)
+    return Halves(first, second)
+
+
+class _Work:
+    """How much work some of a routine's instructions are."""
+
+    def __init__(self, p: Plan) -> None:
+        rows = p.rows[p.row_of]
+        self.engine, self.busy = rows[:, order.ENGINE], rows[:, order.ISSUE_GAP]
+        self.moved = rows[:, order.SHARE] * rows[:, order.NUM_LANES]
+
+    def of(self, which: Array) -> int:
+        """Picoseconds of the busiest engine, or of DMA engines that share all transfers equally."""
+        engines = np.bincount(self.engine[which], self.busy[which], order.ENGINES)
+        return max(int(engines.max()), int(self.moved[which].sum()) // order.LANES)
+
+
+def _has_state(routine: Routine) -> bool:
+    """Whether instructions hand on what no memory holds: registers, accumulators, random states; or meet others."""
+    kinds, _ = _kinds(routine)
+    stateful = any(isa.BY_OPCODE[code].operands[role].state for code, _, role in kinds)
+    names = {isa.BY_OPCODE[int(code)].name for code in np.flatnonzero(np.bincount(routine.opcode))}
+    return stateful or any(
+        word in name for name in names for word in ("register", "rng", "rand", "barrier", "sendrecv")
+    )
+
+
+def _kinds(routine: Routine) -> tuple[list[tuple[int, int, int]], Array]:
+    """The distinct operands by opcode, attributes and role of the operand; and which of these each one is."""
+    per_instruction = np.diff(routine.first_operand)
+    codes = np.repeat(routine.opcode, per_instruction).astype(np.int64)
+    attrs = np.repeat(routine.attr, per_instruction).astype(np.int64)
+    roles = routine.operands[:, COL["role"]]
+    if not len(roles):
+        return [], np.zeros(0, np.int64)
+    shape = tuple(int(values.max()) + 1 for values in (codes, attrs, roles))
+    packed = np.ravel_multi_index((codes, attrs, roles), shape)
+    met = np.bincount(packed, minlength=1) > 0 if prod(shape) <= MANY else None
+    if met is None:  # more combinations than are worth a table
+        distinct, which = np.unique(packed, return_inverse=True)
+    else:
+        distinct, which = np.flatnonzero(met), (np.cumsum(met) - 1)[packed]
+    unpacked = np.unravel_index(distinct, shape)
+    return list(zip(*(values.tolist() for values in unpacked))), which
+
+
+def _access(routine: Routine) -> Array:
+    """What is done to each operand: `order.READ`, `order.WRITE` or both."""
+    kinds, which = _kinds(routine)
+    found = np.empty(len(kinds), np.int64)
+    for number, (code, attr, role) in enumerate(kinds):
+        instr = isa.BY_OPCODE[code]
+        spec = instr.operands[role]
+        access = order.WRITE if spec.role == "dst" else order.READ
+        if spec.rw and instr.reads_destination(dict(routine.attr_table[attr]) if routine.attr_table else {}):
+            access |= order.READ
+        found[number] = access
+    return found[which]
+
+
+def _stored(routine: Routine, access: Array) -> Ints:
+    """Bytes that each instruction writes to a parameter; none at all where one adds to what is there."""
+    table = routine.operands
+    is_param = np.array([b.kind == "param" for b in routine.buffers])
+    writes = (access & order.WRITE > 0) & is_param[table[:, COL["buffer"]]]
+    if (writes & (access & order.READ > 0)).any():
+        return np.zeros(len(routine), np.int64)
+    sizes = np.array([dtypes.BY_CODE[code].itemsize for code in range(len(dtypes.BY_CODE))], np.int64)
+    counts = table[:, [COL[f"count{i}"] for i in range(4)]].prod(axis=1) * table[:, COL["partitions"]]
+    nbytes = np.where(writes, counts * sizes[table[:, COL["dtype"]]], 0)
+    owner = np.repeat(np.arange(len(routine)), np.diff(routine.first_operand))
+    return np.bincount(owner, nbytes, len(routine)).astype(np.int64)
+
+
+def _needed(routine: Routine, access: Array, wanted: Array) -> Array:
+    """Which instructions are among the wanted ones, or write what those read. access: see `_access`."""
+    sizes = np.array([dtypes.BY_CODE[code].itemsize for code in range(len(dtypes.BY_CODE))], np.int64)
+    kinds = {Memory.SBUF: 1, Memory.PSUM: 2}
+    places = [
+        (kinds.get(b.memory, 0), b.address, b.first_partition, b.first_partition + b.partitions)
+        for b in routine.buffers
+    ]
+    buffers = np.array(places, np.int64).reshape(-1, 4)
+    top = [0, 0, 0]
+    for kind, address, _, _ in buffers.tolist():
+        top[kind] = max(top[kind], address)
+    longest = max((b.nbytes for b in routine.buffers if b.memory is not Memory.HBM), default=0)
+    cells = [(QUADRANTS, (limit + longest) // CELL + 2) for limit in top]
+    needed: Array = _backwards(
+        routine.first_operand, routine.operands, access, buffers, sizes, wanted,
+        np.zeros(cells[1], np.bool_), np.zeros(cells[2], np.bool_), np.zeros(max(routine.num_slots, 1), np.bool_),
+    )  # fmt: skip
+    return needed
+
+
+_C: Any = COL  # numba takes numbers from here
+ROLE, BUFFER, DTYPE, START, PARTITIONS, OFFSET = (
+    _C[n] for n in ("role", "buffer", "dtype", "start_partition", "partitions", "offset")
+)
+STEP0, FIRST, LAST = _C["step0"], _C["first"], _C["last"]
+ASK, SET, CLEAR = range(3)
+
+
+@njit(cache=True)
+def _backwards(
+    first_operand: Array, table: Ints, access: Ints, buffers: Ints, sizes: Ints, wanted: Array, sbuf: Array,
+    psum: Array, slots: Array,
+) -> Array:  # fmt: skip
+    """Instructions from the last to the first; `sbuf`, `psum`, `slots`: what somebody later reads."""
+    needed = wanted.copy()
+    for i in range(len(first_operand) - 2, -1, -1):
+        for o in range(first_operand[i], first_operand[i + 1]):
+            if access[o] & 2 and not needed[i]:
+                needed[i] = _touch(table[o], buffers, sizes, sbuf, psum, slots, ASK)
+        if not needed[i]:
+            continue
+        for o in range(first_operand[i], first_operand[i + 1]):
+            if access[o] == 2:
+                _touch(table[o], buffers, sizes, sbuf, psum, slots, CLEAR)
+        for o in range(first_operand[i], first_operand[i + 1]):
+            if access[o] & 1:
+                _touch(table[o], buffers, sizes, sbuf, psum, slots, SET)
+    return needed
+
+
+@njit(cache=True)
+def _touch(operand: Ints, buffers: Ints, sizes: Ints, sbuf: Array, psum: Array, slots: Array, what: int) -> bool:
+    """Ask whether any cell of an operand is needed; set all that it touches; or clear those that it covers."""
+    kind, address, bottom, top = buffers[operand[BUFFER]]
+    if kind == 0:
+        for s in range(operand[FIRST], operand[LAST] + 1):
+            if what == ASK and slots[s]:
+                return True
+            if what == SET:
+                slots[s] = True
+        return False
+    cells = sbuf if kind == 1 else psum
+    size = sizes[operand[DTYPE]]
+    low = bottom + operand[START]
+    high = low + operand[PARTITIONS]
+    run = operand[STEP0 + 7] * size if operand[STEP0 + 6] == 1 else size
+    inner = 1 if operand[STEP0 + 6] == 1 else operand[STEP0 + 7]
+    for a in range(operand[STEP0 + 1]):
+        for b in range(operand[STEP0 + 3]):
+            for c in range(operand[STEP0 + 5]):
+                for d in range(inner):
+                    at = (
+                        address
+                        + operand[OFFSET]
+                        + size
+                        * (
+                            a * operand[STEP0]
+                            + b * operand[STEP0 + 2]
+                            + c * operand[STEP0 + 4]
+                            + d * operand[STEP0 + 6]
+                        )
+                    )
+                    begin, end = at // CELL, -(-(at + run) // CELL)
+                    if what == CLEAR:
+                        begin, end = -(-at // CELL), (at + run) // CELL
+                    for q in range(low // QUADRANT, (high - 1) // QUADRANT + 1):
+                        covered = low <= max(q * QUADRANT, bottom) and high >= min((q + 1) * QUADRANT, top)
+                        if what == CLEAR and not covered:
+                            continue
+                        for cell in range(begin, end):
+                            if what == ASK and cells[q, cell]:
+                                return True
+                            if what != ASK:
+                                cells[q, cell] = what == SET
+    return False

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report of a step asks of its times, for a small part of the memory that all of its instructions take.
+
+A step of a large model has a hundred million instructions, and a timeline keeps fifty bytes of each. An estimate
+needs to know when calls end, from when to when some engine computes, and when collectives are under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.isa.base import Engine
+from trnlab.policy import Policy, chosen
+from trnlab.program.communication import collective_of
+from trnlab.program.routine import Program
+from trnlab.sim.timing.pair import calls_on_both, two_cores
+from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.streams import Streams
+from trnlab.sim.timing.timer import Columns, Core, calls_in_order, phase_of, plans_of, to_ps
+from trnlab.timeline import Timeline
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+_COMPUTE = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
+
+
+@dataclass
+class Outline:
+    """Picoseconds of a run of a program.
+
+    total: of the whole run. ends: when the last result of each call is there. computing: from when to when some
+    engine computes (tensor, vector, scalar, gpsimd), [n, 2], in order and apart. collectives: by number of the call,
+    from when to when each is under way.
+    """
+
+    total: int = 0
+    ends: list[int] = field(default_factory=list)
+    computing: Ints = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    collectives: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+def outline_program(program: Program, chip: Chip, *, policy: Policy | None = None, cores: int = 1) -> Outline:
+    """The outline of the timeline that `time_program` gives, or `time_pair` for two cores, from the same pass, a call
+    at a time."""
+    policy = policy or chosen(chip.name)
+    plans = plans_of(program, chip, policy)
+    out = Columns(max(map(len, program.routines), default=0))
+    if cores == 1:
+        core = Core(chip, window_phase=phase_of(policy, chip, program.routines))
+        core.streams = Streams(program.streams, core.startup, competes=True)
+        calls = calls_in_order(program, chip, [core], plans, out, whole=False)
+    else:
+        core, *others = two_cores(program, chip)
+        calls = calls_on_both(program, chip, [core, *others], plans, out, whole=False)
+    return _outlined(program, chip, plans, calls, Outline(core.startup), out)
+
+
+def _outlined(
+    program: Program, chip: Chip, plans: Sequence[Plan], calls: Iterator[int], found: Outline, out: Columns
+) -> Outline:
+    """Fill an outline while the pass goes from call to call."""
+    computes, spans = [_computes(p) for p in plans], []
+    for number, _ in enumerate(calls):
+        routine = program.calls[number].routine
+        rows = slice(0, len(program.routines[routine]))
+        end = int(out.done[rows].max()) if rows.stop else 0
+        found.ends.append(end)
+        found.total = max(found.total, end)
+        spans.append(spans_of(out.start[rows][computes[routine]], out.end[rows][computes[routine]]))
+        if collective_of(program.routines[routine]) is not None:
+            found.collectives[number] = under_way(out, rows)
+    found.total += to_ps(chip.sync.program_end.value)
+    found.computing = _joined(spans)
+    return found
+
+
+def outline_of(timeline: Timeline, program: Program) -> Outline:
+    """The outline of a timeline that is there."""
+    found = Outline(timeline.total)
+    for number, (place, call) in enumerate(zip(timeline.calls, program.calls)):
+        rows = slice(place.first, place.first + place.count)
+        found.ends.append(int(timeline.done[rows].max()) if place.count else 0)
+        if collective_of(program.routines[call.routine]) is not None:
+            found.collectives[number] = under_way(timeline, rows)
+    found.computing = computing_spans(timeline)
+    return found
+
+
+def computing_spans(t: Timeline) -> Ints:
+    """From when to when some engine computes, [n, 2], in order and apart."""
+    mine = np.isin(t.engine, _COMPUTE) & np.array([op.lanes == 0 for op in t.ops], np.bool_)[t.op]
+    return spans_of(t.start[mine], t.end[mine])
+
+
+def spans_of(start: Ints, end: Ints) -> Ints:
+    """The union of intervals as intervals, [n, 2], in order and apart."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    first = np.append(True, start[1:] > end[:-1]) if len(order) else np.zeros(0, np.bool_)
+    last = np.append(first[1:], True) if len(order) else first
+    return np.stack([start[first], end[last]], axis=1)
+
+
+def under_way(columns: Columns | Timeline, rows: slice) -> tuple[int, int]:
+    """From when to when a collective is; its tensors, of which each has a row, follow each other on the stream."""
+    start, end = int(columns.start[rows][-1]), int(columns.done[rows].max())
+    return start - int((columns.end[rows] - columns.start[rows])[:-1].sum()), end
+
+
+def _computes(p: Plan) -> Bools:
+    """Which instructions of a plan occupy an engine that computes, and start no transfer."""
+    return np.isin(p.engine, _COMPUTE) & np.array([op.lanes == 0 for op in p.ops], np.bool_)[p.row_of]
+
+
+def _joined(spans: Sequence[Ints]) -> Ints:
+    every = np.concatenate(spans) if spans else np.zeros((0, 2), np.int64)
+    return spans_of(every[:, 0], every[:, 1])

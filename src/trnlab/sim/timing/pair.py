@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of a program on a logical core of two NeuronCores (LNC 2), which share one HBM and nothing else.
+
+Calls whose work splits along their results (`halves`) are executed by both cores at once, each its half of the
+instructions, on its own engines, SBUF, PSUM and DMA rings; other calls run on the first core, collectives are managed
+by its CC cores. A core waits for what the other has written to HBM as it waits for its own stores, by semaphores, and
+so does who overwrites what the other reads: what the halves of neighbouring calls do not need of each other overlaps.
+HBM is timed as the share that a core has when all cores of a chip are at work, which two of a stack do not exceed.
+
+The vendor's compiler shards a graph over the cores of a logical core (`--logical-nc-config`, by default 2 on Trn2);
+how, it does not say. Here it is along results, never along a contraction, so that nothing is added up between cores
+and all values are the same bits as on one core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trnlab.chips.spec import Chip
+from trnlab.policy import Policy, chosen
+from trnlab.program.routine import Program
+from trnlab.sim.timing.communication import uses_of
+from trnlab.sim.timing.halves import halves
+from trnlab.sim.timing.memory import Memories
+from trnlab.sim.timing.order import Array, Ints
+from trnlab.sim.timing.plan import Plan
+from trnlab.sim.timing.schedule import planned
+from trnlab.sim.timing.streams import Streams
+from trnlab.sim.timing.timer import Columns, Core, follow, plans_of, program_timeline
+from trnlab.timeline import Timeline
+
+CORES = 2
+
+
+@dataclass(frozen=True)
+class _Half:
+    """A core's part of a routine: which of its instructions, and their plan."""
+
+    which: Array
+    plan: Plan
+
+
+def time_pair(
+    program: Program, chip: Chip, *, policy: Policy | None = None, competition: bool = True
+) -> Timeline:  # fmt: skip
+    """When each instruction of one run of `program` starts and ends on two cores of `chip`, as one timeline.
+
+    An instruction that both execute stands where the first does. Total and order of calls are those of both; of an
+    engine, the times of two cores may overlap. The same arguments give the same timeline, always.
+    """
+    policy = policy or chosen(chip.name)
+    plans = plans_of(program, chip, policy)
+    out, cores = Columns(program.num_instructions), two_cores(program, chip, competition)
+    for _ in calls_on_both(program, chip, cores, plans, out):
+        pass
+    return program_timeline(program, chip, plans, out, cores[0].startup)
+
+
+def two_cores(program: Program, chip: Chip, competition: bool = True) -> list[Core]:
+    """Of which the first has the streams of collectives."""
+    cores = [Core(chip) for _ in range(CORES)]
+    cores[0].streams = Streams(program.streams, cores[0].startup, competition)
+    return cores
+
+
+def calls_on_both(
+    program: Program, chip: Chip, cores: list[Core], plans: Sequence[Plan], out: Columns, *, whole: bool = True
+) -> Iterator[int]:
+    """As `timer.calls_in_order`, on two cores."""
+    found = [halves(routine, p) for routine, p in zip(program.routines, plans)]
+    parts = [h and tuple(_Half(which, _part(p, which)) for which in h) for h, p in zip(found, plans)]
+    uses, memories = uses_of(program, chip), Memories.of_cores(program, plans, chip, CORES)
+    first = 0
+    for call, routine in program:
+        out.base = 0 if whole else first
+        split = parts[call.routine]
+        busy = memories if split is not None else memories[:1]
+        slots = [memory.enter(call, routine) for memory in busy]
+        if call.routine in uses:
+            cores[0].collective(plans[call.routine], slots[0], out, first, uses[call.routine], program.waits)
+            follow(cores, program.waits)
+        elif split is None:
+            cores[0].run(plans[call.routine], slots[0], out, first)
+        else:
+            for core, half, own in reversed(list(zip(cores, split, slots))):
+                _run(core, half, own, out, first)
+        for memory, own in zip(busy, slots):
+            memory.leave(call, routine, own)
+        yield first
+        first += len(routine)
+
+
+def on_both(program: Program, chip: Chip, policy: Policy | None = None) -> list[bool | None]:
+    """Of each call, whether both cores execute it; None for collectives."""
+    policy, uses = policy or chosen(chip.name), uses_of(program, chip)
+    code = program.routines
+    split = [None if n in uses else halves(r, planned(r, chip, policy)) is not None for n, r in enumerate(code)]
+    return [split[call.routine] for call in program.calls]
+
+
+def _part(p: Plan, which: Array) -> Plan:
+    """The plan of some of a routine's instructions."""
+    counts = np.diff(p.first_operand)[which]
+    ends = np.cumsum(counts)
+    uses = np.repeat(p.first_operand[which] - (ends - counts), counts) + np.arange(int(ends[-1]))
+    first = np.concatenate([[0], ends]).astype(p.first_operand.dtype)
+    return replace(p, row_of=p.row_of[which], first_operand=first, uses=p.uses[uses], beside=p.beside[:0])
+
+
+def _run(core: Core, half: _Half, slots: Ints, out: Columns, first: int) -> None:
+    """Time a core's half of a call whose instruction 0 is row `first` of `out`."""
+    own = Columns(len(half.which))
+    own.base = first
+    core.run(half.plan, slots, own, first)
+    rows = first - out.base + half.which
+    for name in ("start", "end", "begin", "done", "cause"):
+        getattr(out, name)[rows] = getattr(own, name)
+    for name in ("blocker", "held"):
+        index = getattr(own, name)
+        inside = index >= first
+        index[inside] = first + half.which[np.minimum(index[inside] - first, len(half.which) - 1)]
+        getattr(out, name)[rows] = index

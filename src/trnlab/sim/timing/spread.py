@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program as a logical core of two NeuronCores executes it: the same calls, those that split once for each core.
+
+What is timed is an ordinary program, whose calls say their core (`Call.core`), so that timelines, reports and what-if
+know both cores; `pair` gives the same times with a row for each instruction of the undivided program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trnlab.chips.spec import Chip
+from trnlab.policy import Policy, chosen
+from trnlab.program.part import part_of
+from trnlab.program.routine import Call, Program
+from trnlab.sim.timing.communication import uses_of
+from trnlab.sim.timing.halves import halves
+from trnlab.sim.timing.schedule import planned
+
+
+def on_two_cores(program: Program, chip: Chip, policy: Policy | None = None) -> Program:
+    """`program` with each call whose work splits along its results (`halves`) as two, on cores 0 and 1.
+
+    An instruction that both halves need is executed by both. Collectives and what does not split stay on core 0.
+    Values are not its business: it is for times, what executes is the program as it was.
+    """
+    policy, uses = policy or chosen(chip.name), uses_of(program, chip)
+    routines, parts = list(program.routines), dict[int, tuple[int, int]]()
+    for number, routine in enumerate(program.routines):
+        found = None if number in uses else halves(routine, planned(routine, chip, policy))
+        if found is not None:
+            parts[number] = len(routines), len(routines) + 1
+            routines += [part_of(routine, which) for which in found]
+    calls: list[Call] = []
+    for call in program.calls:
+        of = parts.get(call.routine)
+        if of is None:
+            calls.append(call)
+        else:
+            calls += [replace(call, routine=of[0]), replace(call, routine=of[1], core=1, beside=True)]
+    return replace(program, routines=tuple(routines), calls=tuple(calls))
