@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention_tiles import (
     RESERVE,
@@ -50,8 +51,8 @@ from trnlab.kernels.attention_tiles import (
     weave,
 )
 from trnlab.kernels.blocks import BANK, P
-from trnlab.kernels.view import View
-from trnlab.numerics.dtypes import float32
+from trnlab.kernels.view import View, full
+from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder, Pool
 
@@ -88,6 +89,27 @@ def attention_backward(
     task = Task(q, k, v, bias, causal, scale)
     with b.scope():
         _Backward(b, task, dout, out, lse, dq, dk, dv).run()
+
+
+def has_room_backward(b: Builder, task: Task, longest: int) -> bool:
+    """Whether `attention_backward` has room, in what is free in `b`, for at most so many tokens of a task, results in
+    float32."""
+    trial = Builder(b.name, b.chip, sbuf_limit=b.sbuf_free)
+
+    def at_most(x: View, dt: DType) -> View:
+        return full(trial.param("operand", (*x.shape[:2], min(x.shape[2], longest), x.shape[3]), dt))
+
+    q, k, v = (at_most(x, x.dtype) for x in (task.q, task.k, task.v))
+    bias = None
+    if task.bias is not None:
+        rows = min(task.bias.shape[2], longest)
+        bias = full(trial.param("bias", (*task.bias.shape[:2], rows, k.shape[2]), task.bias.dtype))
+    grads = [at_most(x, float32) for x in (task.q, task.k, task.v)]
+    try:
+        _Backward(trial, Task(q, k, v, bias, task.causal, task.scale), q, q, q, *grads)
+    except CapacityError:
+        return False
+    return True
 
 
 @dataclass(eq=False)
@@ -192,7 +214,8 @@ class _Backward:
         self.dq_sum = b.tile((P, nq, t.depth), float32, name="dq_sum") if t.keys > self.segment else None
         shape = (P, nk, t.depth)
         self.k_sums = [b.tile(shape, float32, name=n) for n in ("dk_sum", "dv_sum")] if t.shared > 1 else []
-        self.groups, bufs = plan_groups(t, b.sbuf_free - RESERVE, (4, 4))
+        wide = [-(-self._form(grad).itemsize // t.dtype.itemsize) for grad in self.grads]  # tiles of operands
+        self.groups, bufs = plan_groups(t, b.sbuf_free - RESERVE, (3 + wide[0], 2 + sum(wide[1:])))
         self.units = [unit for g in self.groups for unit in self._units(g)]
         self.ahead = bufs > 1
         self.short = self.ahead and len(self._items(self.units[0])) <= IN_FLIGHT  # then several groups are in flight
@@ -205,8 +228,13 @@ class _Backward:
         self.k_pools = [token_pool(b, n, t.keys, k_width, t.dtype, loads) for n in ("k", "v")]
         self.deltas = b.pool((P, g.heads, count_blocks(t.queries)), float32, bufs=loads, name="delta")
         self.dot_product = b.pool((P, q_width), float32, bufs=2, name="dout_out")
-        self.dq_pool = token_pool(b, "dq", t.queries, q_width, t.dtype, stores)
-        self.dk_pools = [token_pool(b, n, t.keys, k_width, t.dtype, stores) for n in ("dk", "dv")]
+        forms = [self._form(grad) for grad in self.grads]
+        self.dq_pool = token_pool(b, "dq", t.queries, q_width, forms[0], stores)
+        self.dk_pools = [token_pool(b, n, t.keys, k_width, dt, stores) for n, dt in zip(("dk", "dv"), forms[1:])]
+
+    def _form(self, grad: View | None) -> DType:
+        """The format of a gradient's tiles."""
+        return self.task.dtype if grad is None else grad.dtype
 
     def _transposed_pool(self, name: str, rows: int, tokens: int, bufs: int) -> Pool:
         slots = count_blocks(tokens)

@@ -13,6 +13,7 @@ Letters: B batch, H heads, T queries, S keys, D head size, N segments of keys.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -36,15 +37,9 @@ class _Segment(NamedTuple):
     diagonal: bool
 
 
-def attention_forward_segments(
-    b: Builder, q: View, k: View, v: View, out: View, lse: View | None, *, causal: bool, scale: float,
-    bias: View | None = None, longest: int = LONGEST,
-) -> None:  # fmt: skip
-    """Record what `attention_forward` does, for sequences of any length; `longest`: most tokens of a segment.
-
-    The same arguments and limits. Raises CapacityError where not even short segments have room.
-    """
-    task = Task(q, k, v, bias, causal, scale)
+def length_with_room(b: Builder, task: Task, longest: int, has_room: Callable[[Builder, Task, int], bool]) -> int:
+    """Tokens of a segment: `longest`, halved until there is room. Raises CapacityError (TRN507) where even short
+    segments have none."""
     length = longest
     while not has_room(b, task, length):
         if length <= SHORTEST:
@@ -54,6 +49,19 @@ def attention_forward_segments(
                 remedy="attend with fewer heads at once",
             )  # fmt: skip
         length //= 2
+    return length
+
+
+def attention_forward_segments(
+    b: Builder, q: View, k: View, v: View, out: View, lse: View | None, *, causal: bool, scale: float,
+    bias: View | None = None, longest: int = LONGEST,
+) -> None:  # fmt: skip
+    """Record what `attention_forward` does, for sequences of any length; `longest`: most tokens of a segment.
+
+    The same arguments and limits. Raises CapacityError where not even short segments have room.
+    """
+    task = Task(q, k, v, bias, causal, scale)
+    length = length_with_room(b, task, longest, has_room)
     for q0, rows in pieces(0, task.queries, length):
         _Chunk(b, task, out, lse, q0, rows).record(length)
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
 import ml_dtypes
@@ -231,12 +232,13 @@ def evacuate(b: Builder, dst: AP, src: AP, engine: Engine, factor: float = 1.0) 
 # -- per-query statistics: columns [128 queries, heads, blocks] on chip, rows [heads, T] in HBM ---------------------
 def load_statistics(b: Builder, psum: Pool, columns: AP, view: View, factor: float) -> None:
     """columns[p, b*H + h, block] = factor * view[b, h, 128 * block + p], all fp32."""
-    heads, tokens = view.shape[0] * view.shape[1], view.shape[2]
+    view, columns = _many_rows(view, columns)
+    heads, tokens = prod(view.shape[:-1]), view.shape[-1]
     rows = b.pool((P, 2 * BANK), float32, bufs=2, name="statistics")
     for row, height in pieces(0, heads, P):
         for first, count in pieces(0, tokens, 2 * BANK):
             tile = rows.next()
-            for piece in rectangle(view, 2, row, height, first, count):
+            for piece in rectangle(view, len(view.shape) - 1, row, height, first, count):
                 part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
                 dma_load(b, part, piece.ap)
             for start, n in pieces(first, first + count, P):
@@ -248,7 +250,8 @@ def load_statistics(b: Builder, psum: Pool, columns: AP, view: View, factor: flo
 
 def store_statistics(b: Builder, psum: Pool, view: View, columns: AP) -> None:
     """view[b, h, 128 * block + p] = columns[p, b*H + h, block], all fp32."""
-    heads, tokens = view.shape[0] * view.shape[1], view.shape[2]
+    view, columns = _many_rows(view, columns)
+    heads, tokens = prod(view.shape[:-1]), view.shape[-1]
     rows = b.pool((P, BANK), float32, bufs=2, name="statistics")
     for row, height in pieces(0, heads, P):
         for first, count in pieces(0, tokens, BANK):
@@ -257,9 +260,19 @@ def store_statistics(b: Builder, psum: Pool, view: View, columns: AP) -> None:
                 data = columns[:n, row : row + height, start // P]
                 b.nc_transpose(dst=bank[:, start - first : start - first + n], data=data)
             b.tensor_copy(dst=tile, src=bank)
-            for piece in rectangle(view, 2, row, height, first, count):
+            for piece in rectangle(view, len(view.shape) - 1, row, height, first, count):
                 part = tile[piece.partition : piece.partition + piece.partitions, piece.col : piece.col + piece.cols]
                 dma_store(b, piece.ap, part)
+
+
+def _many_rows(view: View, columns: AP) -> tuple[View, AP]:
+    """Statistics of few heads with each block as a head of its own: one transpose takes 128 rows, however many."""
+    (batch, heads, tokens), blocks = view.shape, count_blocks(view.shape[2])
+    if tokens % P or batch * heads >= P or columns.dims != ((blocks, batch * heads), (1, blocks)):
+        return view, columns
+    outer, inner, step = view.strides
+    rows = View(view.buffer, view.offset, (batch, heads, blocks, P), (outer, inner, P * step, step))
+    return rows, columns.with_dims((1, batch * heads * blocks), (1, 1))
 
 
 # -- constants and sums on the PE array -----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from trnlab.numerics.dtypes import dtype
 
 TILE_ALIGN = 64  # bytes; SBUF tiles start on multiples
 TRANSPOSE_BANKS = 2  # PSUM banks set aside when an operand must be transposed
+MOST_TRANSPOSE_BANKS = 6  # where results are few
 _DEPTHS = (32, 16, 12, 8, 6, 4, 3, 2, 1)
 _WIDTHS = (2048, 1024, 512, 256, 128)
 
@@ -33,7 +34,8 @@ _WIDTHS = (2048, 1024, 512, 256, 128)
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A product [M, K] x [K, N]. `*_k_rows`: the operand's rows are the contraction, as the PE array wants them.
-    `sink_cost`, `sink_moved`: as `cost` and `moved` of a `Sink`."""
+    `sink_cost`, `sink_moved`: as `cost` and `moved` of a `Sink`. `sums`: whether one operand is summed over the
+    contraction, too."""
 
     m: int
     n: int
@@ -43,6 +45,7 @@ class Problem:
     rhs_k_rows: bool
     sink_cost: float = 0.0
     sink_moved: int = 0
+    sums: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -67,7 +70,13 @@ class Problem:
     @property
     def accumulators(self) -> int:
         """PSUM banks for results."""
-        return BANKS if self.lhs_k_rows and self.rhs_k_rows else BANKS - TRANSPOSE_BANKS
+        return BANKS - self.sums - (0 if self.lhs_k_rows and self.rhs_k_rows else self.turning)
+
+    @property
+    def turning(self) -> int:
+        """PSUM banks to transpose into."""
+        results = ceil(self.m / P) * ceil(self.n / BANK)
+        return max(TRANSPOSE_BANKS, min(MOST_TRANSPOSE_BANKS, BANKS - 2 * results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +261,12 @@ def estimate(problem: Problem, blocking: Blocking, chip: Chip) -> float:
     waits = [flow.pieces * pace for flow, pace in zip(flows, paces)][1 if blocking.keep else 0 :]
     exposed = sum(flow.load for flow in flows) + _exchange(blocking, flows[0].pieces * paces[0], pe)
     if problem.sink_cost:
+        sinking = max(sunk, moved / _bandwidth(chip))
         exposed += min(pe, sunk) * _held_back(problem, blocking)
+        exposed += min(max(pe, dma - moved / _bandwidth(chip)), sinking) * _before_results(blocking)
     if not problem.lhs_k_rows or not problem.rhs_k_rows:
         exposed += steps * 0.5 * _turn_latency(chip)
-    return _together(pe, copies, dma, triggers, turns / TRANSPOSE_BANKS, *waits) + exposed
+    return _together(pe, copies, dma, triggers, turns / problem.turning, *waits) + exposed
 
 
 def doubles(name: str, chip: Chip) -> bool:
@@ -272,6 +283,12 @@ def _held_back(problem: Problem, blocking: Blocking) -> float:
     if blocking.chunks == 1 or blocking.spill:
         return 0.0
     return (1 - 1 / blocking.chunks) * banks / problem.accumulators
+
+
+def _before_results(blocking: Blocking) -> float:
+    """The share of a block's product that is done before its first result: where sums wait in SBUF, all chunks but
+    the last."""
+    return 1 - 1 / blocking.chunks if blocking.spill else 0.0
 
 
 def _together(*times: float) -> float:
@@ -305,8 +322,10 @@ def _flow(side: Side, times: int, blocking: Blocking, problem: Problem, chip: Ch
         return _Flow(side, count, load)
     square = P * chip.tensor.transpose_passes.of(problem.raw_dtype).value / chip.tensor.clock.value
     across = min(side.piece, BANK * 4 // problem.raw_itemsize)  # columns of one copy
-    jobs = depth * ceil(side.piece / across)
-    return _Flow(side, count, load, ceil(side.piece / P) * depth * square, jobs * _copy_time(across, chip), jobs)
+    together = min(depth, max(1, BANK * 4 // problem.raw_itemsize // side.piece))  # k tiles of one copy
+    jobs = ceil(depth / together) * ceil(side.piece / across)
+    copying = jobs * _copy_time(across * together, chip)
+    return _Flow(side, count, load, ceil(side.piece / P) * depth * square, copying, jobs)
 
 
 def _pace(flow: _Flow, step: float, chip: Chip) -> float:

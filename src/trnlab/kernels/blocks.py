@@ -10,10 +10,11 @@ SyncE, which may run far ahead, stores by GpSimdE, whose waiting for a result ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, prod
 from typing import Protocol
 
+from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine
 from trnlab.kernels.view import Piece, View, rectangle
 from trnlab.numerics.dtypes import DType, dtype
@@ -40,14 +41,23 @@ def next_queue(b: Builder, engine: Engine = Engine.SYNC) -> int:
 
 
 def dma_load(b: Builder, dst: AP, src: AP) -> None:
-    """HBM to SBUF, triggered by SyncE; by GpSimdE when it casts, which hardware-made descriptors cannot."""
-    engine = Engine.SYNC if dst.dtype is src.dtype else Engine.GPSIMD
+    """HBM to SBUF, triggered by SyncE; by GpSimdE when it casts and hardware would make the descriptors, which then
+    cannot."""
+    engine = Engine.SYNC if dst.dtype is src.dtype or casts_freely(b.chip) else Engine.GPSIMD
     b.dma_copy(dst=dst, src=src, engine=engine, queue=next_queue(b, engine))
 
 
-def dma_store(b: Builder, dst: AP, src: AP) -> None:
-    """SBUF to HBM, triggered by GpSimdE."""
-    b.dma_copy(dst=dst, src=src, engine=Engine.GPSIMD, queue=next_queue(b, Engine.GPSIMD))
+def dma_store(b: Builder, dst: AP, src: AP, engine: Engine = Engine.GPSIMD) -> None:
+    """SBUF to HBM; by another engine than GpSimdE where that computes as well, and would wait for the result."""
+    b.dma_copy(dst=dst, src=src, engine=engine, queue=next_queue(b, engine))
+
+
+def casts_freely(chip: Chip) -> bool:
+    """Whether transfers that cast are triggered by any engine: descriptors lie ready, made by the host beforehand.
+
+    Of the ways to make descriptors only hardware's excludes casts (nki/migration/index.rst, dge_mode).
+    """
+    return not chip.has("hwdge")
 
 
 class Workspace:
@@ -153,6 +163,46 @@ class ViewSource(Source):
             super().load_blocks(b, dst, row, col)
 
 
+class JoinedSource(Source):
+    """Matrices one below the other (`along_rows`) or side by side, each a multiple of 128 long there."""
+
+    def __init__(self, parts: Sequence[Source], along_rows: bool) -> None:
+        axis = 0 if along_rows else 1
+        lengths = [part.shape[axis] for part in parts]
+        assert all(n % P == 0 for n in lengths), lengths
+        self._starts = [sum(lengths[:i]) for i in range(len(parts) + 1)]
+        self._parts, self._along_rows, self.dtype = parts, along_rows, parts[0].dtype
+        across = parts[0].shape[1 - axis]
+        self.shape = (self._starts[-1], across) if along_rows else (across, self._starts[-1])
+
+    def load(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """From each matrix its share."""
+        for part, first, count, start in self._shares(
+            *((row, dst.partitions) if self._along_rows else (col, dst.free))
+        ):
+            if self._along_rows:
+                part.load(b, dst[first : first + count], start, col)
+            else:
+                part.load(b, dst[:, first : first + count], row, start)
+
+    def load_blocks(self, b: Builder, dst: AP, row: int, col: int) -> None:
+        """Likewise; blocks of rows begin where matrices do."""
+        _, blocks, cols = dst.shape
+        for part, first, count, start in self._shares(*((row, blocks * P) if self._along_rows else (col, cols))):
+            if self._along_rows:
+                part.load_blocks(b, dst[:, first // P : (first + count) // P], start, col)
+            else:
+                part.load_blocks(b, dst[:, :, first : first + count], row, start)
+
+    def _shares(self, start: int, count: int) -> Iterator[tuple[Source, int, int, int]]:
+        """Of [start, +count) the share of each matrix: itself, where it begins in that range, how long it is, and
+        where it begins in the matrix."""
+        for part, begin, end in zip(self._parts, self._starts, self._starts[1:]):
+            first, last = max(start, begin), min(start + count, end)
+            if first < last:
+                yield part, first - start, last - first, first - begin
+
+
 class ViewSink(Sink):
     """Writes a matrix to a view of HBM, in the view's format; several tiles to a DMA, so that its rows are long."""
 
@@ -201,10 +251,12 @@ def load_rows(b: Builder, source: Source, dst: AP, rows: int, row: int, col: int
         source.load(b, dst[:rest, blocks], row + blocks * P, col)
 
 
-def store_rows(b: Builder, view: View, tile: AP, row: int, col: int, *, rows: int = 1) -> None:
+def store_rows(
+    b: Builder, view: View, tile: AP, row: int, col: int, *, rows: int = 1, engine: Engine = Engine.GPSIMD
+) -> None:
     """Write an SBUF tile to a view of HBM as a matrix, its corner to (row, col). `rows` as in `ViewSource`."""
     for piece in rectangle(view, rows, row, tile.partitions, col, tile.free):
-        dma_store(b, piece.ap, _part(tile, piece))
+        dma_store(b, piece.ap, _part(tile, piece), engine)
 
 
 def _matrix_shape(view: View, rows: int) -> tuple[int, int]:

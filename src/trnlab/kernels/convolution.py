@@ -17,7 +17,19 @@ from itertools import product
 from math import ceil
 
 from trnlab.isa.base import Engine
-from trnlab.kernels.blocks import BANK, BANKS, P, ViewSource, Workspace, dma_load, dma_store, load_rows
+from trnlab.kernels.blocks import (
+    ANNOUNCED,
+    BANK,
+    BANKS,
+    P,
+    Sink,
+    ViewSource,
+    Workspace,
+    dma_load,
+    dma_store,
+    load_rows,
+)
+from trnlab.kernels.packs import PackedWeights, Packs
 from trnlab.kernels.view import View
 from trnlab.kernels.windows import Phase, Slide, Tap
 from trnlab.program.access import AP
@@ -27,14 +39,18 @@ _WEIGHTS_SHARE, _INPUT_SHARE = 0.45, 0.35  # of the free SBUF; what is left is t
 _INPUTS, _RESULTS = 2, 3  # tiles of each in flight
 
 
-def convolution(b: Builder, x: View, weight: View, out: View, slides: tuple[Slide, Slide]) -> None:
+def convolution(
+    b: Builder, x: View, weight: View, out: View, slides: tuple[Slide, Slide], sink: Sink | None = None,
+    groups: int = 1,
+) -> None:  # fmt: skip
     """Record out[n, m, y, x] = sum over channels and the window, in fp32, rounded once to the format of `out`.
 
-    x [N, K, H, W], weight [M, K, window], out [N, M, Y, X]; x and weight have one format. Uses the SBUF that is free
-    in `b` and leaves it free. Raises CapacityError where it is too little.
+    x [N, K, H, W], weight [M, K / groups, window], out [N, M, Y, X]; x and weight have one format. With a sink, which
+    needs an input that is not spread, the sums go there as a matrix [M, N Y X] instead. Uses the SBUF that is free in
+    `b` and leaves it free. Raises CapacityError where it is too little.
     """
     with b.scope():
-        _Convolver(b, x, weight, out, slides).record()
+        _Convolver(b, x, weight, out, slides, sink, groups).record()
 
 
 @dataclass(frozen=True)
@@ -102,19 +118,35 @@ class _Weights:
 
 
 class _Convolver:
-    def __init__(self, b: Builder, x: View, weight: View, out: View, slides: tuple[Slide, Slide]) -> None:
-        self.b, self.x, self.out, self.slides = b, x, out, slides
+    def __init__(
+        self,
+        b: Builder,
+        x: View,
+        weight: View,
+        out: View,
+        slides: tuple[Slide, Slide],
+        sink: Sink | None,
+        groups: int,
+    ) -> None:
+        self.b, self.x, self.out, self.slides, self.sink = b, x, out, slides, sink
         self.work = Workspace(b)
         self.phases = slides[0].phases(), slides[1].phases()
         self.images, self.k = x.shape[:2]
-        self.m, self.depth = out.shape[1], ceil(x.shape[1] / P)
+        self.m = out.shape[1]
+        self.packs = Packs(groups, self.k // groups, self.m // groups) if groups > 1 else None
+        self.high, self.wide = (P, P) if self.packs is None else (self.packs.k, self.packs.m)  # of a block of weights
+        self.depth = ceil(self.k / self.high)
         self.rows, self.cols = self.phases[0][0].places, self.phases[1][0].places
         free = b.sbuf_free
         self.together = min(self.images, max(1, BANK // (self.rows * self.cols)))  # images in a tile of PSUM
         self.tile_rows = min(self.rows, BANK // self.cols)
         self.band = self._band(int(free * _INPUT_SHARE) // _INPUTS)
         self.channels = self._channels(weight, int(free * _WEIGHTS_SHARE))
-        self.weights = _Weights(b, self.work, weight, self.channels)
+        self.weights: _Weights | PackedWeights = (
+            _Weights(b, self.work, weight, self.channels)
+            if self.packs is None
+            else PackedWeights(b, self.work, weight, self.packs, self.channels)
+        )
         self.banks = [b.psum((P, BANK), bank=i) for i in range(BANKS)]
         self._turn = 0
 
@@ -139,27 +171,37 @@ class _Convolver:
         return (min(a for a, _ in needed), max(z for _, z in needed)) if needed else (0, 0)
 
     def _channels(self, weight: View, room: int) -> int:
-        """Output channels whose weights fit: all, or a multiple of 128."""
-        each = self.depth * weight.shape[2] * weight.shape[3] * weight.dtype.itemsize
-        return min(self.m, max(P, room // each // P * P))
+        """Output channels whose weights fit: all, or a multiple of those of a block."""
+        depth = self.depth if self.packs is None else 1
+        each = depth * weight.shape[2] * weight.shape[3] * weight.dtype.itemsize
+        return min(self.m, max(self.wide, room // each // self.wide * self.wide))
+
+    def _contracted(self, m: int) -> range:
+        """The blocks of input channels that output channels from m on see."""
+        return range(self.depth) if self.packs is None else range(m // self.wide, m // self.wide + 1)
 
     def record(self) -> None:
         """All of it."""
         width = max(self._input_rows(a, min(a + self.band, self.rows)) for a in range(0, self.rows, self.band))
         shape = (P, self.depth, self.together * width * self.x.shape[3])
         inputs = self.b.pool(shape, self.x.dtype, bufs=_INPUTS, name="input")
-        height = min(self.band * self.slides[0].spread, self.slides[0].places)
-        results = self.b.pool(
-            (P, self.together, height * self.slides[1].places), self.out.dtype, bufs=_RESULTS, name="result"
-        )
+        if self.sink is None:
+            height = min(self.band * self.slides[0].spread, self.slides[0].places)
+            shape = (P, self.together, height * self.slides[1].places)
+            self.results = self.b.pool(shape, self.out.dtype, bufs=_RESULTS, name="result")
+        else:
+            self.sink.open(self.b, self.work, BANK)
+        self._to_announce = [place for place in self._places() if self.sink is not None]
+        self._announced = self._stored = 0
         for first in range(0, self.m, self.channels):
             count = min(self.channels, self.m - first)
             self.weights.load(first, count)
-            for block in self._blocks():
-                tile = inputs.next()
-                self._load(block, tile)
-                for m in range(first, first + count, P):
-                    self._compute(block, tile, results, m, min(P, first + count - m))
+            for block, tile in self._loaded(inputs):
+                for m in range(first, first + count, self.wide):
+                    compute = self._compute if self.sink is None else self._hand_on
+                    compute(block, tile, m, min(self.wide, first + count - m))
+        if self.sink is not None:
+            self.sink.close(self.b)
 
     def _blocks(self) -> Iterator[_Block]:
         for image in range(0, self.images, self.together):
@@ -167,20 +209,56 @@ class _Convolver:
                 stop = min(start + self.band, self.rows)
                 yield _Block(image, min(self.together, self.images - image), start, stop, *self._reach(start, stop))
 
+    def _loaded(self, inputs: Pool) -> Iterator[tuple[_Block, AP]]:
+        """Blocks with their input on chip; that of the next one is on its way, ahead of the results of this one."""
+        ahead: tuple[_Block, AP] | None = None
+        for block in self._blocks():
+            tile = inputs.next()
+            self._load(block, tile)
+            if ahead is not None:
+                yield ahead
+            ahead = block, tile
+        if ahead is not None:
+            yield ahead
+
     def _load(self, block: _Block, tile: AP) -> None:
         if block.low == block.high:
             return
         for kb in range(self.depth):
-            height = min(P, self.k - kb * P)
-            view = self.x[block.image : block.image + block.images, kb * P : kb * P + height, block.low : block.high]
+            height, first = self._height(kb), kb * self.high
+            view = self.x[block.image : block.image + block.images, first : first + height, block.low : block.high]
             count = block.images * (block.high - block.low) * self.x.shape[3]
             dma_load(self.b, tile[:height, kb, :count], view.permute(1, 0, 2, 3).ap())
 
-    def _compute(self, block: _Block, tile: AP, results: Pool, m: int, channels: int) -> None:
+    def _places(self) -> Iterator[tuple[int, int, int, int]]:
+        """Row, column, rows and columns of the tiles that a sink is handed, in their order."""
+        for first in range(0, self.m, self.channels):
+            last = min(first + self.channels, self.m)
+            for block, m in product(self._blocks(), range(first, last, self.wide)):
+                for start in range(block.start, block.stop, self.tile_rows):
+                    rows = block.images * (min(start + self.tile_rows, block.stop) - start)
+                    column = (block.image * self.rows + start) * self.cols
+                    yield m, column, min(self.wide, last - m), rows * self.cols
+
+    def _hand_on(self, block: _Block, tile: AP, m: int, channels: int) -> None:
+        """All places of a block, of some output channels, to the sink."""
+        assert self.sink is not None, "no result without one"
+        (rows,), (cols,) = self.phases
+        for start in range(block.start, block.stop, self.tile_rows):
+            stop = min(start + self.tile_rows, block.stop)
+            while self._announced < min(self._stored + ANNOUNCED, len(self._to_announce)):
+                self.sink.announce(self.b, *self._to_announce[self._announced])
+                self._announced += 1
+            acc = self._sums(block, tile, (rows, cols), (start, stop), m, channels)
+            row, column, _, width = self._to_announce[self._stored]
+            self.sink.store(self.b, acc.with_dims((1, width)), row, column)
+            self._stored += 1
+
+    def _compute(self, block: _Block, tile: AP, m: int, channels: int) -> None:
         """All places of a block, of some output channels."""
         spread, width = self.slides[0].spread, self.slides[1].places
         top, bottom = block.start * spread, min(block.stop * spread, self.slides[0].places)
-        result = results.next()[:channels, : block.images, : (bottom - top) * width]
+        result = self.results.next()[:channels, : block.images, : (bottom - top) * width]
         for start in range(block.start, block.stop, self.tile_rows):
             for rows, cols in product(*self.phases):
                 stop = min(start + self.tile_rows, block.stop, rows.places)
@@ -212,8 +290,9 @@ class _Convolver:
         if not pairs or not _covers(pairs[0], span, width):
             self.b.memset(dst=acc, value=0.0, engine=Engine.VECTOR)
             begun = True
-        last = len(pairs) * self.depth - 1
-        for i, (kb, (y, x)) in enumerate(product(range(self.depth), pairs)):
+        blocks = self._contracted(m)
+        last = len(pairs) * len(blocks) - 1
+        for i, (kb, (y, x)) in enumerate(product(blocks, pairs)):
             top, bottom = max(y.start, start), min(y.stop, stop)
             dst = acc[:, :, top - start : bottom - start, x.start : x.stop]
             self.b.nc_matmul(
@@ -223,9 +302,12 @@ class _Convolver:
             begun = True
         return acc
 
+    def _height(self, kb: int) -> int:
+        """Input channels of a block."""
+        return min(self.high, self.k - kb * self.high)
+
     def _stationary(self, kb: int, y: Tap, x: Tap, m: int, channels: int) -> AP:
-        height = min(P, self.k - kb * P)
-        return self.weights.at(kb, height, y.element * self.slides[1].window + x.element, m, channels)
+        return self.weights.at(kb, self._height(kb), y.element * self.slides[1].window + x.element, m, channels)
 
     def _moving(
         self, block: _Block, tile: AP, kb: int, phases: tuple[Phase, Phase], taps: tuple[Tap, Tap],
@@ -235,7 +317,7 @@ class _Convolver:
         (rows, cols), (y, x), width = phases, taps, self.x.shape[3]
         first_row = y.first + span[0] * rows.step - block.low
         first_col = x.first + x.start * cols.step
-        return tile[: min(P, self.k - kb * P), kb].with_dims(
+        return tile[: self._height(kb), kb].with_dims(
             ((block.high - block.low) * width, block.images), (rows.step * width, span[1] - span[0]),
             (cols.step, x.stop - x.start), skip=first_row * width + first_col,
         )  # fmt: skip

@@ -11,17 +11,22 @@ Letters: C channels of the input, O channels of the result, N images, [Y, X] pix
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from math import ceil
 from typing import NamedTuple
 
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import BANK, BANKS, P, Workspace, dma_load, dma_store
+from trnlab.kernels.convolution_gradient_lanes import weight_gradient_in_lanes
+from trnlab.kernels.convolution_gradient_plan import pays
+from trnlab.kernels.packs import Packs
+from trnlab.kernels.steps import Step, interleave
 from trnlab.kernels.view import View
-from trnlab.numerics.dtypes import float32
+from trnlab.kernels.windows import Taps
+from trnlab.numerics.dtypes import float32, uint8
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
@@ -29,30 +34,20 @@ _SUMS_SHARE = 0.45  # of the free SBUF
 _TURNED_BANKS = 4  # of PSUM, to transpose into; the others add up
 
 
-@dataclass(frozen=True)
-class Taps:
-    """Where the pixels of the result meet the input, along one dimension: y * stride + tap * dilation - low."""
-
-    count: int
-    stride: int
-    dilation: int
-    low: int
-
-    def reach(self, pixels: int) -> int:
-        """Elements of the input from the first that is met to the last, zeros around it included."""
-        return (pixels - 1) * self.stride + (self.count - 1) * self.dilation + 1
-
-
 class _Chunk(NamedTuple):
-    """Pixels contracted by one matmul: some rows of some images of a group."""
+    """Pixels contracted by one matmul: some rows of some images of a group, or a part of a row."""
 
     image: int
     images: int
     row: int
     rows: int
+    col: int
+    cols: int
 
-
-Step = Callable[[], None]
+    @property
+    def pixels(self) -> int:
+        """How many."""
+        return self.images * self.rows * self.cols
 
 
 class _Stage(NamedTuple):
@@ -62,30 +57,29 @@ class _Stage(NamedTuple):
     multiply: list[Step]
 
 
-def _interleave(first: list[Step], second: list[Step]) -> None:
-    """Record both, each in its order, spread evenly: the PE array multiplies while others copy what it transposed."""
-    done = 0
-    for i, step in enumerate(first):
-        step()
-        due = len(second) * (i + 1) // len(first)
-        for other in second[done:due]:
-            other()
-        done = due
-    for other in second[done:]:
-        other()
-
-
-def weight_gradient(b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps]) -> None:
+def weight_gradient(b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps], groups: int = 1) -> None:
     """Record out[c, o, i, j] = sum over images and pixels of dy[o, n, y, x] and the input that tap (i, j) meets.
 
-    x [C, N, H, W], dy [O, N, Y, X], out [C, O, taps]; x and dy have one format, X is at most 128. Sums are fp32. Uses
-    the SBUF that is free in `b` and leaves it free. Raises CapacityError where it is too little.
+    x [C, N, H, W], dy [O, N, Y, X], out [C / groups, O, taps]; x and dy have one format. Sums are fp32. Uses the SBUF
+    that is free in `b` and leaves it free. Raises CapacityError where it is too little.
     """
-    with b.scope():
-        _Gradient(b, x, dy, out, taps).record()
+    if groups == 1:
+        if pays(x.shape, dy.shape, taps):
+            weight_gradient_in_lanes(b, x, dy, out, taps)
+            return
+        with b.scope():
+            _Gradient(b, x, dy, out, taps).record()
+        return
+    packs = Packs(groups, x.shape[0] // groups, dy.shape[0] // groups)
+    for i in range(packs.count):
+        c, o = (slice(i * n, min((i + 1) * n, size)) for n, size in ((packs.k, x.shape[0]), (packs.m, dy.shape[0])))
+        with b.scope():
+            _PackGradient(b, x[c], dy[o], out[:, o], taps, packs).record()
 
 
 class _Gradient:
+    apart = False  # whether the sums are kept apart from the result
+
     def __init__(self, b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps]) -> None:
         self.b, self.x, self.dy, self.out, self.taps = b, x, dy, out, taps
         self.work = Workspace(b)
@@ -135,11 +129,13 @@ class _Gradient:
 
     def _chunks(self, images: int) -> Iterator[_Chunk]:
         """The pixels of a group, at most 128 at a time."""
-        rows = min(self.rows, P // self.cols)
+        cols = min(self.cols, P)
+        rows = min(self.rows, P // cols) if cols == self.cols else 1
         together = max(1, P // (self.rows * self.cols)) if rows == self.rows else 1
         for image in range(0, images, together):
-            for row in range(0, self.rows, rows):
-                yield _Chunk(image, min(together, images - image), row, min(rows, self.rows - row))
+            several = min(together, images - image)
+            for row, col in product(range(0, self.rows, rows), range(0, self.cols, cols)):
+                yield _Chunk(image, several, row, min(rows, self.rows - row), col, min(cols, self.cols - col))
 
     # -- the loops --------------------------------------------------------------------------------------------------
     def record(self) -> None:
@@ -154,16 +150,16 @@ class _Gradient:
                 b.memset(dst=self.spread.next(), value=0.0, engine=Engine.GPSIMD)
         self.turned_x = b.pool((P, chunks, self._across()), dt, bufs=2, name="turned input")
         self.turned_dy = b.pool((P, chunks, wide), dt, bufs=2, name="turned gradient")
-        several = self.group < self.images
+        several = self.group < self.images or self.apart
         self.sums = b.tile((P, self.out_blocks, self.c, self.elements), float32 if several else self.out.dtype)
         self.result = b.tile(self.sums.shape, self.out.dtype, name="result") if several else self.sums
         self.accumulators = [b.psum((P, BANK), bank=i) for i in range(_TURNED_BANKS, BANKS)]
         self.banks = [b.psum((P, BANK * 4 // dt.itemsize), dt, bank=i) for i in range(_TURNED_BANKS)]
         before: list[Step] = []
         for stage in self._stages():
-            _interleave(before, stage.prepare)
+            interleave(before, stage.prepare)
             before = stage.multiply
-        _interleave(before, [])
+        interleave(before, [])
 
     def _stages(self) -> Iterator[_Stage]:
         """What is transposed, then multiplied, for one step of taps after the other; and what follows."""
@@ -235,8 +231,8 @@ class _Gradient:
     def _turn_gradient(self, dy: AP, target: AP, chunk: _Chunk, count: int) -> None:
         """Pixels to partitions, all output channels side by side."""
         pixels = self.rows * self.cols
-        skip = chunk.image * pixels + chunk.row * self.cols
-        dims = (pixels, chunk.images), (1, chunk.rows * self.cols)
+        skip = chunk.image * pixels + chunk.row * self.cols + chunk.col
+        dims = (pixels, chunk.images), (self.cols, chunk.rows), (1, chunk.cols)
         pieces = [(dy[: min(P, count - at), at // P].with_dims(*dims, skip=skip), at) for at in range(0, count, P)]
         self._transposed(pieces, target, chunk)
 
@@ -247,11 +243,12 @@ class _Gradient:
         for i in range(several):
             row, col = divmod(tap + i, self.taps[1].count)
             top = chunk.row * self.taps[0].stride + row * self.taps[0].dilation
-            skip = chunk.image * high * wide + top * wide + col * self.taps[1].dilation
+            left = chunk.col * self.taps[1].stride + col * self.taps[1].dilation
+            skip = chunk.image * high * wide + top * wide + left
             dims = (
                 (high * wide, chunk.images),
                 (self.taps[0].stride * wide, chunk.rows),
-                (self.taps[1].stride, self.cols),
+                (self.taps[1].stride, chunk.cols),
             )
             for at in range(0, self.c, P):
                 data = x[: min(P, self.c - at), at // P].with_dims(*dims, skip=skip)
@@ -260,7 +257,7 @@ class _Gradient:
 
     def _transposed(self, pieces: list[tuple[AP, int]], target: AP, chunk: _Chunk) -> None:
         """Each piece into its columns of the target; neighbours share a bank and a copy out of it."""
-        pixels, width = chunk.images * chunk.rows * self.cols, self.banks[0].free
+        pixels, width = chunk.pixels, self.banks[0].free
         while pieces:
             begin, bank, end = pieces[0][1], self._bank(), pieces[0][1]
             while pieces and pieces[0][1] == end and end + pieces[0][0].partitions - begin <= width:
@@ -283,7 +280,7 @@ class _Gradient:
             self._sum += 1
             acc = self.accumulators[self._sum % len(self.accumulators)][:count, :width]
             for i, chunk in enumerate(chunks):
-                pixels = chunk.images * chunk.rows * self.cols
+                pixels = chunk.pixels
                 yield partial(
                     self.b.nc_matmul, dst=acc, stationary=turned_dy[:pixels, i, block : block + count],
                     moving=turned[:pixels, i, col : col + width], accumulate=i > 0, stop=i == len(chunks) - 1,
@@ -305,10 +302,39 @@ class _Gradient:
         if first:
             self.work.evacuate(part(self.sums), acc)
         else:
-            self.work.add(part(self.result if last else self.sums), acc, part(self.sums))
+            whole = self.result if last and not self.apart else self.sums
+            self.work.add(part(whole), acc, part(self.sums))
 
     def _store(self, first: int, count: int) -> None:
         for at in range(0, count, P):
             height = min(P, count - at)
             view = self.out[:, first + at : first + at + height].permute(1, 0, 2, 3)
             dma_store(self.b, view.ap(), self.result[:height, at // P])
+
+
+class _PackGradient(_Gradient):
+    """Of a pack of groups: all of its channels meet, and those of one group are kept."""
+
+    apart = True
+
+    def __init__(self, b: Builder, x: View, dy: View, out: View, taps: tuple[Taps, Taps], packs: Packs) -> None:
+        self.alike, self.of_group = packs.alike(b, uint8), packs.inputs
+        shape = (P, self.of_group, taps[0].count * taps[1].count)
+        self.kept, self.narrow = b.tile(shape, float32, name="kept"), b.tile(shape, out.dtype, name="gradient")
+        super().__init__(b, x, dy, out, taps)
+
+    def _store(self, first: int, count: int) -> None:
+        """A sum over groups, of which all but one are zero: [O, input channels of a group, taps]."""
+        n, elements = self.c // self.of_group, self.elements
+        sums = self.sums[:count, 0].split(0, n, self.of_group)
+        keep = self.alike[:count, :n]
+        kept, result = self.kept[:count], self.narrow[:count]
+        for e in range(elements):
+            every = sums.with_dims((self.of_group * elements, n), (elements, self.of_group), skip=e)
+            self.b.select_reduce(dst=every, predicate=keep, on_true=every, on_false=0.0)
+            turned = sums.with_dims((elements, self.of_group), (self.of_group * elements, n), skip=e)
+            target = kept.with_dims((elements, self.of_group), skip=e)
+            self.b.tensor_reduce(dst=target, data=turned, op="add", axes=1)
+        self.b.tensor_copy(dst=result, src=kept)
+        view = self.out[:, first : first + count].permute(1, 0, 2, 3)
+        dma_store(self.b, view.ap(), result)

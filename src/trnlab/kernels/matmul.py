@@ -20,9 +20,10 @@ from typing import NamedTuple
 from trnlab.isa.base import Engine
 from trnlab.isa.nc_matmul import DOUBLE_ROW, FP8
 from trnlab.kernels.blocking import Problem, Side, choose, doubles, raw_format
-from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, P, Sink, Source, Workspace, load_rows
+from trnlab.kernels.blocks import ANNOUNCED, BANK, BANKS, P, Sink, Source, Workspace, dma_store, load_rows
+from trnlab.kernels.view import View
 from trnlab.numerics.dtypes import DType, dtype
-from trnlab.program.access import AP
+from trnlab.program.access import AP, hbm_view
 from trnlab.program.builder import Builder
 
 __all__ = ["Product", "batch_matmul", "matmul"]
@@ -30,12 +31,14 @@ __all__ = ["Product", "batch_matmul", "matmul"]
 
 class Product(NamedTuple):
     """One product of a batch. onezero: lhs is float32 of ones and zeros only, past which the array streams twice as
-    fast."""
+    fast. sums: where the sums of lhs over the contraction go, fp32 [M]; sums_of_rhs: those of rhs, [N], instead."""
 
     lhs: Source
     rhs: Source
     sink: Sink
     onezero: bool = False
+    sums: View | None = None
+    sums_of_rhs: bool = False
 
 
 def matmul(b: Builder, lhs: Source, rhs: Source, sink: Sink, *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
@@ -49,19 +52,22 @@ def matmul(b: Builder, lhs: Source, rhs: Source, sink: Sink, *, lhs_k_rows: bool
     batch_matmul(b, [Product(lhs, rhs, sink)], lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
 
 
+def problem_of(item: Product, lhs_k_rows: bool, rhs_k_rows: bool) -> Problem:
+    """What decides how a product is cut into blocks."""
+    (k, m) = item.lhs.shape if lhs_k_rows else item.lhs.shape[::-1]
+    (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
+    assert k == rhs_k, f"contraction of {k} against {rhs_k}"
+    formats = item.lhs.dtype.name, item.rhs.dtype.name
+    assert formats[0] == formats[1] or {*formats} <= FP8, f"{item.lhs.dtype} against {item.rhs.dtype}"
+    sink, sums = item.sink, item.sums is not None
+    return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved, sums=sums)
+
+
 def batch_matmul(b: Builder, items: Sequence[Product], *, lhs_k_rows: bool, rhs_k_rows: bool) -> None:
     """Record several products, each as `matmul` would; neighbours of one shape share tiles and overlap."""
-
-    def problem(item: Product) -> Problem:
-        (k, m) = item.lhs.shape if lhs_k_rows else item.lhs.shape[::-1]
-        (rhs_k, n) = item.rhs.shape if rhs_k_rows else item.rhs.shape[::-1]
-        assert k == rhs_k, f"contraction of {k} against {rhs_k}"
-        formats = item.lhs.dtype.name, item.rhs.dtype.name
-        assert formats[0] == formats[1] or {*formats} <= FP8, f"{item.lhs.dtype} against {item.rhs.dtype}"
-        sink = item.sink
-        return Problem(m, n, k, item.lhs.dtype.name, lhs_k_rows, rhs_k_rows, sink.cost, sink.moved)
-
-    for (shape, _), run in groupby(items, key=lambda item: (problem(item), item.rhs.dtype.name)):
+    for (shape, _), run in groupby(
+        items, key=lambda item: (problem_of(item, lhs_k_rows, rhs_k_rows), item.rhs.dtype.name)
+    ):
         with b.scope():
             _Multiplier(b, shape, list(run)).record()
 
@@ -134,11 +140,12 @@ class _Key(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """Transpose k tile `k` of columns [col, +cols) of a piece: one PSUM bank, one copy out of it."""
+    """Transpose `tiles` k tiles from `k` on of columns [col, +cols) of a piece: one PSUM bank, one copy out of it."""
 
     piece: _Piece
     raw: AP
     k: int
+    tiles: int
     col: int
     cols: int
 
@@ -157,6 +164,7 @@ class _Feed:
         turned = dtype(raw_format(dt.name))
         self._raw = [b.tile(raw, turned, name="raw", slots=raw[1]) for _ in range(side.raw_tiles)]
         self._width = min(BANK * 4 // turned.itemsize, side.piece)  # columns transposed side by side
+        self._room = BANK * 4 // turned.itemsize  # columns of a bank
 
     def need(self, key: _Key, source: Source, k_rows: int, group: int) -> _Piece:
         """Plan that a group reads a piece; groups are planned in order."""
@@ -191,7 +199,7 @@ class _Feed:
         count, index = 0, self.ready
         while not self.side.k_rows and index < len(self.pieces) and self.pieces[index].first <= group:
             piece = self.pieces[index]
-            count += ceil(piece.k_rows / P) * ceil(piece.cols / self._width)
+            count += len(self._steps(piece)) * ceil(piece.cols / self._width)
             index += 1
         return count
 
@@ -204,27 +212,70 @@ class _Feed:
             piece.tile = self._tiles[index % len(self._tiles)]
             if self.loaded == index:
                 self.load()
-            for k in range(ceil(piece.k_rows / P)):
+            for k, tiles in self._steps(piece):
                 for col in range(0, piece.cols, self._width):
-                    yield _Job(piece, self._raw[index % len(self._raw)], k, col, min(self._width, piece.cols - col))
+                    cols = min(self._width, piece.cols - col)
+                    yield _Job(piece, self._raw[index % len(self._raw)], k, tiles, col, cols)
             self.ready += 1
+
+    def _steps(self, piece: _Piece) -> list[tuple[int, int]]:
+        """The k tiles of a piece, from each step's first one on as many as a bank has room for side by side."""
+        full, rest = divmod(piece.k_rows, P)
+        most = max(1, self._room // piece.cols)
+        steps = [(k, min(most, full - k)) for k in range(0, full, most)]
+        return [*steps, (full, 1)] if rest else steps
 
     def transpose(self, job: _Job) -> None:
         """Record one job."""
         bank = self.banks[self._turn % len(self.banks)]
         self._turn += 1
         height = min(P, job.piece.k_rows - job.k * P)
-        for at in range(0, job.cols, P):
-            cols = min(P, job.cols - at)
-            data = job.raw[:cols, (job.col + at) // P, job.k * P : job.k * P + height]
-            self.b.nc_transpose(dst=bank[:height, at : at + cols], data=data, engine=Engine.TENSOR)
+        for i, at in product(range(job.tiles), range(0, job.cols, P)):
+            cols, k = min(P, job.cols - at), job.k + i
+            data, dst = job.raw[:cols, (job.col + at) // P, k * P : k * P + height], i * job.cols + at
+            self.b.nc_transpose(dst=bank[:height, dst : dst + cols], data=data, engine=Engine.TENSOR)
         assert job.piece.tile is not None
-        target = job.piece.tile.ap[:height, job.k, job.col : job.col + job.cols]
-        self.work.evacuate(target, bank[:height, : job.cols])
+        target = job.piece.tile.ap[:height, job.k : job.k + job.tiles, job.col : job.col + job.cols]
+        self.work.evacuate(target, bank[:height, : job.tiles * job.cols].split(0, job.tiles, job.cols))
 
     def _is_free(self, index: int, now: int) -> bool:
         before = index - len(self._tiles)
         return before < 0 or self.pieces[before].last < now
+
+
+class _Sums:
+    """Sums of an operand's columns over the contraction: products with a column of ones, in a bank of their own."""
+
+    def __init__(self, b: Builder, size: int, dt: DType) -> None:
+        """`size`: columns of the operand. `dt`: its format."""
+        self.b, self.size = b, size
+        blocks = ceil(size / P)
+        self._ones = b.tile((P, 1), dt, name="ones")
+        b.memset(dst=self._ones, value=1.0)
+        self._totals = b.psum((P, blocks), bank=BANKS - 1, name="sums")
+        self._out = b.tile((P, blocks), "float32", name="sums")
+
+    def add(self, tiles: list[AP], block: int, *, begins: bool, ends: bool) -> None:
+        """Add a chunk of the contraction: k tiles [k, columns] of one block of columns."""
+        for i, tile in enumerate(tiles):
+            self.b.nc_matmul(
+                dst=self._totals[: tile.free, block : block + 1],
+                stationary=tile,
+                moving=self._ones[: tile.partitions],
+                accumulate=not begins or i > 0,
+                stop=ends and i == len(tiles) - 1,
+            )
+
+    def store(self, view: View) -> None:
+        """Write the sums to a view of one dimension."""
+        (step,) = view.strides
+        full, rest = divmod(self.size, P)
+        for rows, first, count in ((P, 0, full), (rest, full, 1)):
+            if rows and count:
+                out = self._out[:rows, first : first + count]
+                self.b.tensor_copy(dst=out, src=self._totals[:rows, first : first + count])
+                start = view.offset + first * P * step
+                dma_store(self.b, hbm_view(view.buffer, start, ((step, rows), (P * step, count))), out)
 
 
 class _Multiplier:
@@ -234,10 +285,14 @@ class _Multiplier:
         self.b, self.work = b, Workspace(b)
         for item in items:
             item.sink.open(b, self.work, problem.n)
+        summed = (problem.n, items[0].rhs.dtype) if items[0].sums_of_rhs else (problem.m, items[0].lhs.dtype)
+        self._sums = _Sums(b, *summed) if problem.sums else None
         self.blocking = choose(problem, b.sbuf_free, b.chip)
         self.accumulators = [b.psum((P, BANK), bank=i) for i in range(problem.accumulators)]
         columns = BANK * 4 // problem.raw_itemsize
-        turned = [b.psum((P, columns), problem.raw_dtype, bank=i) for i in range(problem.accumulators, BANKS)]
+        turned = [
+            b.psum((P, columns), problem.raw_dtype, bank=i) for i in range(problem.accumulators, BANKS - problem.sums)
+        ]
         self._feeds = (
             _Feed(b, self.work, self.blocking.lhs, self.blocking.depth, items[0].lhs.dtype, turned),
             _Feed(b, self.work, self.blocking.rhs, self.blocking.depth, items[0].rhs.dtype, turned),
@@ -265,6 +320,8 @@ class _Multiplier:
             self._multiply(group, now)
             if now + 1 == len(self.groups) or self.groups[now + 1].item is not group.item:
                 group.item.sink.close(self.b)
+                if self._sums is not None and group.item.sums is not None:
+                    self._sums.store(group.item.sums)
 
     def _load_ahead(self, now: int) -> None:
         """Record loads into all tiles that are free before group `now`, what is needed first before the rest."""
@@ -301,6 +358,8 @@ class _Multiplier:
                 while due >= 1:
                     next(ahead, None)
                     due -= 1
+            if self._sums is not None:
+                self._sum_up(group, left, m, rows, right, n, cols)
             if self.blocking.spill:
                 self._add_up(group, acc, left.col + m, right.col + n)
             if group.ends:
@@ -309,6 +368,16 @@ class _Multiplier:
                 self._announce(group.item)
         for _ in ahead:
             pass
+
+    def _sum_up(self, group: _Group, left: _Piece, m: int, rows: int, right: _Piece, n: int, cols: int) -> None:
+        """Record the sums of an operand's columns that a tile of the result is the first to meet."""
+        assert self._sums is not None
+        piece, first, end, met = left, m, m + rows, right.col + n == 0
+        if group.item.sums_of_rhs:
+            piece, first, end, met = right, n, n + cols, left.col + m == 0
+        for col in range(first, end, P) if met else ():
+            tiles = piece.columns(col, min(P, end - col), False)
+            self._sums.add(tiles, (piece.col + col) // P, begins=group.begins, ends=group.ends)
 
     def _announce(self, item: Product) -> None:
         """Tell the sink of the next tiles of its product."""

@@ -3,7 +3,8 @@
 
 An image comes on chip as it lies in memory. The maximum goes along rows of the image first, then along columns; what
 a window sees outside of the image is left out. On the way back the maxima are made again, and each window's gradient
-goes to the first of its elements that is as large, or is NaN.
+goes to the first of its elements that is as large, or is NaN: first to one of the window's rows, then from what each
+row was given to one of its elements. GpSimd compares, Vector selects and adds.
 
 Letters: R images and channels, flattened; [H, W] input, [Y, X] places.
 """
@@ -11,15 +12,15 @@ Letters: R images and channels, flattened; [H, W] input, [Y, X] places.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from trnlab.errors import CapacityError
 from trnlab.isa.base import Engine
 from trnlab.kernels.blocks import P, ViewSource, Workspace, store_rows
 from trnlab.kernels.view import View
 from trnlab.kernels.windows import Slide, Tap
-from trnlab.numerics.dtypes import bfloat16, float32, uint8
+from trnlab.numerics.dtypes import float32, uint8
 from trnlab.program.access import AP
 from trnlab.program.builder import Builder
 
@@ -109,8 +110,8 @@ class _Windows:
         ViewSource(view, rows=self.lead).load(self.b, tile, row, low * width)
         return tile
 
-    def largest(self, x: AP, band: _Band) -> AP:
-        """[P, places] from the rows of a band: along the rows of the image, then across them."""
+    def largest(self, x: AP, band: _Band) -> tuple[AP, AP]:
+        """Of the windows' rows, [P, rows of the band and places], and of the windows, [P, places]."""
         width, dt = self.width, self.x.dtype
         across = self.work.pool("along rows", (P, self.rows_held * width), dt, bufs=2).next()[: x.partitions]
         across = across[:, : band.rows * width]
@@ -141,7 +142,7 @@ class _Windows:
                 for t, a, z in self.met(band)
             ],
         )  # fmt: skip
-        return result
+        return across, result
 
     def met(self, band: _Band) -> list[tuple[Tap, int, int]]:
         """Rows of the window, and the places [a, z) of the band in which each meets the image."""
@@ -189,7 +190,7 @@ class _Forward(_Windows):
             count = min(P, self.rows - row)
             for band in self.bands:
                 x = self.load(self.x, "image", band.low, band.high, self.rows_held, row, count)
-                store_rows(self.b, out, self.largest(x, band), row, band.start * self.width, rows=self.lead)
+                store_rows(self.b, out, self.largest(x, band)[1], row, band.start * self.width, rows=self.lead)
 
 
 class _Backward(_Windows):
@@ -212,91 +213,165 @@ class _Backward(_Windows):
         return max(t.start, -((t.first - own) // step)), min(t.stop, -((t.first - end) // step))
 
     def nbytes(self, band: _Band) -> int:
-        item, places, own = self.x.dtype.itemsize, band.places * self.width, (band.end - band.own) * self.w
-        return (
-            2 * item * band.rows * (self.w + self.width) + places * (2 * item + 2 * 4 + 2 * 6 + 2 * 3) + own * (8 + 8)
-        )
+        item, places, own = self.x.dtype.itemsize, band.places * self.width, band.end - band.own
+        across, along, image = band.rows * self.width, own * self.width, own * self.w
+        twice = item * (band.rows * self.w + across + 2 * places + image) + 4 * (along + image)
+        return 2 * twice + 12 * max(along, places) + max(across, image)
 
     def record(self, dy: View, dx: View) -> None:
         """All rows, band by band."""
-        b, held = self.b, max(band.end - band.own for band in self.bands) * self.w
-        sums, results = (self.work.pool(n, (P, held), d, bufs=2) for n, d in (("sums", float32), ("dx", dx.dtype)))
-        for row in range(0, self.rows, P):
-            count = min(P, self.rows - row)
-            for band in self.bands:
-                x = self.load(self.x, "image", band.low, band.high, self.rows_held, row, count)
-                given = self.load(dy, "dy", band.start, band.stop, self.places_held, row, count)
-                own = (band.end - band.own) * self.w
-                total = sums.next()[:count, :own]
-                b.memset(dst=total, value=0.0, engine=Engine.GPSIMD)
-                self._share(x, self.largest(x, band), given, total, band)
-                result = total if dx.dtype is float32 else results.next()[:count, :own]
-                if result is not total:
-                    b.activation(dst=result, data=total, op="copy", engine=Engine.SCALAR)
-                store_rows(b, dx, result, row, band.own * self.w, rows=self.lead)
+        held = max(band.end - band.own for band in self.bands)
+        places, image, along = self.places_held * self.width, held * self.w, held * self.width
+        pool = self.work.pool
+        self.sums, self.along_rows = (pool(n, (P, c), float32, bufs=2) for n, c in (("sums", image), ("rows", along)))
+        self.marks, self.shares = (
+            pool(n, (P, max(along, places)), d, bufs) for n, d, bufs in (("marks", uint8, 4), ("share", float32, 2))
+        )
+        self.odd = pool("odd", (P, max(along, image, self.rows_held * self.width)), uint8, bufs=1)
+        self.zero = self.b.tile((P, 1), float32, name="zero")
+        self.b.memset(dst=self.zero, value=0.0, engine=Engine.GPSIMD)
+        results = pool("dx", (P, image), dx.dtype, bufs=2)
+        parts = [(row, band) for row in range(0, self.rows, P) for band in self.bands]
+        ahead = self._prepared(dy, *parts[0])
+        for i, (row, band) in enumerate(parts):
+            prepared = ahead
+            if i + 1 < len(parts):  # GpSimd compares these while Vector is still busy with the ones before
+                ahead = self._prepared(dy, *parts[i + 1])
+            total = self._gradient(prepared, band)
+            result = total if dx.dtype is float32 else results.next()[: total.partitions, : total.free]
+            if result is not total:
+                self.b.activation(dst=result, data=total, op="copy", engine=Engine.SCALAR)
+            store_rows(self.b, dx, result, row, band.own * self.w, rows=self.lead, engine=Engine.SCALAR)
 
-    def _share(self, x: AP, best: AP, dy: AP, total: AP, band: _Band) -> None:
-        """Add each window's gradient where its first largest element is: elements in their order."""
-        b, shape = self.b, (P, self.places_held * self.width)
-        taken = self.work.pool("taken", shape, bfloat16, bufs=2).next()[: x.partitions, : best.free]
-        b.memset(dst=taken, value=0.0, engine=Engine.GPSIMD)
-        for (t, a, z), u in product(self.met(band), self.along.taps):
-            window = _Window(t, a, z, u)
-            marks = self._first(window, x, best, taken, band)
-            low, high = self._seen(t, band.own, band.end)
-            low, high = max(low, a), min(high, z)
-            if low >= high:
-                continue
-            cols = u.stop - u.start
-            share = self.work.pool("share", shape, float32, bufs=2).next()[: x.partitions, : (high - low) * cols]
-            share = share.with_dims((cols, high - low), (1, cols))
-            mine = marks.with_dims((cols, high - low), (1, cols), skip=(low - a) * cols)
-            b.select_reduce(
-                dst=share, predicate=mine, on_true=self._of_places(dy, window, low, high, band), on_false=0.0
-            )
-            step, across = self.down.step, self.along.step
-            target = total.with_dims(
-                (step * self.w, high - low), (across, cols),
-                skip=(t.first + low * step - band.own) * self.w + u.first + u.start * across,
-            )  # fmt: skip
+    def _prepared(self, dy: View, row: int, band: _Band) -> tuple[AP, AP, AP, AP]:
+        """The image, the gradient of its windows, and the largest elements of these windows' rows and of these."""
+        count = min(P, self.rows - row)
+        x = self.load(self.x, "image", band.low, band.high, self.rows_held, row, count)
+        given = self.load(dy, "dy", band.start, band.stop, self.places_held, row, count)
+        return (x, given, *self.largest(x, band))
+
+    def _gradient(self, prepared: tuple[AP, AP, AP, AP], band: _Band) -> AP:
+        """Rows [own, end) of the image's gradient: from windows to rows of windows, from these to elements."""
+        x, dy, across, best = prepared
+        count, own = x.partitions, band.end - band.own
+        along, total = self.along_rows.next()[:count, : own * self.width], self.sums.next()[:count, : own * self.w]
+        for tile in (along, total):  # Scalar has nothing else to do
+            zeros = self.zero[:count].with_dims((0, tile.free))
+            self.b.activation(dst=tile, data=zeros, op="copy", engine=Engine.SCALAR)
+        self._distribute([self._row(t, a, z, band) for t, a, z in self.met(band)], across, best, dy, along)
+        below = band.own - band.low
+        x, across = (
+            tile.with_dims((1, own * width), skip=below * width)
+            for tile, width in ((x, self.w), (across, self.width))
+        )
+        self._distribute([self._column(u, own) for u in self.along.taps], x, across, along, total)
+        return total
+
+    def _row(self, t: Tap, a: int, z: int, band: _Band) -> _Element:
+        """A row of the window, in rows [a, z) of places."""
+        step, width = self.down.step, self.width
+        low, high = self._seen(t, band.own, band.end)
+        low, high = max(low, a), max(min(high, z), max(low, a))
+        return _Element(
+            (z - a, width), _Steps((a - band.start) * width, width, 1),
+            _Steps((t.first + a * step - band.low) * width, step * width, 1), (low - a, high - a),
+            _Steps((t.first + low * step - band.own) * width, step * width, 1), t.first % step,
+            (a, z) == (band.start, band.stop),
+        )  # fmt: skip
+
+    def _column(self, u: Tap, rows: int) -> _Element:
+        """A column of the window, in all rows."""
+        step = self.along.step
+        seen = _Steps(u.first + u.start * step, self.w, step)
+        everywhere = (u.start, u.stop) == (0, self.width)
+        places = _Steps(u.start, self.width, 1)
+        return _Element((rows, u.stop - u.start), places, seen, (0, rows), seen, u.first % step, everywhere)
+
+    def _distribute(self, elements: list[_Element], x: AP, best: AP, rest: AP, total: AP) -> None:
+        """Give each place's number in `rest` to the first of its elements that is as large as `best`, or NaN.
+
+        Nothing is left in `rest`. `total` is zero at first. A last element that every place has gets what is left.
+        """
+        b = self.b
+        odd = self.odd.next()[: x.partitions, : x.free]
+        b.tensor_tensor(dst=odd, data1=x, data2=x, op="not_equal", engine=Engine.GPSIMD)
+        begun: set[int] = set()
+        for i, e in enumerate(elements):
+            last = i == len(elements) - 1
+            marks = None if last and e.everywhere else self._marks(e, x, odd, best)
+            self._give(e, rest, marks, total, e.residue in begun)
+            begun.add(e.residue)
+            if not last:
+                left = e.of_places(rest)
+                b.select_reduce(dst=left, predicate=marks, on_true=left, on_false=0.0, reverse_pred=True)
+
+    def _marks(self, e: _Element, x: AP, odd: AP, best: AP) -> AP:
+        """Not zero where an element is the largest, or NaN."""
+        b, marks = self.b, e.alike(self.marks.next()[: x.partitions])
+        seen, largest, strange = e.of_image(x), e.of_places(best), e.of_image(odd)
+        b.tensor_tensor(dst=marks, data1=seen, data2=largest, op="is_equal", engine=Engine.GPSIMD)
+        b.tensor_tensor(dst=marks, data1=marks, data2=strange, op="max", engine=Engine.GPSIMD)
+        return marks
+
+    def _give(self, e: _Element, rest: AP, marks: AP | None, total: AP, begun: bool) -> None:
+        """Add what is marked to an element's part of the sums, of which nothing is there yet if not `begun`."""
+        first, last = e.inside
+        if first == last:
+            return
+        b, target, given = self.b, e.of_total(total), e.of_places(rest, inside=True)
+        if marks is None:
+            if begun:
+                b.tensor_tensor(dst=target, data1=target, data2=given, op="add", engine=Engine.VECTOR)
+            else:
+                self.work.evacuate(target, given)
+            return
+        inside = marks.with_dims((e.size[1], last - first), (1, e.size[1]), skip=first * e.size[1])
+        share = target if not begun else e.alike(self.shares.next()[: rest.partitions], rows=last - first)
+        b.select_reduce(dst=share, predicate=inside, on_true=given, on_false=0.0)
+        if begun:
             b.tensor_tensor(dst=target, data1=target, data2=share, op="add", engine=Engine.VECTOR)
 
-    def _first(self, window: _Window, x: AP, best: AP, taken: AP, band: _Band) -> AP:
-        """Where an element of the window is the first of the largest: 1 or 0, uint8 [P, places that it meets]."""
-        b, (t, a, z, u) = self.b, (window.row, window.start, window.stop, window.col)
-        cols = u.stop - u.start
-        dims, size = ((cols, z - a), (1, cols)), (P, self.places_held * self.width)
-        step, across = self.down.step, self.along.step
-        seen = x.with_dims(
-            (step * self.w, z - a), (across, cols),
-            skip=(t.first + a * step - band.low) * self.w + u.first + u.start * across,
-        )  # fmt: skip
-        here, gone = (self._of_places(v, window, a, z, band) for v in (best, taken))
-        same, first = (
-            self.work.pool(name, size, dt, bufs=2).next()[: x.partitions].with_dims(*dims)
-            for name, dt in (("same", bfloat16), ("first", uint8))
-        )
-        b.tensor_tensor(dst=same, data1=seen, data2=here, op="is_equal", engine=Engine.VECTOR)
-        odd = self.work.pool("odd", size, bfloat16, bufs=2).next()[: x.partitions].with_dims(*dims)
-        b.tensor_tensor(dst=odd, data1=seen, data2=seen, op="not_equal", engine=Engine.VECTOR)
-        b.tensor_tensor(dst=same, data1=same, data2=odd, op="max", engine=Engine.VECTOR)
-        b.tensor_tensor(dst=first, data1=same, data2=gone, op="is_gt", engine=Engine.VECTOR)
-        b.tensor_tensor(dst=gone, data1=gone, data2=same, op="max", engine=Engine.VECTOR)
-        return first
 
-    def _of_places(self, tile: AP, window: _Window, low: int, high: int, band: _Band) -> AP:
-        """The part [P, places] of a tile in which an element of the window meets the image, of rows [low, high)."""
-        u = window.col
-        return tile.with_dims(
-            (self.width, high - low), (1, u.stop - u.start), skip=(low - band.start) * self.width + u.start
-        )
+class _Steps(NamedTuple):
+    """Where rows and columns of an access pattern lie: the first element, from row to row, from column to column."""
+
+    skip: int
+    pitch: int
+    step: int
+
+    def of(self, tile: AP, rows: int, cols: int, first: int = 0) -> AP:
+        """Rows [first, +rows) of a tile."""
+        return tile.with_dims((self.pitch, rows), (self.step, cols), skip=self.skip + first * self.pitch)
 
 
-@dataclass(frozen=True)
-class _Window:
-    """One element of the window: its row, the places [start, stop) in which that meets the image, and its column."""
+class _Element(NamedTuple):
+    """A row or a column of the window: the rows and columns of places that it meets the image in, where these are,
+    where it meets the image; the rows of places [first, last) in which that is inside of the sums, and where there.
 
-    row: Tap
-    start: int
-    stop: int
-    col: Tap
+    Elements of one `residue` share elements of the sums. `everywhere`: all places meet it.
+    """
+
+    size: tuple[int, int]
+    places: _Steps
+    image: _Steps
+    inside: tuple[int, int]
+    sums: _Steps
+    residue: int
+    everywhere: bool
+
+    def of_places(self, tile: AP, *, inside: bool = False) -> AP:
+        """Its part of a tile of places."""
+        first, last = self.inside if inside else (0, self.size[0])
+        return self.places.of(tile, last - first, self.size[1], first)
+
+    def of_image(self, tile: AP) -> AP:
+        """Its part of a tile of the image, place by place."""
+        return self.image.of(tile, *self.size)
+
+    def of_total(self, tile: AP) -> AP:
+        """Its part of the sums."""
+        return self.sums.of(tile, self.inside[1] - self.inside[0], self.size[1])
+
+    def alike(self, tile: AP, rows: int | None = None) -> AP:
+        """The beginning of a tile, as many rows and columns."""
+        return tile.with_dims((self.size[1], self.size[0] if rows is None else rows), (1, self.size[1]))

@@ -64,3 +64,17 @@ class Slide:
             if start < stop:
                 taps.append(Tap(self.window - 1 - i if self.reverse else i, first, start, stop))
         return Phase(residue, count, step, tuple(taps))
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Where the pixels of the result meet the input, along one dimension: y * stride + tap * dilation - low."""
+
+    count: int
+    stride: int
+    dilation: int
+    low: int
+
+    def reach(self, pixels: int) -> int:
+        """Elements of the input from the first that is met to the last, zeros around it included."""
+        return (pixels - 1) * self.stride + (self.count - 1) * self.dilation + 1

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the stages of attention forward share: the pieces of its work, and where they live on chip.
+
+Letters: B batch, H heads, T queries, S keys, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.attention_tiles import (
+    RESERVE,
+    Bias,
+    Constants,
+    Group,
+    Task,
+    copier,
+    count_blocks,
+    pieces,
+    plan_groups,
+    token_pool,
+)
+from trnlab.kernels.blocks import BANK, P
+from trnlab.numerics.dtypes import DType, float32
+from trnlab.program.access import AP
+from trnlab.program.builder import Builder, Pool
+
+LEAD = 3  # superblocks from the transposes to the exponentials
+QUADRANT = 32
+ROW_BYTES = 4096  # of a partition: scores whose maximum is found in one instruction
+SHARED_BANKS = ((0, 1), (2, 3), (4, 5))  # all emptied by ScalarE
+MAXIMA_BANKS, SCORE_BANKS = ((0,), (1,), (2,)), ((3,), (4,), (5,))  # emptied by VectorE, by ScalarE
+OUT_BANKS = (6, 7)
+
+
+@dataclass(eq=False)
+class Pack:
+    """Query heads [head, +heads) of a group that are worked on together, with the key heads they use."""
+
+    group: Group
+    head: int
+    heads: int
+    kv: int
+    kvs: int
+    kt: AP = field(init=False)  # [rows, kvs, S]: K^T, then a row of ones
+    qt: AP = field(init=False)  # [rows, heads, T]: Q^T, then a row of -m
+    values: AP = field(init=False)  # [128, kvs, blocks of S, D + 1]: V, then a column of ones
+
+    def key(self, head: int) -> int:
+        """Which of the pack's key heads its query head uses."""
+        return head if self.kvs == self.heads else 0
+
+
+@dataclass(eq=False)
+class Job:
+    """One superblock: queries [q0, q1) of each head of a pack. `starts`, `ends`: of its pack, of its group."""
+
+    pack: Pack
+    q0: int
+    q1: int
+    starts: bool
+    ends: bool
+    shift: AP = field(init=False)  # -m as [1, heads, queries]
+    sums: AP = field(init=False)  # [128, heads, blocks, D + 1] in PSUM
+    reductions: list[tuple[AP, AP]] = field(default_factory=list)  # -m, and the maxima of strips it is made of
+    bias: AP | None = None
+
+
+class _Recast(Pool):
+    """The first bank of each tile of another pool as a tile of another format; both pools turn together."""
+
+    def __init__(self, pool: Pool, tiles: list[AP]) -> None:
+        super().__init__(tiles)
+        self._pool, self._of = pool, dict(zip(pool.tiles, tiles))
+
+    def next(self) -> AP:
+        """The bank whose turn it is."""
+        return self._of[self._pool.next()]
+
+
+class Memory:
+    """PSUM, SBUF and the constants of one call.
+
+    Where VectorE and ScalarE take turns at PSUM, ScalarE alone empties it: it copies what the maxima are taken of to
+    SBUF, where VectorE reads 16-bit scores at twice the rate, and nobody waits. All tiles of scores are then one
+    rotation, of two banks each, for fewer instructions. Elsewhere the engine that reads a tile empties it.
+    """
+
+    def __init__(self, b: Builder, task: Task, out: DType) -> None:
+        self.b, self.task = b, task
+        # Row of the contraction that holds -m: a quadrant's first, where engines can write; none left for D > 96.
+        self.shift_row = -(-task.depth // QUADRANT) * QUADRANT
+        self.fused = self.shift_row < P
+        self.rows = self.shift_row + 1 if self.fused else task.depth  # of the contraction
+        self.constants = Constants(b, task.dtype)
+        self.blocks = max(1, min(4, BANK // (task.depth + 1)))  # query blocks of a superblock
+        if task.bias is not None:
+            self.blocks = min(self.blocks, Bias.blocks_that_fit(task))
+        self.bias = Bias(b, task, self.constants, self.blocks) if task.bias is not None else None
+        self.copies = not b.chip.has("parallel_ports")  # maxima are taken of copies in SBUF
+        self.banks = len(SHARED_BANKS[0]) if self.copies else len(SCORE_BANKS[0])  # of a tile of scores
+        self.lookahead = 4 - self.banks  # tiles of scores between exp and P V
+        self._open_psum()
+        self._open_sbuf(out)
+
+    def _open_psum(self) -> None:
+        self.scores = self._rotation(SHARED_BANKS if self.copies else SCORE_BANKS)
+        self.maxima = self.scores if self.copies else self._rotation(MAXIMA_BANKS)
+        self.shift_banks = self._recast(self.scores)
+        self.operands = self.shift_banks if copier(self.b.chip) is Engine.SCALAR else self._recast(self.maxima)
+        self.sums = Pool([self.b.psum((P, BANK), bank=i, name="out") for i in OUT_BANKS])
+
+    def _rotation(self, banks: tuple[tuple[int, ...], ...]) -> Pool:
+        return Pool([self.b.psum((P, len(i) * BANK), bank=i[0], name="scores") for i in banks])
+
+    def _recast(self, pool: Pool) -> Pool:
+        """Tiles in the format of the operands, which transposes fill."""
+        dt, size = self.task.dtype, self.b.chip.psum.bank_bytes_per_partition
+        first = [tile.buffer.address // size for tile in pool.tiles]
+        return _Recast(pool, [self.b.psum((P, size // dt.itemsize), dt, bank=i, name="operand") for i in first])
+
+    def _open_sbuf(self, out: DType) -> None:
+        b, t = self.b, self.task
+        most = max(1, self.blocks // count_blocks(t.queries)) if self.bias is None else 1  # heads of a pack
+        most_kv = min(most, t.kv_heads) if t.shared == 1 else 1
+        self.kt_pool = self._transposed_pool("kT", most_kv, t.keys, self._bufs(LEAD))
+        self.qt_pool = self._transposed_pool("qT", min(most, t.heads), t.queries, self._bufs(LEAD))
+        behind = -(-self.lookahead // count_blocks(t.span(min(t.queries, self.blocks * P))))
+        self.value_pool = self._value_pool(most_kv, self._bufs(LEAD + behind))
+        self.shifts = b.pool((1, BANK), t.dtype, bufs=2, name="shift") if not self.fused else None
+        self.p_pool = b.pool((P, self.banks * BANK), t.dtype, bufs=self.lookahead + 2, name="p")
+        self.o_pool = b.pool((P, BANK), float32, bufs=2 + self.lookahead, name="o")
+        if self.copies:
+            self.row_pool = b.pool((P, ROW_BYTES // t.dtype.itemsize), t.dtype, bufs=3, name="rows")
+        # Maxima of copies have been rounded already.
+        strips = 4 * -(-t.keys // self.row_length)
+        self.partial_max = b.pool((P, strips), t.dtype if self.copies else float32, bufs=4, name="partial_max")
+        stats = (P, t.batch * t.heads, count_blocks(t.queries))
+        self.shift_all = b.tile(stats, t.dtype, name="minus_max", slots=stats[1] * stats[2])
+        self.inverse_all = b.tile(stats, float32, name="inverse_sum", slots=stats[1] * stats[2])
+        self._open_tokens(most, out)
+
+    def _open_tokens(self, most: int, out: DType) -> None:
+        b, t = self.b, self.task
+        self.groups, self.bufs = plan_groups(t, b.sbuf_free - RESERVE, (2, 2))
+        self.packs = [pack for g in self.groups for pack in self._packs(g, most)]
+        q_width, k_width = self.groups[0].heads * t.depth, self.groups[0].kvs * t.depth
+        self.q_pool = token_pool(b, "q", t.queries, q_width, t.dtype, self.bufs)
+        self.k_pool = token_pool(b, "k", t.keys, k_width, t.dtype, self.bufs)
+        self.v_pool = token_pool(b, "v", t.keys, k_width, t.dtype, self.bufs)
+        self.out_pool = token_pool(b, "out", t.queries, q_width, out, self.bufs)
+
+    @property
+    def row_length(self) -> int:
+        """Scores whose maximum one instruction finds."""
+        return ROW_BYTES // self.task.dtype.itemsize if self.copies else BANK
+
+    def column(self, pack: Pack) -> int:
+        """Where the pack's first head is among all (batch, head) pairs."""
+        return pack.group.batch * self.task.heads + pack.head
+
+    def jobs(self) -> list[Job]:
+        """All superblocks, in order."""
+        jobs = []
+        for i, pack in enumerate(self.packs):
+            ends = i + 1 == len(self.packs) or self.packs[i + 1].group is not pack.group
+            for q0, n in pieces(0, self.task.queries, self.blocks * P):
+                last = q0 + n == self.task.queries
+                jobs.append(Job(pack, q0, q0 + n, starts=q0 == 0, ends=ends and last))
+        return jobs
+
+    def _bufs(self, jobs: int) -> int:
+        """Tiles that one pack needs of something that is in use for so many superblocks before its last."""
+        per_pack = -(-self.task.queries // (self.blocks * P))
+        return min(self.task.batch * self.task.heads, 1 + -(-jobs // per_pack))
+
+    def _packs(self, group: Group, most: int) -> list[Pack]:
+        """Short sequences put up to `most` heads into one superblock; heads that share keys only with each other."""
+        t = self.task
+        if t.shared == 1:
+            return [Pack(group, h, n, h, n) for h, n in pieces(group.head, group.head + group.heads, most)]
+        return [
+            Pack(group, h, n, kv, 1)
+            for kv in range(group.kv, group.kv + group.kvs)
+            for h, n in pieces(kv * t.shared, (kv + 1) * t.shared, most)
+        ]
+
+    def _transposed_pool(self, name: str, heads: int, tokens: int, bufs: int) -> Pool:
+        """Tiles [rows, heads, tokens]; what lies between D and the shift's row is zero, K^T's row of shift is one."""
+        b, t = self.b, self.task
+        shape, slots = (self.rows, heads, tokens), max(1, heads * tokens // P)
+        pool = Pool([b.tile(shape, t.dtype, name=f"{name}{i}", slots=slots) for i in range(bufs)])
+        for tile in pool.tiles:
+            if self.fused and t.depth < self.shift_row:
+                b.memset(dst=tile[: self.shift_row], value=0.0, engine=Engine.GPSIMD)
+            if self.fused and name == "kT":
+                b.memset(dst=tile[self.shift_row :], value=1.0, engine=Engine.GPSIMD)
+        return pool
+
+    def _value_pool(self, heads: int, bufs: int) -> Pool:
+        """Tiles [128, heads, blocks, D + 1] whose last column is one."""
+        b, t = self.b, self.task
+        n = count_blocks(t.keys)
+        pool = Pool(
+            [b.tile((P, heads, n, t.depth + 1), t.dtype, name=f"values{i}", slots=heads * n) for i in range(bufs)]
+        )
+        for tile in pool.tiles:
+            b.memset(dst=tile[:, :, :, t.depth : t.depth + 1], value=1.0, engine=Engine.GPSIMD)
+        return pool
