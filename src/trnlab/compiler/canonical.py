@@ -4,6 +4,7 @@
 reduce     over trailing dimensions, or sums over leading ones; never over everything at once when that is long
 scatter    into zeros
 gather     of rows
+dot        without a batch, of matrices: what several dimensions number is one
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from math import prod
 import numpy as np
 
 from trnlab.compiler.ranges import limits
-from trnlab.compiler.strided import VIEW_OPS
+from trnlab.compiler.strided import LOOK_OPS
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.loops import Body
+from trnlab.graph.ops import CALL, COLLECTIVE, OPS
 from trnlab.graph.passes.rewrite import rewrite
-from trnlab.numerics.dtypes import int32
+from trnlab.numerics.dtypes import float32, int32
 
 LONG = 4096  # elements of one row beyond which a reduction of everything is spread over partitions
+FEW = 32  # arrays whose sum is made of additions
 
 
 def canonicalize(graph: Graph) -> None:
     """Bring ops into their canonical forms; same meaning."""
-    rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather})
+    rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather, "dot_general": _dot})
 
 
 # -- reduce ---------------------------------------------------------------------------------------------------------
@@ -89,7 +93,21 @@ def _reduce_dims(b: GraphBuilder, x: Value, dims: tuple[int, ...], kind: str) ->
         return _reduce_dims(b, b.transpose(x, (*kept, *sorted(dims))), tuple(range(len(kept), rank)), kind)
     if sorted(dims) != list(range(len(dims))):
         return _reduce_dims(b, b.transpose(x, (*sorted(dims), *kept)), tuple(range(len(dims))), kind)
-    return b.reduce(x, dims, kind)
+    return _sum_of_few(b, x, len(dims)) or b.reduce(x, dims, kind)
+
+
+def _sum_of_few(b: GraphBuilder, x: Value, leading: int) -> Value | None:
+    """The sum over leading dimensions of a few arrays of many rows, as of positions over a batch, by additions with
+    rows on partitions. The PE array would sum up to 128 arrays at once, but leave all sums in one row.
+    """
+    count, rows = prod(x.shape[:leading]), prod(x.shape[leading:-1])
+    if not x.dtype.is_float or count > FEW or len(x.shape) < leading + 2 or rows < 2 * count:
+        return None
+    terms = b.reshape(x, (count, *x.shape[leading:]))
+    sums = [b.convert(b.reshape(b.slice_dim(terms, 0, i, i + 1), terms.shape[1:]), float32) for i in range(count)]
+    while len(sums) > 1:  # in pairs: errors grow with the number of levels only
+        sums = [b.add(*sums[i : i + 2]) if i + 1 < len(sums) else sums[i] for i in range(0, len(sums), 2)]
+    return b.convert(sums[0], x.dtype)
 
 
 def _reduce_all(b: GraphBuilder, x: Value, kind: str) -> Value:
@@ -99,6 +117,48 @@ def _reduce_all(b: GraphBuilder, x: Value, kind: str) -> Value:
         if parts > 1:
             x = b.reduce(b.reshape(x, (parts, count // parts)), (1,), kind)
     return b.reduce(x, (0,), kind)
+
+
+# -- products -------------------------------------------------------------------------------------------------------
+
+
+def _dot(op: Op, b: GraphBuilder) -> Value | None:
+    """The product of two matrices, where reshapes alone make operands such: a token's place in its sequence and the
+    sequence's in the batch, or heads and their elements, are then one dimension."""
+    attrs = op.attrs
+    if attrs["lhs_batching_dimensions"] or attrs["lhs_mx"] or attrs["rhs_mx"]:
+        return None
+    if all(len(v.shape) == 2 for v in op.operands):
+        return None
+    looks = [_matrix(v, attrs[f"{side}_contracting_dimensions"]) for v, side in zip(op.operands, ("lhs", "rhs"))]
+    if any(look is None for look in looks):
+        return None
+    operands, contracted = [], []
+    for value, look in zip(op.operands, looks):
+        assert look is not None
+        order, shape, contracts = look
+        operands.append(b.reshape(b.transpose(value, order) if order else value, shape))
+        contracted.append((contracts,))
+    dims = {"lhs_contracting_dimensions": contracted[0], "rhs_contracting_dimensions": contracted[1]}
+    return b.reshape(b.op("dot_general", *operands, **{**attrs, **dims}), op.result.shape)
+
+
+def _matrix(value: Value, contracted: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, int], int] | None:
+    """(permutation, shape, which dimension is contracted) of an operand as a matrix, or None.
+
+    Only attention's results are permuted: in memory, all heads of a token are side by side.
+    """
+    dims = tuple(range(len(value.shape)))
+    tokens = value.op is not None and value.op.name.startswith("trn.attention") and len(dims) == 4
+    free = tuple(d for d in dims if d not in contracted)
+    if not free or not contracted:
+        return None
+    for order in (dims, (0, 2, 1, 3)) if tokens else (dims,):
+        for parts, at in (((contracted, free), 0), ((free, contracted), 1)):
+            if (*parts[0], *parts[1]) == order:
+                rows, cols = (prod(value.shape[d] for d in part) for part in parts)
+                return (() if order == dims else order), (rows, cols), at
+    return None
 
 
 # -- rows by index --------------------------------------------------------------------------------------------------
@@ -144,21 +204,32 @@ def is_zero(value: Value) -> bool:
 
 
 def own_operands(graph: Graph) -> None:
-    """Copy what a custom_call overwrites, and numbers filled into a shape, which do not lie in memory."""
-    rewrite(graph, {"custom_call": _own_operands})
+    """Copy what a custom_call or a loop overwrites, and numbers filled into a shape, which do not lie in memory."""
+    rewrite(graph, {name: _own_operands for name, d in OPS.items() if d.kind in (CALL, COLLECTIVE)})
 
 
 def _own_operands(op: Op, b: GraphBuilder) -> None:
-    overwritten = set(op.attrs["callee"].updates.values())
+    overwritten = set(updates_of(op).values()) if OPS[op.name].kind == CALL else set()
+    read = {r.operand for r in op.attrs["body"].reads} if op.name == "loop" else {*range(len(op.operands))}
     op.operands = tuple(
-        b.op("convert", v, dtype=v.dtype) if i in overwritten or _is_filled(v) else v
+        b.op("convert", v, dtype=v.dtype) if i in overwritten or (i in read and _is_filled(v)) else v
         for i, v in enumerate(op.operands)
     )
 
 
+def updates_of(op: Op) -> dict[int, int]:
+    """Results of a custom_call or a loop that begin as an operand, and which: results of a loop that its rounds do
+    not overwrite as a whole."""
+    if op.name == "custom_call":
+        return dict(op.attrs["callee"].updates)
+    body: Body = op.attrs["body"]
+    parts = [(i, w.operand) for i, w in enumerate(body.writes) if not body.filled(i, op.results[i].type.size)]
+    return {i: operand for i, operand in parts if operand is not None}
+
+
 def _is_filled(value: Value) -> bool:
     """Whether a value is a constant or an index, seen through views."""
-    while value.op is not None and value.op.name in VIEW_OPS:
+    while value.op is not None and value.op.name in LOOK_OPS:
         value = value.op.operands[0]
     return value.op is not None and value.op.name in ("constant", "iota")
 

@@ -27,7 +27,13 @@ _KEPT = frozenset({*VIEW_OPS, "convert", "add", "minimum"})  # of 0 and -inf the
 
 def expand_composites(graph: Graph) -> None:
     """Bring attention into the forms that have a kernel, and convolutions into matrix products."""
-    rewrite(graph, {"trn.attention": _forward, "trn.attention_backward": _backward, "convolution": as_products})
+    expand_attention(graph)
+    rewrite(graph, {"convolution": as_products})
+
+
+def expand_attention(graph: Graph) -> None:
+    """Bring attention into the forms that have a kernel."""
+    rewrite(graph, {"trn.attention": _forward, "trn.attention_backward": _backward})
 
 
 def _forward(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:

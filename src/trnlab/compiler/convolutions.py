@@ -19,6 +19,9 @@ from typing import Any
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.blocks import BANK, P
+from trnlab.kernels.convolution_gradient_plan import pays
+from trnlab.kernels.packs import Packs
+from trnlab.kernels.windows import Taps
 from trnlab.numerics.dtypes import float32
 
 Attrs = dict[str, Any]
@@ -55,17 +58,39 @@ def has_kernel(op: Op) -> bool:
     x, weight = op.operands
     attrs, places = op.attrs, op.result.shape[2:]
     spread, strides = attrs["lhs_dilation"], attrs["window_strides"]
+    groups = attrs["feature_group_count"] * attrs["batch_group_count"]
     if (
         len(places) > 2
-        or attrs["feature_group_count"] * attrs["batch_group_count"] > 1
+        or (groups > 1 and not packs(op))
         or x.dtype is not weight.dtype
         or (min(prod(weight.shape[2:]), prod(places)) == 1 and not skips(op))
+        or _few_in_patches(op)
     ):
         return False
     if is_weight_gradient(op):
-        return x.shape[0] >= FEWEST_CHANNELS and weight.shape[-1] <= P
+        return x.shape[0] >= FEWEST_CHANNELS
     apart = all(s == 1 or n == 1 for s, n in zip(strides, spread))
-    return x.shape[1] >= FEWEST_CHANNELS and apart and -(-places[-1] // spread[-1]) <= BANK
+    short = -(-places[-1] // spread[-1]) <= BANK or spread[-1] == 1
+    return x.shape[1] >= FEWEST_CHANNELS and apart and short
+
+
+def packs(op: Op) -> bool:
+    """Whether several groups fit the PE array together: forward and by the input with groups of features, by the
+    weight with groups of images (which are the input's channels)."""
+    x, weight = op.operands
+    features, images = int(op.attrs["feature_group_count"]), int(op.attrs["batch_group_count"])
+    if is_weight_gradient(op):
+        return features == 1 and max(x.shape[0], weight.shape[0]) // images <= P // 2
+    return images == 1 and max(x.shape[1], weight.shape[0]) // features <= P // 2
+
+
+def has_epilogue(op: Op) -> bool:
+    """Whether the kernel hands on its results in runs of neighbours."""
+    groups, long = op.attrs["feature_group_count"], op.result.shape[-1] > BANK
+    if is_weight_gradient(op) or long or any(s > 1 for s in op.attrs["lhs_dilation"]):
+        return False
+    whole = Packs(groups, op.operands[0].shape[1] // groups, op.result.shape[1] // groups)
+    return groups == 1 or whole.count == 1 or whole.m == P  # the rows of a tile are 128 channels, or all
 
 
 def skips(op: Op) -> bool:
@@ -96,7 +121,19 @@ def rows_fill_partitions(op: Op) -> bool:
         and min(prod(weight.shape[2:]), prod(places)) > 1
         and (not is_weight_gradient(op) or weight.shape[-1] <= P)
         and places[-1] <= BANK
+        and not _few_in_patches(op)
     )
+
+
+def _few_in_patches(op: Op) -> bool:
+    """Whether no element of the input is in several windows, as in patches of an image, which are a view then, and
+    there are too few channels to contract. Of the gradient by a weight places are what windows are forward."""
+    x, weight = op.operands
+    attrs, places = op.attrs, op.result.shape[2:]
+    sweeps = list(zip(weight.shape[2:], places, attrs["window_strides"], attrs["rhs_dilation"]))
+    forward = all(stride >= window * dilation for window, _, stride, dilation in sweeps)
+    backward = all(dilation >= count * stride for _, count, stride, dilation in sweeps)
+    return (forward and x.shape[1] < FEWEST_CHANNELS) or (backward and x.shape[0] < FEWEST_CHANNELS)
 
 
 def _rows_as_channels(op: Op, b: GraphBuilder) -> Value:
@@ -131,7 +168,7 @@ def _rows_as_channels(op: Op, b: GraphBuilder) -> Value:
 def as_products(op: Op, b: GraphBuilder) -> tuple[Value, ...] | None:
     """The op in terms of dot_general, where there is no kernel for it; for a rewrite."""
     if has_kernel(op):
-        whole = not is_weight_gradient(op) or len(op.result.shape) < 4
+        whole = not is_weight_gradient(op) or len(op.result.shape) < 4 or _in_lanes(op)
         parts = None if whole else _by_channels(op, b) or _by_bands(op, b)
         return None if parts is None else (parts,)
     if rows_fill_partitions(op):
@@ -170,11 +207,25 @@ def _filled(b: GraphBuilder, x: Value, attrs: Attrs) -> tuple[Value, Attrs]:
 # -- gradients by the weight, in parts that fit on chip --------------------------------------------------------------
 
 
+def taps_of(op: Op) -> tuple[Taps, ...]:
+    """The places of a gradient by the weight are its taps, and its window the pixels of the result's gradient."""
+    attrs = op.attrs
+    given = zip(op.result.shape[2:], attrs["rhs_dilation"], attrs["window_strides"], attrs["padding_low"])
+    return tuple(Taps(*each) for each in given)
+
+
+def _in_lanes(op: Op) -> bool:
+    """Whether the kernel has one pixel of each of many images at a time: it cuts what has no room by itself."""
+    rows, cols = taps_of(op)
+    x, dy = op.operands
+    return op.attrs["batch_group_count"] == 1 and pays(x.shape, dy.shape, (rows, cols))
+
+
 def _by_channels(op: Op, b: GraphBuilder) -> Value | None:
     """For some input channels after the other, where the sums of all of them have no room."""
     x, dy = op.operands
     most = max(P, SUMS_BYTES // (8 * prod(op.result.shape[2:])) // P * P)
-    if x.shape[0] <= most:
+    if x.shape[0] <= most or op.attrs["batch_group_count"] > 1:
         return None
     pieces = [b.slice_dim(x, 0, at, min(at + most, x.shape[0])) for at in range(0, x.shape[0], most)]
     return _swapped(b, b.concatenate([_banded(op, b, piece, dy) for piece in pieces], 1))
@@ -194,12 +245,13 @@ def _band(op: Op, x: Value) -> int:
     """Rows of dy whose image, gradient and transposes fit, at a rough count of bytes per partition."""
     dy, (_, taps) = op.operands[1], op.result.shape[2:]
     item, rows = x.dtype.itemsize, dy.shape[2]
-    depth, blocks = -(-x.shape[0] // P), -(-dy.shape[0] // P)
-    across = max(BANK, x.shape[0])
+    grouped = op.attrs["batch_group_count"] > 1  # packs come one after the other
+    depth, blocks = (1, 1) if grouped else (-(-x.shape[0] // P), -(-dy.shape[0] // P))
+    across = BANK if grouped else max(BANK, x.shape[0])
     for band in range(rows, 1, -1):
         seen = (band - 1) * op.attrs["rhs_dilation"][0] + (op.result.shape[2] - 1) * op.attrs["window_strides"][0] + 1
         width = (dy.shape[3] - 1) * op.attrs["rhs_dilation"][1] + (taps - 1) * op.attrs["window_strides"][1] + 1
-        chunks = -(-band // max(1, P // dy.shape[3]))
+        chunks = -(-band // max(1, P // dy.shape[3])) * -(-dy.shape[3] // P)
         raw = 2 * depth * seen * (x.shape[3] + width) + 2 * blocks * band * dy.shape[3]
         if item * (raw + 2 * chunks * (blocks * P + across)) <= IMAGE_BYTES:
             return band

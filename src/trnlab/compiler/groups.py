@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 from trnlab.graph.ir import Op, Value
 
+RESIDENT_COL_BYTES = 16 * 1024  # what varies along columns only stays in SBUF up to this size
+
 
 class Kind(enum.StrEnum):
     """What loop a group is."""
@@ -28,6 +30,8 @@ class Kind(enum.StrEnum):
     SCATTER = "scatter"
     MOVE = "move"
     CALL = "call"  # a routine that was made elsewhere
+    LOOP = "loop"  # rounds of calls
+    COLLECTIVE = "collective"  # done by the CC cores
 
 
 class Class(enum.StrEnum):
@@ -64,9 +68,22 @@ class Group:
         return self.ops[0]
 
 
+def sums_over_rows(group: Group) -> int:
+    """How many sums over rows a group keeps in PSUM."""
+    return sum(
+        op.name == "reduce" and op.attrs["kind"] == "add" and group.classes[op.result] is Class.FINAL
+        for op in group.ops
+    )
+
+
 def join(*classes: Class) -> Class:
     """Along what the result of an elementwise op varies."""
     found = {c for c in classes if c is not Class.SCALAR}
     if not found:
         return Class.SCALAR
     return found.pop() if len(found) == 1 else Class.FULL
+
+
+def resident(value: Value, group: Group) -> bool:
+    """Whether a value that varies along columns only stays in SBUF while the group's loop runs."""
+    return group.cols is not None and group.cols * value.dtype.itemsize <= RESIDENT_COL_BYTES

@@ -47,6 +47,11 @@ class Interval:
         smallest = 1.0 if self.whole else max(self.low, -self.high, 0.0)
         return smallest >= least and self.magnitude <= most
 
+    @property
+    def is_never_zero(self) -> bool:
+        """Whether all that is finite lies above zero, or all of it below."""
+        return self.low > 0 or self.high < 0
+
     def __or__(self, other: Interval) -> Interval:
         return Interval(
             min(self.low, other.low), max(self.high, other.high), self.whole and other.whole,
@@ -87,6 +92,22 @@ class Intervals:
             else:
                 todo += missing
         return self._known[value]
+
+    def sign_of(self, value: Value, depth: int = 16) -> int:
+        """1 where no element is below zero, -1 where none is above, infinities included; 0 when unknown.
+
+        Zeros may have either sign, so what is infinite because of a zero has no known one. depth: how many ops to
+        look back.
+        """
+        x = self.of(value)
+        if not x.infinite:
+            return (x.low >= 0) - (x.high <= 0)
+        rule = _SIGNS.get(value.op.name) if value.op is not None and depth else None
+        if rule is None or value.op is None:
+            return 0
+        if value.op.name in ("divide", "rsqrt") and not self.of(value.op.operands[-1]).is_never_zero:
+            return 0
+        return rule(*(self.sign_of(v, depth - 1) for v in value.op.operands))
 
     def _find(self, value: Value) -> Interval:
         full = of_format(value.dtype)
@@ -297,7 +318,16 @@ _RULES: dict[str, Rule] = {
     "convert": _convert,
     "constant": _constant,
     "iota": _iota,
-    **dict.fromkeys(("reshape", "transpose", "broadcast_in_dim", "slice", "gather"), _first),
+    **dict.fromkeys(("reshape", "transpose", "broadcast_in_dim", "slice", "gather", "optimization_barrier"), _first),
     **dict.fromkeys(("concatenate", "pad"), _union),
     "reduce": _reduce,
+}
+
+_SIGNS: dict[str, Callable[..., int]] = {  # of a result, by those of the operands
+    **dict.fromkeys(("sqrt", "rsqrt", "exponential", "abs"), lambda x: 1),
+    **dict.fromkeys(("reshape", "transpose", "broadcast_in_dim", "slice", "optimization_barrier"), lambda x: x),
+    "negate": lambda x: -x,
+    "add": lambda x, y: x if x == y else 0,
+    "subtract": lambda x, y: x if x == -y else 0,
+    **dict.fromkeys(("multiply", "divide"), lambda x, y: x * y),
 }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -11,19 +12,23 @@ from typing import Any
 import numpy as np
 
 from trnlab.chips.spec import Chip
-from trnlab.compiler.canonical import canonicalize, compute_outputs, own_operands
+from trnlab.compiler import loops
+from trnlab.compiler.canonical import canonicalize, compute_outputs, own_operands, updates_of
 from trnlab.compiler.channels import channels_first
+from trnlab.compiler.collectives import bucket_reductions, canonical_collectives
+from trnlab.compiler.communication import World, filled, shifted, spans, world_of
 from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Class, Group, Kind
 from trnlab.compiler.legalize import legalize
+from trnlab.compiler.loops import prepare_loops
 from trnlab.compiler.lowerings.attention import (
     fits_fused,
-    fits_segments,
     lower_attention,
     lower_attention_by_blocks,
     lower_attention_by_segments,
 )
+from trnlab.compiler.lowerings.collective import lower_collective
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.lowerings.convolution import lower_convolution
 from trnlab.compiler.lowerings.dot import lower_dot
@@ -31,8 +36,12 @@ from trnlab.compiler.lowerings.move import lower_move
 from trnlab.compiler.lowerings.pool import lower_pool
 from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
+from trnlab.compiler.moments import join_moments
+from trnlab.compiler.packing import Unit, label, pack
 from trnlab.compiler.placement import Lifetime, place
-from trnlab.compiler.precision import cast_matmuls
+from trnlab.compiler.precision import cast_loads, cast_matmuls
+from trnlab.compiler.products import sum_beside_products, sum_products
+from trnlab.compiler.recognize import recognize
 from trnlab.compiler.recompute import recompute
 from trnlab.compiler.rounding import round_last
 from trnlab.compiler.selection import Rule
@@ -42,32 +51,51 @@ from trnlab.compiler.supported import select_rules
 from trnlab.compiler.tiles import exact_converts
 from trnlab.compiler.updates import join_updates
 from trnlab.errors import CapacityError, UnsupportedOpError
+from trnlab.graph.collectives import has_collectives
 from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.loops import Body
 from trnlab.graph.passes import simplify
+from trnlab.graph.purposes import name_purposes
+from trnlab.kernels.blocks import casts_freely
 from trnlab.program import Buffer, Builder, Call, Program, Routine, Tensor
 from trnlab.program.callee import RoutineCallee
+from trnlab.program.communication import collective_of
 from trnlab.program.digest import written_params
 
 Array = np.ndarray[Any, Any]
+Known = dict[Any, Any]  # routines by what they do, and groups by the options that they depend on
 LONG = 1 << 23  # elements that a call reads
-Unit = list[Group]  # groups that share one routine, run as one call
 
 
-# Each changes the graph in place and keeps its meaning.
-PASSES: tuple[tuple[str, Callable[[Graph, Mapping[str, Any]], object]], ...] = (
+Pass = tuple[str, Callable[[Graph, Mapping[str, Any]], object]]
+
+# Each changes the graph in place and keeps its meaning. The first bring it into the forms that the others know; a
+# loop's round goes through these, too, before what all rounds share is moved out of it.
+FORMS: tuple[Pass, ...] = (
+    ("purposes", lambda graph, options: name_purposes(graph)),
     ("channels-first", lambda graph, options: channels_first(graph)),
     ("expand", lambda graph, options: expand_composites(graph)),
+    ("collectives", lambda graph, options: canonical_collectives(graph)),
     ("simplify", lambda graph, options: simplify(graph)),
+    ("recognize", lambda graph, options: recognize(graph)),
     ("mixed-precision", lambda graph, options: cast_matmuls(graph, to_bf16=options.get("precision") == "bf16")),
     ("canonicalize", lambda graph, options: canonicalize(graph)),
     ("simplify-again", lambda graph, options: simplify(graph)),
+)
+FINISH: tuple[Pass, ...] = (
     ("legalize", lambda graph, options: legalize(graph)),
     ("round-last", lambda graph, options: round_last(graph)),
+    ("moments", lambda graph, options: join_moments(graph)),
     ("recompute", lambda graph, options: recompute(graph)),
+    ("sum-products", lambda graph, options: sum_products(graph)),
+    ("sum-beside-products", lambda graph, options: sum_beside_products(graph)),
+    ("cast-loads", lambda graph, options: cast_loads(graph) if options.get("casting_loads") else None),
+    ("buckets", lambda graph, options: bucket_reductions(graph, options)),
     ("own-operands", lambda graph, options: own_operands(graph)),
     ("compute-outputs", lambda graph, options: compute_outputs(graph)),
     ("compute-roots", lambda graph, options: compute_roots(graph)),
 )
+PASSES: tuple[Pass, ...] = (("loops", lambda graph, options: bring_in_loops(graph, options)), *FORMS, *FINISH)
 
 # The forms of each kind of group, the fastest first, and what a group must be like for a form.
 LOWERINGS: dict[Kind, tuple[tuple[Callable[[Lowering], None], Callable[[Group], bool]], ...]] = {
@@ -75,32 +103,78 @@ LOWERINGS: dict[Kind, tuple[tuple[Callable[[Lowering], None], Callable[[Group], 
     Kind.DOT: ((lower_dot, lambda group: True),),
     Kind.ATTENTION: (
         (lower_attention, fits_fused),
-        (lower_attention_by_segments, fits_segments),
+        (lower_attention_by_segments, fits_fused),
         (lower_attention_by_blocks, lambda group: True),
     ),
     Kind.CONVOLUTION: ((lower_convolution, lambda group: True),),
     Kind.POOL: ((lower_pool, lambda group: True),),
     Kind.SCATTER: ((lower_scatter, lambda group: True),),
     Kind.MOVE: ((lower_move, lambda group: True),),
+    Kind.COLLECTIVE: ((lower_collective, lambda group: True),),
 }
 
 
-def compile(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Program:
+def compile(graph: Graph, chip: Chip, options: Mapping[str, Any], known: Known | None = None) -> Program:
     """The program that computes `graph` on one core of `chip`.
 
-    options: "precision": "fp32" (as the framework says) or "bf16" (see `precision`).
+    options: "precision": "fp32" (as the framework says) or "bf16" (see `precision`). Of a graph with collectives:
+    "cluster" and "ranks" that execute it; "overlap", see `communication`; "bucket_mib", see `collectives`.
+    known: routines of this graph, on this chip and in this precision, that were made with other options of
+    communication, and its groups where they differ in overlap alone; what is missing is added.
     Raises CapacityError for what does not fit on chip, UnsupportedOpError for what has no lowering.
     """
-    graph = graph.copy()
-    for _, run in PASSES:
+    return assembled(graph, chip, options, {} if known is None else known).program()
+
+
+def assembled(
+    graph: Graph,
+    chip: Chip,
+    options: Mapping[str, Any],
+    known: Known,
+    kind: type[Assembly] | None = None,
+) -> Assembly:
+    """What becomes the program of `compile`, of another `kind` where one is given."""
+    key = "groups", graph, repr(sorted((name, value) for name, value in options.items() if name != "overlap"))
+    if key not in known:
+        copied, options = graph.copy(), with_chip(options, chip)
+        run_passes(copied, options, PASSES)
+        known[key] = (kind or Assembly)(copied, chip, select_rules(copied, chip))
+    pristine: Assembly = known[key]
+    assembly = pristine.afresh()
+    assembly.world = world_of(options) if has_collectives(assembly.graph) else World()
+    assembly.known = known
+    return assembly
+
+
+def bring_in_loops(graph: Graph, options: Mapping[str, Any]) -> None:
+    """The rounds of loops in the forms of `FORMS`, and of the loops within them."""
+
+    def forms(body: Graph) -> None:
+        run_passes(body, options, (PASSES[0], *FORMS))
+
+    prepare_loops(graph, forms)
+
+
+def run_passes(graph: Graph, options: Mapping[str, Any], passes: Iterable[Pass]) -> None:
+    """Run some of the passes in order."""
+    for _, run in passes:
         run(graph, options)
-    return Assembly(graph, chip, select_rules(graph, chip)).program()
+
+
+def with_chip(options: Mapping[str, Any], chip: Chip) -> dict[str, Any]:
+    """The options of a compilation, and what passes ask about the chip: whether loads that cast run ahead of others.
+    Where GpSimdE has to trigger them, they would wait behind stores."""
+    return {**options, "casting_loads": casts_freely(chip)}
 
 
 class Assembly:
-    """A canonical graph on its way to a program."""
+    """A canonical graph on its way to a program. around: of a loop's round, the assembly of the loop; they share
+    their routines."""
 
-    def __init__(self, graph: Graph, chip: Chip, rules: Mapping[Op, Rule], tapped: Iterable[Value] = ()) -> None:
+    def __init__(
+        self, graph: Graph, chip: Chip, rules: Mapping[Op, Rule], tapped: Iterable[Value] = (),
+        around: Assembly | None = None,
+    ) -> None:  # fmt: skip
         self.graph, self.chip = graph, chip
         looks, copies = resolve_views(graph)
         self.part = Partition(graph, looks, copies, rules)
@@ -109,42 +183,82 @@ class Assembly:
         self.groups = self.part.ordered()
         self.taps = {root for v in tapped if self._storable(root := self.part.root(v))}
         self.stores = self._stored_values() | self.taps
+        self.stores_of: dict[Group, set[Value]] = {group: set() for group in self.groups}
+        for value in self.stores:
+            self.stores_of[self.part.owner[value]].add(value)
         for group in self.groups:
             if group.kind is Kind.ROWS:
                 group.exact = exact_converts(group, self.stores)
         self.tensors: list[Tensor] = []
         self.tensor_of: dict[Value, int] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
-        self.routines: dict[Signature | str, int] = {}
-        self.code: list[Routine] = []
+        self.routines: dict[Signature | str, int] = {} if around is None else around.routines
+        self.code: list[Routine] = [] if around is None else around.code
+        self.world = World()
+        self.known: Known = {} if around is None else around.known
+
+    def afresh(self) -> Assembly:
+        """The same groups, of which nothing is assembled yet."""
+        other = copy(self)
+        other.tensors, other.tensor_of, other.constants, other.routines, other.code = [], {}, {}, {}, []
+        return other
 
     def program(self) -> Program:
         """All calls in order, and all tensors in their places."""
-        units = pack(self.groups, self.part)
-        self._name_tensors(units)
-        calls = [self._call(unit) for unit in units]
+        calls = self.calls()
         half = self.chip.sbuf.usable_bytes_per_partition // 2 // 64 * 64
-        for i, call in enumerate(calls):
-            if i % 2 and self.code[call.routine].sbuf_bytes <= half:
-                calls[i] = replace(call, sbuf_base=half)
+        computing = [i for i, call in enumerate(calls) if collective_of(self.code[call.routine]) is None]
+        for i in computing[1::2]:
+            if self.code[calls[i].routine].sbuf_bytes <= half:
+                calls[i] = replace(calls[i], sbuf_base=half)
         peak = self._place(calls)
         ids = [self.tensor_of[v] for v in self.graph.inputs], [self.tensor_of[v] for v in self.graph.outputs]
         return Program(
             self.graph.name, self.chip.name, tuple(self.code), tuple(self.tensors), tuple(calls), tuple(ids[0]),
-            tuple(ids[1]), self.constants, peak,
+            tuple(ids[1]), self.constants, peak, self.world.cluster, self.world.ranks, self.world.waits,
         )  # fmt: skip
 
+    def calls(self) -> list[Call]:
+        """All calls in order."""
+        units = filled(shifted(pack(self.groups, self.part), self.part, self.world), self.part, self.world)
+        self._name_tensors(units)
+        return [call for unit in units for call in self._calls(unit)]
+
     # -- routines -----------------------------------------------------------------------------------------------
+    def _calls(self, unit: Unit) -> Iterable[Call]:
+        return self._calls_of_loop(unit[0].anchor) if unit[0].kind is Kind.LOOP else [self._call(unit)]
+
+    def _calls_of_loop(self, op: Op) -> Iterable[Call]:
+        """Those of all rounds; a round is an assembly of its own."""
+        body: Body = op.attrs["body"]
+        body = replace(body, graph=body.graph.copy(), _memo={})
+        run_passes(body.graph, {}, FINISH)
+        inner = Assembly(body.graph, self.chip, select_rules(body.graph, self.chip), around=self)
+        round_ = loops.Round(inner.calls(), inner.tensors, inner.tensor_of)
+        operands = [loops.Place(self.tensor_of.get(self.part.root(v), -1)) for v in op.operands]
+        results = [loops.Place(self.tensor_of[v]) for v in op.results]
+
+        def own(tensor: int) -> int:
+            return self._own_memory(inner.tensors[tensor], inner.constants.get(tensor))
+
+        def spare(index: int) -> int:
+            return self._own_memory(self.tensors[results[index].tensor], None)
+
+        return loops.calls_of(body, round_, operands, results, own, spare)
+
     def _call(self, unit: Unit) -> Call:
         if unit[0].kind is Kind.CALL:
             return self._call_of_callee(unit[0].anchor)
-        stores = [{v for v in self.stores if self.part.owner[v] is g} for g in unit]
+        stores = [self.stores_of[g] for g in unit]
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         if key not in self.routines:
             self.routines[key] = len(self.code)
-            self.code.append(self._lower(unit, stores))
+            if key not in self.known:
+                self.known[key] = self._lower(unit, stores)
+            self.code.append(self.known[key])
         args = [self.tensor_of[v] for g, s in zip(unit, stores) for v in ports_of(g, self.part, s)]
-        return Call(self.routines[key], tuple(args), 0, _label(unit), unit[0].ops[0].loc)
+        purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is Kind.COLLECTIVE else ""
+        return Call(self.routines[key], tuple(args), 0, label(unit), unit[0].ops[0].loc, purpose=purpose)
 
     def _call_of_callee(self, op: Op) -> Call:
         """A call of a routine as it is, its parameters bound to the op's operands and results."""
@@ -167,7 +281,7 @@ class Assembly:
                 args.append(self._own_memory(callee.routine.buffers[number], data))
         return Call(index, tuple(args), 0, callee.name, op.loc)
 
-    def _own_memory(self, buffer: Buffer, data: Array | None) -> int:
+    def _own_memory(self, buffer: Buffer | Tensor, data: Array | None) -> int:
         """A tensor that only one call knows: a constant of its own, or scratch."""
         index = len(self.tensors)
         kind = "temp" if data is None else "constant"
@@ -186,7 +300,7 @@ class Assembly:
         usable = self.chip.sbuf.usable_bytes_per_partition
         first = unit[0]
         alone = first.kind in (Kind.CONVOLUTION, Kind.POOL) or (
-            first.kind is Kind.ROWS and (first.cols or 0) > 1 << 16
+            first.kind is Kind.ROWS and (first.cols or 0) > CHUNKS[0]
         )
         long = len(unit) == 1 and alone and sum(v.type.size for v in _read(first)) >= LONG
         forms = [form for form, applies in LOWERINGS[unit[0].kind] if applies(unit[0])]
@@ -203,7 +317,7 @@ class Assembly:
         raise failure
 
     def _build(self, unit: Unit, stores: list[set[Value]], limit: int, form: Callable[[Lowering], None]) -> Routine:
-        b = Builder(_label(unit), self.chip, sbuf_limit=limit)
+        b = Builder(label(unit), self.chip, sbuf_limit=limit)
         lowerings = []
         for group, stored in zip(unit, stores):
             ports = {}
@@ -232,7 +346,8 @@ class Assembly:
     def _stored_values(self) -> set[Value]:
         """Values that must be in memory: read by another group, or by the user."""
         stored = {v for v in self.graph.outputs if v in self.part.owner}
-        stored.update(v for g in self.groups if g.kind is Kind.CALL for v in g.anchor.results)
+        whole = (Kind.CALL, Kind.LOOP, Kind.COLLECTIVE)
+        stored.update(v for g in self.groups if g.kind in whole for v in g.anchor.results)
         for group in self.groups:
             for op in group.ops:
                 for value in op.operands:
@@ -254,11 +369,11 @@ class Assembly:
             else:
                 self._tensor(value, "output")
         for group in self.groups:
-            if group.kind is Kind.CALL:
+            if group.kind in (Kind.CALL, Kind.LOOP):
                 self._share_overwritten(group.anchor)
         for unit in units:
             for group in unit:
-                for value in ports_of(group, self.part, {v for v in self.stores if self.part.owner[v] is group}):
+                for value in ports_of(group, self.part, self.stores_of[group]):
                     if value not in self.tensor_of:
                         self._constant(value) if value.op and value.op.name in ("constant", "iota") else self._tensor(
                             value, "output" if value in self.taps else "temp"
@@ -266,7 +381,7 @@ class Assembly:
 
     def _share_overwritten(self, op: Op) -> None:
         """A result that starts as an operand is that operand's memory: of a copy, which nobody else reads."""
-        for result, operand in op.attrs["callee"].updates.items():
+        for result, operand in updates_of(op).items():
             value = op.results[result]
             if value not in self.tensor_of:
                 self._tensor(value, "temp")
@@ -323,6 +438,9 @@ class Assembly:
             for id in call.args:
                 first.setdefault(id, i)
                 last[id] = i
+        for start, done in spans(calls, self.code):
+            for id in calls[start].args:
+                last[id] = max(last[id], done)
         lifetimes = [Lifetime(t.id, t.nbytes, first[t.id], last[t.id]) for t in self.tensors if t.kind == "temp"]
         offsets, peak = place(lifetimes)
         self.tensors = [replace(t, address=offsets[t.id]) if t.id in offsets else t for t in self.tensors]
@@ -332,30 +450,6 @@ class Assembly:
 def _read(group: Group) -> set[Value]:
     """What a group reads that others have computed, or the user has given."""
     return {v for op in group.ops for v in op.operands} - set(group.classes)
-
-
-def pack(groups: list[Group], part: Partition) -> list[Unit]:
-    """Make one unit of all flat loops at the start that wait for nothing (casts of parameters), and one of all
-    updates of the optimizer that do not wait for each other. Many small tensors then cost one start, and overlap."""
-    flat = [g for g in groups if g.cols is None and g.kind is Kind.ROWS and g.size > 1]
-    first = [g for g in flat if not g.update and not part.waits(g)]
-    updates = [g for g in flat if g.update]
-    last = [g for g in updates if not any(part.runs_before(other.id, g) for other in updates if other is not g)]
-    together = {*first, *(last if len(last) > 1 else ())}
-    units: list[Unit] = [first] if first else []
-    held: list[Group] = []
-    left = len(last) if len(last) > 1 else 0
-    for group in groups:
-        if group in together:
-            left -= group.update
-            if group.update and left == 0:
-                units.append(last)
-                units.extend([g] for g in held)
-        elif left and any(part.runs_before(g.id, group) for g in last):
-            held.append(group)
-        else:
-            units.append([group])
-    return units
 
 
 def _reads_in_step(group: Group, new: Value, old: Value, part: Partition) -> bool:
@@ -403,10 +497,3 @@ def _memory_shape(value: Value) -> tuple[int, ...]:
     if value.op is not None and value.op.name == "iota":
         return (value.shape[value.op.attrs["iota_dimension"]],)
     return (1,) if is_filled(value) and value.type.size else value.shape or (1,)
-
-
-def _label(unit: Unit) -> str:
-    group = unit[0]
-    names = list(dict.fromkeys(op.origin or op.name for op in group.ops))
-    label = f"{group.kind}: " + " ".join(names[:6]) + (" ..." if len(names) > 6 else "")
-    return f"{label} (x{len(unit)})" if len(unit) > 1 else label

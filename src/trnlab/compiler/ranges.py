@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trnlab.compiler.intervals import Intervals
+from trnlab.compiler.roles import find_updates
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.numerics.dtypes import DType, bool_, float32
 
@@ -52,11 +53,13 @@ def limits(dtype: DType) -> Range:
 
 
 class Ranges:
-    """Bounds of the values of a graph, computed when they are first asked for. `floats`: the same for any number."""
+    """Bounds of the values of a graph, computed when they are first asked for. `floats`: the same for any number.
+    `updates`: the optimizer's ops."""
 
     def __init__(self, graph: Graph | None = None) -> None:
         self._known: dict[Value, Range | None] = {}
         self.floats = Intervals({} if graph is None else graph.bounds)
+        self.updates: set[Op] = set() if graph is None else find_updates(graph)
 
     def of(self, value: Value) -> Range | None:
         """Bounds of a value, in its format; None for floats that may be no whole numbers."""
@@ -235,7 +238,7 @@ _RULES: dict[str, Rule] = {
     "convert": _convert,
     "constant": _constant,
     "iota": _iota,
-    **dict.fromkeys(("reshape", "transpose", "broadcast_in_dim", "slice", "gather"), _first),
+    **dict.fromkeys(("reshape", "transpose", "broadcast_in_dim", "slice", "gather", "optimization_barrier"), _first),
     **dict.fromkeys(("concatenate", "pad"), _of_operands(_union)),
     "reduce": _reduce,
     "dot_general": _dot_general,

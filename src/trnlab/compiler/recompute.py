@@ -65,11 +65,13 @@ def placed_late(graph: Graph) -> dict[Op, int]:
 
 
 def _in_memory(value: Value, late: Mapping[Op, int]) -> bool:
-    """Whether a value is an input, or made by a product (seen through views), or broadcast, or late itself."""
+    """Whether a value is an input, or made by a product (seen through views), or broadcast, or late itself; or read
+    again behind a barrier."""
     op = value.op
     while op is not None and op.name in ("reshape", "transpose"):
         op = op.operands[0].op
-    return op is None or op in late or OPS[op.name].kind in (DOT, CONVOLUTION) or op.name == "broadcast_in_dim"
+    stored = ("broadcast_in_dim", "optimization_barrier")
+    return op is None or op in late or OPS[op.name].kind in (DOT, CONVOLUTION) or op.name in stored
 
 
 def levels_of(graph: Graph) -> dict[Op, int]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from trnlab.compiler.strided import VIEW_OPS
+from trnlab.compiler.strided import LOOK_OPS
 from trnlab.graph.ir import Graph, Op
 from trnlab.graph.ops import ELEMENTWISE, OPS
 
@@ -15,7 +15,7 @@ def find_updates(graph: Graph) -> set[Op]:
     users = graph.users()
     found: set[Op] = set()
     for op in reversed(graph.ops):
-        plain = op.name in VIEW_OPS or OPS[op.name].kind == ELEMENTWISE
+        plain = op.name in LOOK_OPS or OPS[op.name].kind == ELEMENTWISE
         readers = users.get(op.result, [])
         if plain and op.result not in others and (readers or op.result in in_place) and found.issuperset(readers):
             found.add(op)

@@ -14,9 +14,12 @@ from math import prod
 import numpy as np
 
 from trnlab.graph.ir import Graph, Op, Value
+from trnlab.graph.ops import CALL, COLLECTIVE, OPS
 from trnlab.kernels.view import row_major
 
 VIEW_OPS = frozenset({"reshape", "transpose", "slice", "broadcast_in_dim"})
+BARRIER = "optimization_barrier"  # the same tensor; who reads it from here does not compute together with others
+LOOK_OPS = VIEW_OPS | {BARRIER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ def is_filled(value: Value) -> bool:
 
 def look(op: Op, source: Strided) -> Strided | None:
     """The result of view op `op` whose operand is `source`; None when it cannot be a view."""
+    if op.name == BARRIER:
+        return source
     if op.name == "reshape":
         return source.reshaped(op.result.shape)
     if op.name == "transpose":
@@ -157,14 +162,14 @@ def _one_pass(graph: Graph, layouts: dict[Value, Strided]) -> tuple[dict[Value, 
     """
     called = _called(graph)
     looks = dict(layouts)
-    copies = {v for v in graph.outputs if v.op is not None and v.op.name in VIEW_OPS}
+    copies = {v for v in graph.outputs if v.op is not None and v.op.name in LOOK_OPS}
     stuck: set[Value] = set()
     for op in graph.ops:
-        if op.name not in VIEW_OPS:
+        if op.name not in LOOK_OPS:
             continue
         operand = op.operands[0]
         seen = look(op, looks.get(operand) or identity(operand))
-        if seen is None and operand.op is not None and operand.op.name in VIEW_OPS:
+        if seen is None and operand.op is not None and operand.op.name in LOOK_OPS:
             copies.add(operand)
             looks.pop(operand, None)
             seen = look(op, identity(operand))
@@ -180,8 +185,8 @@ def _one_pass(graph: Graph, layouts: dict[Value, Strided]) -> tuple[dict[Value, 
 
 
 def _called(graph: Graph) -> set[Value]:
-    """Values that code from elsewhere reads: it wants them whole, in the order of their dimensions."""
-    return {v for op in graph.ops if op.name == "custom_call" for v in op.operands}
+    """Values that code from elsewhere, or a collective, reads: whole, in the order of their dimensions."""
+    return {v for op in graph.ops if OPS[op.name].kind in (CALL, COLLECTIVE) for v in op.operands}
 
 
 def _layouts(graph: Graph) -> dict[Value, Strided]:

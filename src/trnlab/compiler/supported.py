@@ -88,5 +88,21 @@ def _scatter(op: Op) -> Reason | None:
     return None if rows else Reason("it is not a sum of rows by index", f"use index_add, or {_ON_HOST}")
 
 
-_CHECKS: dict[str, Callable[[Op], Reason | None]] = {"gather": _gather, "scatter": _scatter}
+def _product(op: Op) -> Reason | None:
+    wanted = op.attrs["kind"] != "multiply"
+    return None if wanted else Reason("the chip's collectives do not multiply", "gather, and multiply then", "TRN261")
+
+
+def _rank(op: Op) -> Reason:
+    why = "the number of the rank is known only where the program runs"
+    return Reason(why, "give it as an argument", "TRN262")
+
+
+_CHECKS: dict[str, Callable[[Op], Reason | None]] = {
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_reduce": _product,
+    "reduce_scatter": _product,
+    "partition_id": _rank,
+}
 assert _CHECKS.keys() <= OPS.keys()

@@ -15,7 +15,7 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.compiler import pipeline
-from trnlab.compiler.strided import VIEW_OPS, Strided
+from trnlab.compiler.strided import LOOK_OPS, Strided
 from trnlab.compiler.supported import select_rules
 from trnlab.graph.interpret import apply
 from trnlab.graph.ir import Graph, Op, Value
@@ -60,15 +60,17 @@ def compile_tapped(graph: Graph, values: Sequence[Value], chip: Chip, options: M
 
     Raises what `compile` raises.
     """
-    copied = graph.copy()
+    copied, options = graph.copy(), pipeline.with_chip(options, chip)
     twin = dict(zip(graph.values(), copied.values(), strict=True))
     count = len(copied.outputs)
     copied.outputs.extend(twin[v] for v in values)
+    copied.taps = len(values)
     ends = [name for name, _ in pipeline.PASSES].index(_LAST_SHARED) + 1
     for _, run in pipeline.PASSES[:ends]:
         run(copied, options)
     found = copied.outputs[count:]
     del copied.outputs[count:]
+    copied.taps = 0
     remove_dead_ops(copied)
     for _, run in pipeline.PASSES[ends:]:
         run(copied, options)
@@ -95,7 +97,7 @@ def _source(value: Value, alive: set[Value]) -> tuple[Value, tuple[Op, ...]] | N
 
 def _exact(op: Op) -> bool:
     """Whether an op only moves elements, or converts them to a wider float format."""
-    if op.name in VIEW_OPS:
+    if op.name in LOOK_OPS:
         return True
     widens = op.name == "convert" and op.operands[0].dtype.is_float and op.result.dtype is float32
     return widens

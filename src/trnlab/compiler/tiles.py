@@ -7,11 +7,10 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from trnlab.compiler.groups import Class, Group
+from trnlab.compiler.groups import Class, Group, Kind
 from trnlab.graph.ir import Op, Value
 from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program import AP, Builder
-from trnlab.program.access import whole
 
 READ_ANY_FLOAT = frozenset(
     {
@@ -29,6 +28,10 @@ READ_ANY_FLOAT = frozenset(
     }
 )
 """Ops whose rules take operands of any float format."""
+
+
+_LOOKS = ("reshape", "broadcast_in_dim"), ("reshape", "broadcast_in_dim", "transpose")
+"""Ops through which a group's own values are seen; a convolution's in the order of memory too."""
 
 
 class TileSpace:
@@ -73,20 +76,41 @@ class TileSpace:
 
 class PsumSpace:
     """Tiles of PSUM for values that a two-operand instruction of Vector reads: it is twice as fast when one of its
-    operands is there. There are few, so a value may have to do without."""
+    operands is there. There are few, so a value may have to do without; in 16 bits it takes half as many banks."""
 
     def __init__(self, b: Builder, width: int, banks: int) -> None:
-        """`banks`: how many of PSUM's are free."""
-        taken = -(-4 * width // b.chip.psum.bank_bytes_per_partition)
-        self._free = deque(b.psum((128, width), name="operand") for _ in range(banks // taken))
+        """`banks`: how many of PSUM's are free, from the first on."""
+        self.width, self._size = width, int(b.chip.psum.bank_bytes_per_partition)
+        self._free = [True] * banks
+        self._tiles = {
+            (dtype, start): b.psum((128, width), dtype, name="operand", bank=start)
+            for dtype in (float32, bfloat16)
+            for start in self._starts(dtype)
+        }
+        self._next = 0  # banks in turn, so that a value rarely gets those that its neighbour has just left
 
-    def take(self, partitions: int, free: int) -> AP | None:
-        """A float32 tile [partitions, free], if there is one left."""
-        return self._free.popleft()[:partitions, :free] if self._free else None
+    def take(self, partitions: int, free: int, dtype: DType) -> AP | None:
+        """A tile [partitions, free], if there is one left."""
+        count = self._banks(dtype)
+        for start in sorted(self._starts(dtype), key=lambda s: (s < self._next, s)):
+            if all(self._free[start : start + count]):
+                self._free[start : start + count] = [False] * count
+                self._next = start + count
+                return self._tiles[dtype, start][:partitions, :free]
+        return None
 
     def give(self, tile: AP) -> None:
         """Done with a tile that `take` gave."""
-        self._free.append(whole(tile.buffer))
+        assert tile.buffer.address is not None
+        start, count = tile.buffer.address // self._size, self._banks(tile.buffer.dtype)
+        self._free[start : start + count] = [True] * count
+
+    def _banks(self, dtype: DType) -> int:
+        return -(-dtype.itemsize * self.width // self._size)
+
+    def _starts(self, dtype: DType) -> range:
+        count = self._banks(dtype)
+        return range(0, len(self._free) - count + 1, count)
 
 
 @dataclass
@@ -116,7 +140,7 @@ def origin(value: Value, group: Group) -> Value:
         if seen in group.exact:
             value = seen = group.exact[seen]
             continue
-        if seen.op is None or seen.op.name not in ("reshape", "broadcast_in_dim"):
+        if seen.op is None or seen.op.name not in _LOOKS[group.kind is Kind.CONVOLUTION]:
             return group.same.get(value, value)
         seen = seen.op.operands[0]
     return seen
@@ -158,7 +182,8 @@ def make_plan(group: Group, ops: Iterable[Op], stores: Iterable[Value], *, per_r
         source = origin(op.operands[0], group) if op.operands else None
         if source is None or source not in group.classes or source.dtype is not float32:
             continue
-        if op.name == "convert" and plan.uses[source] == 1 and op.attrs["dtype"].is_float:
+        folds = not per_row and plan.uses[source] == 1  # what belongs to a whole row, other sweeps may read as it is
+        if op.name == "convert" and folds and op.attrs["dtype"].is_float:
             plan.converted[source] = op
         if op.name == "reduce" and op.attrs["kind"] == "add" and group.classes[op.result] is Class.ROW:
             plan.summed.setdefault(source, op)

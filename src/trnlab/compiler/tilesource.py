@@ -6,39 +6,52 @@ Shape letters: P partition (rows of the tile), F free (columns of the tile), R a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from trnlab.compiler.fusion import Partition
-from trnlab.compiler.groups import Class, Group
+from trnlab.compiler.groups import Class, Group, Kind, resident
 from trnlab.compiler.strided import Strided, split_rows
 from trnlab.compiler.tiles import TileSpace
+from trnlab.compiler.totals import Extremes, Moments
 from trnlab.graph.ir import Value
-from trnlab.isa.base import Memory
+from trnlab.isa.base import Engine, Memory
 from trnlab.kernels.blocks import dma_load, dma_store
 from trnlab.kernels.view import Piece, View, rectangle
 from trnlab.numerics.dtypes import DType, bfloat16, float32, int32
 from trnlab.program import AP, Builder, hbm_view
+from trnlab.program.access import MAX_FREE_DIMS, whole
 
 PSUM_COLS = 512  # fp32 elements of one bank
-RESIDENT_COL_BYTES = 16 * 1024  # what varies along columns only stays in SBUF up to this size
 
 
 @dataclass(frozen=True)
 class Domain:
     """The loop of a group: R rows of C columns. `flat`: nothing fixed the columns, all values are seen as runs of
-    elements from `offset` on."""
+    elements from `offset` on.
+
+    `parts`: few rows are cut into so many parts of equal length, which lie on partitions of their own; partition
+    i * R + r holds part i of row r.
+    """
 
     rows: int
     cols: int
     offset: int = 0
     flat: bool = False
+    parts: int = 1
+
+    @property
+    def width(self) -> int:
+        """Columns of a part."""
+        return self.cols // self.parts
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The part of a domain that one sweep computes."""
+    """The part of a domain that one sweep computes. Where rows are cut into parts, `rows` counts these, and columns
+    are those of each part."""
 
     domain: Domain
     row: int
@@ -49,7 +62,7 @@ class Frame:
     @property
     def whole_row(self) -> bool:
         """All columns at once."""
-        return self.cols == self.domain.cols
+        return self.cols == self.domain.width
 
     @property
     def first_cols(self) -> bool:
@@ -59,7 +72,7 @@ class Frame:
     @property
     def last_cols(self) -> bool:
         """Nothing to the right of it."""
-        return self.col + self.cols == self.domain.cols
+        return self.col + self.cols == self.domain.width
 
     @property
     def first_rows(self) -> bool:
@@ -69,7 +82,43 @@ class Frame:
     @property
     def last_rows(self) -> bool:
         """Nothing below it."""
-        return self.row + self.rows == self.domain.rows
+        return self.row + self.rows == self.domain.rows * self.domain.parts
+
+
+class Kept:
+    """Pieces of rows that several sweeps read, kept on chip from the first sweep to the last as far as there is room.
+
+    They are spread evenly over a row, so that no sweep has much to load in one place and nothing in another.
+    """
+
+    def __init__(self, b: Builder, values: Sequence[Value], domain: Domain, width: int, places: int) -> None:
+        """`values`: read again by later sweeps. `places`: for how many pieces of `width` columns there is room."""
+        self.values, self.width, self._held = values, width, dict[tuple[Value, int, int], AP]()
+        self._pieces, self._places = -(-domain.width // width), places
+        self._free = {
+            v: deque(b.tile((128, width), v.dtype, name="kept") for _ in range(min(places, 2 * self._pieces)))
+            for v in values
+        }
+
+    def find(self, value: Value, frame: Frame) -> AP | None:
+        """Where a piece lies that was loaded before."""
+        return self._held.get((value, frame.row, frame.col))
+
+    def take(self, value: Value, frame: Frame) -> AP | None:
+        """A tile for a piece that is about to be loaded, if it is to be kept."""
+        piece, most = frame.col // self.width, min(self._places, self._pieces)
+        chosen = (piece + 1) * most // self._pieces > piece * most // self._pieces
+        if value not in self._free or not chosen or not self._free[value]:
+            return None
+        tile = self._free[value].popleft()[: frame.rows, : frame.cols]
+        self._held[value, frame.row, frame.col] = tile
+        return tile
+
+    def end_row(self) -> None:
+        """No sweep over the rows at hand is left."""
+        for (value, _, _), tile in self._held.items():
+            self._free[value].append(whole(tile.buffer))
+        self._held = {}
 
 
 class Loader:
@@ -83,14 +132,19 @@ class Loader:
         self._numbers: dict[tuple[str, DType], AP] = {}
         self._kept: dict[Value, AP] = {}  # scalars and columns, loaded once
         self._of_rows: dict[Value, tuple[tuple[int, int], AP]] = {}
+        self._of_cols: dict[Value, tuple[tuple[int, int], AP]] = {}
         self._of_sweep: dict[Value, AP] = {}
         self._sums: dict[tuple[Value, int], list[AP]] = {}
         self._ones: dict[DType, AP] = {}
+        self.totals: dict[Value, Moments | Extremes] = {}
+        self.in_order = group.kind is Kind.ROWS  # the last columns of a row come last
+        self.kept: Kept | None = None
 
     def sibling(self) -> Loader:
         """Another one for the next tile of the same loop, with the same numbers, columns and sums."""
         twin = Loader(self.b, self.group, self.part, self.ports, self.wide, self.narrow)
         twin._numbers, twin._kept, twin._sums, twin._ones = self._numbers, self._kept, self._sums, self._ones
+        twin.totals, twin.kept = self.totals, self.kept
         return twin
 
     def outer_class(self, value: Value) -> Class:
@@ -105,6 +159,7 @@ class Loader:
             self._all_ones(dtype)
         for value in other._kept:
             self._keep(value)
+        self.totals.update({value: totals.again(self.b) for value, totals in other.totals.items()})
 
     # -- loads --------------------------------------------------------------------------------------------------
     def constant(self, number: float, rows: int, dtype: DType = float32) -> AP:
@@ -126,11 +181,18 @@ class Loader:
             return self._keep(value)[: frame.rows]
         if cls is Class.ROW:
             return self.load_rows(value, frame, None)
-        if cls is Class.COL and self._fits(value):
+        if cls is Class.COL and resident(value, self.group):
             return self._keep(value)[: frame.rows, frame.col : frame.col + frame.cols]
+        if cls is Class.COL and self.group.kind is not Kind.ROWS:
+            return self._columns(value, frame)[: frame.rows]
+        if self.kept is not None and (kept := self.kept.find(value, frame)) is not None:
+            return kept
         if value not in self._of_sweep:
-            tile = self.wide.take(frame.rows, frame.cols, value.dtype)
+            kept = self.kept.take(value, frame) if self.kept is not None else None
+            tile = self.wide.take(frame.rows, frame.cols, value.dtype) if kept is None else kept
             self._fill(tile, value, cls, frame)
+            if kept is not None:
+                return kept
             self._of_sweep[value] = tile
         return self._of_sweep[value]
 
@@ -151,7 +213,9 @@ class Loader:
         dims = _row_dims(seen, frame.domain.rows)
         view = View(self.ports[seen.root].buffer, seen.offset, (*seen.shape[:dims], 1), (*seen.strides[:dims], 1))
         tile = self.narrow.take(frame.rows, 1, value.dtype)
-        for piece in rectangle(view, dims, frame.row, frame.rows, 0, 1):
+        count = frame.rows // frame.domain.parts
+        pieces = [rectangle(view, dims, frame.row, count, 0, 1)] * frame.domain.parts
+        for piece in _together(pieces, count):
             self._dma_in(tile[piece.partition : piece.partition + piece.partitions], piece.ap)
         self._of_rows[value] = (key, tile)
         return tile
@@ -159,6 +223,14 @@ class Loader:
     def words(self, value: Value) -> AP:
         """All elements of a small value in every partition, [128, F]; loaded once."""
         return self._keep(value)
+
+    def share_row(self, other: Loader) -> None:
+        """Use what another one has loaded for the rows at hand."""
+        self._of_rows = other._of_rows
+
+    def leave_row(self) -> None:
+        """Leave that to the other one."""
+        self._of_rows = {}
 
     def end_row(self) -> None:
         """The rows at hand are done."""
@@ -173,9 +245,16 @@ class Loader:
         dims = ((rows, seen.shape[0]), (cols, frame.cols))
         return hbm_view(self.ports[seen.root].buffer, seen.offset + frame.col * cols, dims)
 
-    def _fits(self, value: Value) -> bool:
-        cols = self.group.cols
-        return cols is not None and cols * value.dtype.itemsize <= RESIDENT_COL_BYTES
+    def _columns(self, value: Value, frame: Frame) -> AP:
+        """The frame's columns of a value that varies along them only; kept until others are asked for."""
+        place, tile = self._of_cols.get(value, (None, None))
+        if tile is None or place != (frame.col, frame.cols):
+            if tile is not None:
+                self.wide.give(tile)
+            tile = self.wide.take(128, frame.cols, value.dtype)
+            self._fill(tile, value, Class.COL, Frame(frame.domain, 0, 128, frame.col, frame.cols))
+            self._of_cols[value] = (frame.col, frame.cols), tile
+        return tile
 
     def _keep(self, value: Value) -> AP:
         if value not in self._kept:
@@ -232,7 +311,8 @@ class Loader:
                 return
             seen, rows = split
             view = View(port.buffer, seen.offset, seen.shape, seen.strides)
-        yield from rectangle(view, rows, frame.row, frame.rows, frame.col, frame.cols)
+        count, starts = frame.rows // domain.parts, range(frame.col, domain.width * domain.parts, domain.width)
+        yield from _together([rectangle(view, rows, frame.row, count, col, frame.cols) for col in starts], count)
 
     def _row_by_row(self, seen: Strided, frame: Frame) -> Iterator[Piece]:
         """For a look whose dimensions do not end where the rows do."""
@@ -249,14 +329,36 @@ class Loader:
     def store(self, value: Value, tile: AP, frame: Frame) -> None:
         """Write a computed value out; the tile lies in SBUF."""
         domain, port = frame.domain, self.ports[value]
+        count = frame.rows // domain.parts
         if value.type.size != self.group.size:
             if frame.first_cols:
-                rows = hbm_view(port.buffer, frame.row, ((1, frame.rows), (1, 1)))
-                dma_store(self.b, rows, tile)
+                rows = hbm_view(port.buffer, frame.row, ((1, count), (1, 1)))
+                dma_store(self.b, rows, tile[:count])
             return
         start = domain.offset + frame.row * domain.cols + frame.col
-        out = hbm_view(port.buffer, start, ((domain.cols, frame.rows), (1, frame.cols)))
-        dma_store(self.b, out, tile)
+        parts = ((domain.width, domain.parts),) if domain.parts > 1 else ()
+        dma_store(self.b, hbm_view(port.buffer, start, (*parts, (domain.cols, count), (1, frame.cols))), tile)
+
+    def moments(self, value: Value, data: AP, frame: Frame) -> None:
+        """Take the frame's part of the mean and variance of each row; where it ends, write them out."""
+        domain = frame.domain
+        if value not in self.totals:
+            self.totals[value] = Moments(self.b, domain.rows, domain.width, domain.parts)
+        self.totals[value].add(frame.row, data)
+        if frame.last_cols and self.in_order:
+            self.totals[value].store(frame.row, self.ports[value])
+
+    def extremes(self, value: Value, data: AP, frame: Frame, op: str) -> None:
+        """Take the frame's part of the largest ("max") or smallest element of each row; `finish` writes them out."""
+        if value not in self.totals:
+            self.totals[value] = Extremes(self.b, frame.domain.rows, op)
+        self.totals[value].add(frame.row, data)
+
+    def finish(self) -> None:
+        """Write out what was found out about rows, where their columns came in no order."""
+        for value, totals in self.totals.items():
+            for row in range(0, totals.rows, 128):
+                totals.store(row, self.ports[value])
 
     def column_sum(self, value: Value, data: AP, frame: Frame) -> None:
         """Add the rows of `data` to the sums over all rows, on the PE array; write them out after the last rows."""
@@ -285,6 +387,42 @@ class Loader:
             self._ones[dtype] = self.b.tile((128, 1), dtype, name="ones")
             self.b.memset(dst=self._ones[dtype], value=1.0)
         return self._ones[dtype]
+
+
+class PartSums:
+    """Adds up the parts of rows that are cut into several: partitions apart by a multiple of 32, which engines reach
+    from each other's. No row meets another's numbers, which may be infinite."""
+
+    def __init__(self, b: Builder, domain: Domain) -> None:
+        self.b, self.rows, self.parts = b, domain.rows, domain.parts
+        self._moved = b.tile((128, 1), float32, name="part")
+
+    def add(self, data: AP, dst: AP) -> None:
+        """dst = for each partition the sum over the parts of its row; [P, 1] float32, maybe the same tile."""
+        b, rows, first = self.b, self.rows, dst[: self.rows]
+        pieces = [slice(i * rows, (i + 1) * rows) for i in range(self.parts)]
+        for i, piece in enumerate(pieces[1:]):
+            moved = self._moved[:rows]
+            b.tensor_copy(dst=moved, src=data[piece])
+            b.tensor_tensor(dst=first, data1=first if i else data[:rows], data2=moved, op="add", engine=Engine.VECTOR)
+        for piece in pieces[1:]:
+            b.tensor_copy(dst=dst[piece], src=first)
+
+
+def _together(parts: Sequence[Sequence[Piece]], rows: int) -> Iterator[Piece]:
+    """The pieces of each part of some rows; those of all parts in one access pattern where they are a step apart."""
+    for pieces in zip(*parts, strict=True) if len({len(p) for p in parts}) == 1 else ():
+        first, step = pieces[0].ap, pieces[1].ap.offset - pieces[0].ap.offset if len(pieces) > 1 else 0
+        alike = all(replace(p.ap, offset=first.offset) == first for p in pieces)
+        even = all(p.ap.offset == first.offset + i * step for i, p in enumerate(pieces))
+        if len(pieces) > 1 and alike and even and pieces[0].partitions == rows and len(first.dims) < MAX_FREE_DIMS:
+            dims = ((first.partition_step // first.dtype.itemsize, first.partitions), *first.dims)
+            ap = AP(first.buffer, first.dtype, 0, len(pieces), step, first.offset, dims)
+            yield replace(pieces[0], partitions=rows * len(pieces), ap=ap)
+        else:
+            yield from (replace(p, partition=i * rows + p.partition) for i, p in enumerate(pieces))
+    if len({len(p) for p in parts}) > 1:
+        yield from (replace(p, partition=i * rows + p.partition) for i, part in enumerate(parts) for p in part)
 
 
 def _row_dims(seen: Strided, rows: int) -> int:

@@ -36,7 +36,8 @@ def _can_join(part: Partition, update: Group, dot: Group, outputs: set[Value], u
     gradients = [v for v in _roots(part, update) if part.owner.get(v) is dot]
     for value in gradients:
         alone = value not in outputs and part.readers_of(value, users) == {update}
-        if not alone or not part.read_in_step(update, value):
+        whole = dot.classes[value] is Class.FINAL  # a sum over all tiles, which no tile has
+        if not alone or whole or not part.read_in_step(update, value):
             return False
     rows = update.size // (dot.cols or 1)
     for value, cls in update.outer.items():

@@ -2,7 +2,7 @@
 """Attention: the graph's composites are library kernels, of which there are several.
 
 The fused one keeps all keys of a head on chip and adds a mask on the PE array; it takes masks that only hide. Where a
-sequence does not fit, the forward pass is that of its segments, joined. The one by blocks takes every mask and any
+sequence does not fit, both passes are those of its segments, joined. The one by blocks takes every mask and any
 length. The first that applies and fits is taken (`pipeline.LOWERINGS`).
 """
 
@@ -13,6 +13,7 @@ from trnlab.compiler.lowerings.context import Lowering
 from trnlab.graph.ir import Op, Value
 from trnlab.kernels.attention import attention_forward
 from trnlab.kernels.attention_backward import attention_backward
+from trnlab.kernels.attention_backward_segments import attention_backward_segments
 from trnlab.kernels.attention_blocks import attention_forward_blocks
 from trnlab.kernels.attention_blocks_backward import attention_backward_blocks
 from trnlab.kernels.attention_segments import attention_forward_segments
@@ -26,8 +27,8 @@ def lower_attention(low: Lowering) -> None:
 
 
 def lower_attention_by_segments(low: Lowering) -> None:
-    """Record trn.attention, the fused kernel on segments of the sequences."""
-    _record(low, attention_forward_segments, None)
+    """Record trn.attention or trn.attention_backward, the fused kernels on segments of the sequences."""
+    _record(low, attention_forward_segments, attention_backward_segments)
 
 
 def lower_attention_by_blocks(low: Lowering) -> None:
@@ -41,11 +42,6 @@ def fits_fused(group: Group) -> bool:
     q = op.operands[_plain(op) - 3 if op.name == "trn.attention" else 1]
     masked = len(op.operands) > _plain(op)
     return is_fused(q.shape[3], q.dtype, op.attrs["scale"]) and (op.attrs["hides"] or not masked)
-
-
-def fits_segments(group: Group) -> bool:
-    """Whether the fused kernel computes what the group's op means, segment by segment."""
-    return group.anchor.name == "trn.attention" and fits_fused(group)
 
 
 def _plain(op: Op) -> int:

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from trnlab.compiler.convolutions import is_weight_gradient
+from dataclasses import replace
+
+from trnlab.compiler.convolutions import is_weight_gradient, taps_of
 from trnlab.compiler.lowerings.context import Lowering
+from trnlab.compiler.lowerings.dot import sinks_of
 from trnlab.graph.ir import Op
+from trnlab.kernels.blocks import BANK
 from trnlab.kernels.convolution import convolution
-from trnlab.kernels.convolution_gradient import Taps, weight_gradient
+from trnlab.kernels.convolution_gradient import weight_gradient
 from trnlab.kernels.view import View
-from trnlab.kernels.windows import Slide
+from trnlab.kernels.windows import Slide, Taps
 
 
 def lower_convolution(low: Lowering) -> None:
@@ -23,22 +27,36 @@ def lower_convolution(low: Lowering) -> None:
     if len(slides) == 1:
         x, weight, out = (view.expand(2, 1) for view in (x, weight, out))
         slides = (Slide(1, 1, 1), *slides)
-    convolution(low.b, x, weight, out, (slides[0], slides[1]))
+    if len(low.group.ops) == 1:
+        _in_columns(low, x, weight, out, (slides[0], slides[1]))
+        return
+    sink = next(sinks_of(low, out.shape[1], 1))
+    convolution(low.b, x, weight, out, (slides[0], slides[1]), sink, op.attrs["feature_group_count"])
+    sink.finish()
+
+
+def _in_columns(low: Lowering, x: View, weight: View, out: View, slides: tuple[Slide, Slide]) -> None:
+    """Rows of places that are longer than a bank of PSUM part by part."""
+    groups, (down, along) = low.group.anchor.attrs["feature_group_count"], slides
+    if along.places <= BANK or along.spread > 1:
+        convolution(low.b, x, weight, out, slides, groups=groups)
+        return
+    reach = (along.window - 1) * along.dilation + 1
+    for at in range(0, along.places, BANK):
+        places = min(BANK, along.places - at)
+        start = at * along.stride - along.low
+        end = max(min(start + (places - 1) * along.stride + reach, along.size), 1)
+        first = min(max(start, 0), end - 1)
+        part = replace(along, size=end - first, places=places, low=first - start)
+        convolution(low.b, x[:, :, :, first:end], weight, out[:, :, :, at : at + places], (down, part), groups=groups)
 
 
 def _lower_weight_gradient(low: Lowering, x: View, dy: View, out: View) -> None:
-    """The places of the op are the taps of the kernel, and its window the pixels of the result's gradient."""
-    attrs = low.group.anchor.attrs
-    taps = [
-        Taps(count, stride, dilation, before)
-        for count, stride, dilation, before in zip(
-            out.shape[2:], attrs["rhs_dilation"], attrs["window_strides"], attrs["padding_low"]
-        )
-    ]
+    taps = list(taps_of(op := low.group.anchor))
     if len(taps) == 1:
         x, dy, out = (view.expand(2, 1) for view in (x, dy, out))
         taps.insert(0, Taps(1, 1, 1, 0))
-    weight_gradient(low.b, x, dy, out, (taps[0], taps[1]))
+    weight_gradient(low.b, x, dy, out, (taps[0], taps[1]), op.attrs["batch_group_count"])
 
 
 def slides_of(op: Op) -> tuple[Slide, ...]:

@@ -7,7 +7,7 @@ Letters: M rows of the result, N its columns, K contraction.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from math import prod
 
@@ -17,10 +17,12 @@ from trnlab.compiler.lowerings.context import Lowering
 from trnlab.compiler.sweep import steps, take_turns
 from trnlab.compiler.tiles import Plan, TileSpace, make_plan, origin
 from trnlab.compiler.tilesource import Domain, Frame, Loader
+from trnlab.errors import CapacityError
 from trnlab.graph.ir import Value
 from trnlab.isa.base import Memory
-from trnlab.kernels.blocks import ANNOUNCED, Sink, ViewSource, Workspace
-from trnlab.kernels.matmul import Product, batch_matmul
+from trnlab.kernels.blocking import Problem, choose, estimate
+from trnlab.kernels.blocks import ANNOUNCED, JoinedSource, Sink, ViewSource, Workspace
+from trnlab.kernels.matmul import Product, batch_matmul, problem_of
 from trnlab.kernels.matmul_mx import Operand as MxOperand
 from trnlab.kernels.matmul_mx import matmul_mx
 from trnlab.kernels.view import View
@@ -28,6 +30,11 @@ from trnlab.numerics.dtypes import float32
 from trnlab.program import AP, Builder
 
 BANK = 512
+STORED = (
+    4  # tiles of a result on their way to memory: a transfer takes some times longer than what fills the next tile
+)
+STORED_SHARE = 0.1  # of the free SBUF, at most, for what such tiles were computed from
+SLOWER = 1.05  # by its estimate: what a product with a long epilogue may take longer for one more set of tiles
 MANY_OPS = 6  # of a group: its epilogue is a chain of instructions that wait for each other
 
 
@@ -45,12 +52,17 @@ class EpilogueSink(Sink):
         """`emitters`: taken in turn, one for each tile that is announced or waits."""
         self.cost = cost
         self.emitters, self.low, self.domain, self.first_row = emitters, low, domain, first_row
-        self.plan = make_plan(low.group, low.group.ops[1:], low.stores)
+        self.plan = make_plan(low.group, low.group.ops[1:], low.stores - set(low.group.anchor.results[1:]))
         self.loads = loaded_values(low, self.plan)
         self.together = tiles_together(low)
-        self.moved = sum(v.dtype.itemsize for v in (*self.loads, *low.stores)) if cost else 0
+        self.moved = self.moved_bytes() if cost else 0
+        self.rounds = any(op.name == "trn.moments" for op in self.plan.ops)
         self._announced: deque[tuple[Frame, Emitter]] = deque()
         self._waiting: list[tuple[Frame, Emitter, AP]] = []
+
+    def moved_bytes(self) -> int:
+        """Bytes that pass for each element of the product."""
+        return sum(v.dtype.itemsize for v in (*self.loads, *self.low.stores))
 
     def open(self, b: Builder, work: Workspace, width: int) -> None:
         """Its tiles were placed before the kernel began."""
@@ -75,10 +87,23 @@ class EpilogueSink(Sink):
     def close(self, b: Builder) -> None:
         """Sweeps over the tiles that wait."""
         result = self.low.group.anchor.result
-        take_turns([steps(e, self.plan, frame, {result: acc}) for frame, e, acc in self._waiting])
-        for _, emitter, _ in self._waiting:
+        given = [(frame, e, self._rounded(e, acc) if self.rounds else acc) for frame, e, acc in self._waiting]
+        take_turns([steps(e, self.plan, frame, {result: acc}) for frame, e, acc in given])
+        for _, emitter, acc in given:
+            if self.rounds:
+                emitter.wide.give(acc)
             emitter.end_row()
         self._waiting = []
+
+    def finish(self) -> None:
+        """Write out what the epilogue found out about whole rows, of all products."""
+        self.emitters[0].loader.finish()
+
+    def _rounded(self, e: Emitter, acc: AP) -> AP:
+        """The tile in SBUF, in the format of the result: what is stored, and what statistics are of."""
+        tile = e.wide.take(acc.partitions, acc.free, self.low.group.anchor.result.dtype)
+        e.copy(tile, acc)
+        return tile
 
     def _frame(self, row: int, col: int, rows: int, cols: int) -> Frame:
         return Frame(self.domain, self.first_row + row, rows, col, cols)
@@ -101,41 +126,76 @@ def tiles_together(low: Lowering) -> int:
 
 
 def lower_dot(low: Lowering) -> None:
-    """Record a group that begins with a dot_general."""
+    """Record a group that begins with a dot_general, or with a sum of several."""
     op = low.group.anchor
-    lhs, lhs_k_rows = _operand(
-        low, op.operands[0], op.attrs["lhs_batching_dimensions"], op.attrs["lhs_contracting_dimensions"]
-    )
-    rhs, rhs_k_rows = _operand(
-        low, op.operands[1], op.attrs["rhs_batching_dimensions"], op.attrs["rhs_contracting_dimensions"]
-    )
-    batch = tuple(op.operands[0].shape[d] for d in op.attrs["lhs_batching_dimensions"])
+    if op.name == "trn.dot_sum":
+        _lower_sum(low)
+        return
+    lhs, rhs = _operands(low, *op.operands)
+    batch = tuple(op.operands[0].shape[d] for d in op.attrs.get("lhs_batching_dimensions", ()))
     rows = low.group.size // (low.group.cols or 1) // prod(batch)
-    sinks = sinks_of(low, rows, prod(batch))
-    items = []
+    of_rhs = op.attrs.get("summed") == "rhs"
+
+    def item(index: tuple[int, ...], sink: Sink) -> Product:
+        return Product(lhs.source(index), rhs.source(index), sink, sums=_sums(low), sums_of_rhs=of_rhs)
+
+    def problem(sink: Sink) -> Problem:
+        return problem_of(item((0,) * len(batch), sink), lhs.k_rows, rhs.k_rows)
+
+    sinks = sinks_of(low, rows, prod(batch), None if op.attrs.get("lhs_mx") else problem)
+    items, last = [], None
     for index, sink in zip(product(*(range(n) for n in batch)), sinks):
-        if op.attrs["lhs_mx"]:
-            left = MxOperand(lhs.source(index), lhs_k_rows, op.attrs["lhs_mx"])
-            matmul_mx(low.b, left, MxOperand(rhs.source(index), rhs_k_rows, op.attrs["rhs_mx"]), sink)
+        last = sink
+        if op.attrs.get("lhs_mx"):
+            left = MxOperand(lhs.source(index), lhs.k_rows, op.attrs["lhs_mx"])
+            matmul_mx(low.b, left, MxOperand(rhs.source(index), rhs.k_rows, op.attrs["rhs_mx"]), sink)
             continue
-        items.append(Product(lhs.source(index), rhs.source(index), sink))
-    batch_matmul(low.b, items, lhs_k_rows=lhs_k_rows, rhs_k_rows=rhs_k_rows)
+        items.append(item(index, sink))
+    batch_matmul(low.b, items, lhs_k_rows=lhs.k_rows, rhs_k_rows=rhs.k_rows)
+    if last is not None:
+        last.finish()
+
+
+def _sums(low: Lowering) -> View | None:
+    """Where sums of an operand over the contraction go, if they are asked for."""
+    sums = low.group.anchor.results[1:]
+    return low.view(sums[0]) if sums and sums[0] in low.stores else None
+
+
+def _lower_sum(low: Lowering) -> None:
+    """Record one product of matrices, whose contraction goes from one pair of operands to the next."""
+    op = low.group.anchor
+    pairs = [_operands(low, *op.operands[i : i + 2]) for i in range(0, len(op.operands), 2)]
+    lhs, rhs = (JoinedSource([side.source(()) for side in sides], sides[0].k_rows) for sides in zip(*pairs))
+    k_rows = pairs[0][0].k_rows, pairs[0][1].k_rows
+    rows = low.group.size // (low.group.cols or 1)
+    (sink,) = sinks_of(low, rows, 1, lambda sink: problem_of(Product(lhs, rhs, sink), *k_rows))
+    batch_matmul(low.b, [Product(lhs, rhs, sink)], lhs_k_rows=k_rows[0], rhs_k_rows=k_rows[1])
+    sink.finish()
 
 
 class _Operand:
     """One side of a product: a view with batch dimensions first, then the rows of a block, then its columns."""
 
-    def __init__(self, view: View, batch: int, rows: int) -> None:
-        self.view, self.batch, self.rows = view, batch, rows
+    def __init__(self, view: View, batch: int, rows: int, k_rows: bool, cast: str) -> None:
+        """`k_rows`: whether the rows are the contraction. `cast`: format on chip, if it is another."""
+        self.view, self.batch, self.rows, self.k_rows, self.cast = view, batch, rows, k_rows, cast
 
     def source(self, index: tuple[int, ...]) -> ViewSource:
         """The matrix of one batch element."""
-        return ViewSource(self.view[index] if index else self.view, rows=self.rows)
+        return ViewSource(self.view[index] if index else self.view, rows=self.rows, dt=self.cast or None)
 
 
-def _operand(low: Lowering, value: Value, batch: tuple[int, ...], contract: tuple[int, ...]) -> tuple[_Operand, bool]:
-    """The operand with what is contiguous in memory as columns; True when the contraction is its rows."""
-    view = low.view(value)
+def _operands(low: Lowering, lhs: Value, rhs: Value) -> tuple[_Operand, _Operand]:
+    """Both sides of a product of the group's op."""
+    return _operand(low, lhs, "lhs"), _operand(low, rhs, "rhs")
+
+
+def _operand(low: Lowering, value: Value, side: str) -> _Operand:
+    """The operand with what is contiguous in memory as columns."""
+    view, attrs = low.view(value), low.group.anchor.attrs
+    batch, contract = attrs.get(f"{side}_batching_dimensions", ()), attrs.get(f"{side}_contracting_dimensions", (0,))
+    cast = attrs.get(f"{side}_cast", "")
     free = tuple(d for d in range(len(view.shape)) if d not in batch and d not in contract)
     k_rows = _step(view, contract) >= _step(view, free)
     order = (*batch, *contract, *free) if k_rows else (*batch, *free, *contract)
@@ -144,7 +204,7 @@ def _operand(low: Lowering, value: Value, batch: tuple[int, ...], contract: tupl
     if not rows or not (free if k_rows else contract):  # a vector: give the matrix a dimension of one
         at = len(batch) if not rows else len(view.shape)
         view = view.expand(at, 1)
-    return _Operand(view, len(batch), max(len(rows), 1)), k_rows
+    return _Operand(view, len(batch), max(len(rows), 1), k_rows, cast)
 
 
 def _step(view: View, dims: tuple[int, ...]) -> int:
@@ -152,8 +212,13 @@ def _step(view: View, dims: tuple[int, ...]) -> int:
     return min((abs(view.strides[d]) for d in dims if view.shape[d] > 1 and view.strides[d]), default=1 << 40)
 
 
-def sinks_of(low: Lowering, rows: int, batch: int) -> Iterator[EpilogueSink]:
-    """A sink for each product of the batch; they share tiles, sized by a trial run of one sweep."""
+def sinks_of(
+    low: Lowering, rows: int, batch: int, problem: Callable[[Sink], Problem] | None = None
+) -> Iterator[EpilogueSink]:
+    """A sink for each product of the batch; they share tiles, sized by a trial run of one sweep.
+
+    `problem`: of the product, for which there must be room beside the tiles.
+    """
     cols = low.group.cols or 1
     domain = Domain(rows * batch, cols)
     width = min(cols, BANK)
@@ -163,12 +228,38 @@ def sinks_of(low: Lowering, rows: int, batch: int) -> Iterator[EpilogueSink]:
     sink = EpilogueSink(deque([measured]), trial, domain, 0)
     sink.store(trial.b, acc, 0, 0)
     sink.close(trial.b)
+    sink.cost = max(measured.busy.values()) if len(low.group.ops) > MANY_OPS else 0.0
+    sink.moved = sink.moved_bytes() if sink.cost else 0
+    spaces = measured.wide, measured.narrow
     count = ANNOUNCED + tiles_together(low)
-    counts = [{size: count * n for size, n in space.peak.items()} for space in (measured.wide, measured.narrow)]
-    emitter = _emitter(low, width, counts, measured.loader)
+    if problem is not None and not sink.rounds and _has_room(low, problem(sink), spaces, count):
+        count += 1  # for a tile whose results are on their way to memory
+    held = count + (_stored(low, measured.wide) if sink.rounds else 0)
+    emitter = _emitter(low, width, [{k: held * n for k, n in s.peak.items()} for s in spaces], measured.loader)
     emitters = deque([emitter, *(emitter.sibling() for _ in range(1, count))])
-    cost = max(measured.busy.values()) if len(low.group.ops) > MANY_OPS else 0.0
+    cost = sink.cost
     return (EpilogueSink(emitters, low, domain, i * rows, cost) for i in range(batch))
+
+
+def _stored(low: Lowering, space: TileSpace) -> int:
+    """Of how many sweeps results may be on their way to memory where the rounded result is kept in tiles, too."""
+    sweep = sum(size * space.width * n for size, n in space.peak.items())
+    return min(STORED, int(low.b.sbuf_free * STORED_SHARE) // max(sweep, 1))
+
+
+def _has_room(low: Lowering, problem: Problem, spaces: tuple[TileSpace, TileSpace], count: int) -> bool:
+    """Whether a product with tiles for `count` sweeps has the room for one more.
+
+    It is estimated to be no slower for it, or hardly slower where the epilogue is long, as an optimizer's update
+    is: the estimate does not know that its sweeps wait for tiles.
+    """
+    chip, free = low.b.chip, low.b.sbuf_free
+    one = sum(n * (-(-size * space.width // 64) * 64) for space in spaces for size, n in space.peak.items())
+    try:
+        now, then = (estimate(problem, choose(problem, free - n * one, chip), chip) for n in (count, count + 1))
+    except CapacityError:
+        return False
+    return then <= now * (SLOWER if problem.sink_moved else 1.0)
 
 
 def _emitter(low: Lowering, width: int, counts: list[dict[int, int]] | None, trial: Loader | None) -> Emitter:

@@ -19,22 +19,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from trnlab.compiler.emitter import Emitter
-from trnlab.compiler.groups import Class, Group
+from trnlab.compiler.groups import Class, Group, sums_over_rows
 from trnlab.compiler.lowerings.context import Lowering, SbufTurns
 from trnlab.compiler.sweep import steps, take_turns
 from trnlab.compiler.tiles import Plan, PsumSpace, TileSpace, make_plan, origin
-from trnlab.compiler.tilesource import Domain, Frame, Loader
+from trnlab.compiler.tilesource import Domain, Frame, Kept, Loader, PartSums
 from trnlab.errors import CapacityError
 from trnlab.graph.ir import Op, Value
+from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.isa.base import Memory
 from trnlab.isa.rules import MAX_FREE
 from trnlab.kernels.blocks import BANK, BANKS
+from trnlab.numerics.dtypes import float32
 
 CHUNKS = (4096, 2048, 1024, 512, 256, 128)  # columns of a sweep, when not the whole row
-TURNS = ((4, 5.0), (3, 4.0), (2, 3.0), (1, 2.0), (1, 1.5), (1, 1.0))
+TURNS = ((4, 8.0), (4, 5.0), (3, 4.0), (3, 3.5), (2, 3.0), (1, 2.0), (1, 1.5), (1, 1.0))
 """Sweeps that take turns, and tiles to have over what one sweep needs. An engine executes in order: instructions that
 wait for each other would leave it idle, so several tiles go through the same ops side by side."""
 OVERLAP = 3  # sweeps side by side that keep loads, engines and stores busy
+PARTITION_STEP = 32  # engines read and write partitions from a multiple of it on
+SHORT = 64  # columns that an instruction and a transfer could do while they begin
 LEAST_PIECE = 512  # columns that are worth an instruction and a transfer
 
 
@@ -52,20 +56,24 @@ class RowLoop:
 
     def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
         self.low, self.domain, self.width = low, domain, width
-        self.stages = stages_of(low, staged=width < domain.cols)
+        self.stages = stages_of(low, staged=width < domain.width)
 
-    def run(self, sizes: Sizes | None, trial: Loader | None) -> Emitter:
-        """Record the loop; with the sizes and the loader of an earlier trial run, all tiles are placed before it."""
+    def run(self, sizes: Sizes | None, trial: Loader | None, places: int = 0) -> Emitter:
+        """Record the loop; with the sizes and the loader of an earlier trial run, all tiles are placed before it.
+        `places`: for how many pieces of what is read again there is room."""
         b = self.low.b
         wide = TileSpace(b, self.width, sizes.wide if sizes else None, "tile")
         narrow = TileSpace(b, 1, sizes.narrow if sizes else None, "row")
         loader = Loader(b, self.low.group, self.low.part, self.low.ports, wide, narrow)
         if trial is not None:
             loader.prepare(trial)
+        if places:
+            loader.kept = Kept(b, self.read_again(), self.domain, self.width, places)
+        parts = PartSums(b, self.domain) if self.domain.parts > 1 else None
         psum = PsumSpace(b, self.width, self._banks_left()) if sizes is not None else None
-        first = Emitter(b, self.low.group, self.low.part, loader, wide, narrow, psum)
+        first = Emitter(b, self.low.group, self.low.part, loader, wide, narrow, psum, parts)
         emitters = [first, *(first.sibling() for _ in range(1, sizes.turns if sizes else 1))]
-        rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.cols, self.width)
+        rows, cols = range(0, self.domain.rows, 128), range(0, self.domain.width, self.width)
         if sizes is None:  # the first and the last of each show all there is
             rows, cols = rows[:: max(len(rows) - 1, 1)], cols[:: max(len(cols) - 1, 1)]
         if _columns_outside(self.low.group, self.domain, self.width):
@@ -75,38 +83,60 @@ class RowLoop:
                 for emitter in emitters:
                     emitter.end_row()
         else:
-            for batch in _batches(list(rows), len(emitters)):
+            for batch in _batches(list(rows), len(emitters) if loader.kept is None else 1):
                 self._rows(emitters, batch, cols)
+                if loader.kept is not None:
+                    loader.kept.end_row()
         return first
+
+    def read_again(self) -> list[Value]:
+        """What more than one sweep over a row loads."""
+        group, sweeps = self.low.group, Counter[Value]()
+        for plan in self.stages:
+            read = (origin(v, group) for op in plan.ops for v in op.operands if op.name != "gather")
+            sweeps.update(list(dict.fromkeys(read)))  # in their order, which decides where tiles lie
+        full = {v for v, c in group.outer.items() if c is Class.FULL and v not in group.classes}
+        return [v for v, n in sweeps.items() if n > 1 and v in full and self.low.part.splat(v) is None]
 
     def _banks_left(self) -> int:
         """Banks of PSUM that no sum over rows needs."""
-        sums = sum(c is Class.FINAL for c in self.low.group.classes.values())
+        sums = sums_over_rows(self.low.group)
         return BANKS - sums * -(-self.domain.cols // BANK) if sums else BANKS
 
     def _rows(self, emitters: list[Emitter], rows: list[int], cols: range) -> None:
+        pieces = [[(row, col) for row in rows] for col in cols]
+        if len(rows) == 1:  # pieces of one row go side by side
+            for emitter in emitters[1:]:
+                emitter.share_row(emitters[0])
+            pieces = list(_batches([corner for piece in pieces for corner in piece], len(emitters)))
         for plan in self.stages:
             if plan.per_row:
                 frames = [self._whole(row) for row in rows]
                 take_turns([steps(e, plan, frame) for e, frame in zip(emitters, frames)])
                 continue
-            for col in cols:
-                self._side_by_side(emitters, plan, [(row, col) for row in rows])
-            if self.width < self.domain.cols:
+            for piece in pieces:
+                self._side_by_side(emitters, plan, piece)
+            if self.width < self.domain.width:
                 for emitter, row in zip(emitters, rows):
                     self._store_sums(emitter, plan, self._whole(row))
+        for emitter in emitters[len(rows) :]:
+            emitter.leave_row()
         for emitter in emitters:
             emitter.end_row()
 
     def _side_by_side(self, emitters: list[Emitter], plan: Plan, corners: list[tuple[int, int]]) -> None:
         frames = [
-            Frame(self.domain, row, min(128, self.domain.rows - row), col, min(self.width, self.domain.cols - col))
+            Frame(self.domain, row, self._height(row), col, min(self.width, self.domain.width - col))
             for row, col in corners
         ]
         take_turns([steps(e, plan, frame) for e, frame in zip(emitters, frames)])
 
     def _whole(self, row: int) -> Frame:
-        return Frame(self.domain, row, min(128, self.domain.rows - row), 0, self.domain.cols)
+        return Frame(self.domain, row, self._height(row), 0, self.domain.width)
+
+    def _height(self, row: int) -> int:
+        """Partitions of a sweep from a row on."""
+        return min(128, (self.domain.rows - row) * self.domain.parts)
 
     def _store_sums(self, emitter: Emitter, plan: Plan, frame: Frame) -> None:
         """Reductions whose columns came in chunks are complete, and can be written, only now."""
@@ -137,7 +167,8 @@ def domains(low: Lowering) -> list[Domain]:
     """The rows and columns to loop over; a group with columns of its own choosing fills all partitions."""
     group = low.group
     if group.cols is not None and not _free_to_flatten(low):
-        return [Domain(group.size // group.cols, group.cols)]
+        rows = group.size // group.cols
+        return [Domain(rows, group.cols, parts=_parts(group, rows))]
     if _free_to_flatten(low):
         main = group.size // 128
         tail = group.size - 128 * main
@@ -147,6 +178,22 @@ def domains(low: Lowering) -> list[Domain]:
     cols = shape[-1] if shape else 1
     group.cols = cols
     return [Domain(group.size // cols, cols)]
+
+
+def _parts(group: Group, rows: int) -> int:
+    """Into how many parts each row is cut, so that few rows fill the partitions: where no column is like another
+    row's, and sums along rows are all that partitions share."""
+    classes = {*group.classes.values(), *group.outer.values()}
+    alike = classes <= {Class.FULL, Class.ROW, Class.SCALAR, Class.FINAL} and all(
+        (op.attrs["kind"] == "add" and op.result.dtype is float32)
+        if op.name == "reduce"
+        else OPS[op.name].kind == ELEMENTWISE or op.name == "trn.moments"
+        for op in group.ops
+    )
+    if not alike or group.cols is None or rows % PARTITION_STEP or sums_over_rows(group):
+        return 1
+    counts = range(128 // rows, 1, -1)
+    return next((n for n in counts if group.cols % n == 0 and group.cols // n >= LEAST_PIECE), 1)
 
 
 def _free_to_flatten(low: Lowering) -> bool:
@@ -159,14 +206,17 @@ def _free_to_flatten(low: Lowering) -> bool:
 
 def _lower_domain(low: Lowering, domain: Domain, turns: SbufTurns) -> None:
     trials: dict[int, _Trial] = {}
-    for width, count, factor in _forms(low, domain):
-        if width not in trials:
-            trials[width] = _Trial(low, domain, width)
-        sizes, total = trials[width].sizes(count, factor)
-        if total <= low.b.sbuf_limit:
-            turns.make_room(total)
-            RowLoop(low, domain, width).run(sizes, trials[width].loader)
-            return
+    forms = (
+        _Form(low, domain, width, count, factor, trials.setdefault(width, _Trial(low, domain, width)))
+        for width, count, factor in _forms(low, domain)
+    )
+    fitting = (form for form in forms if form.total <= low.b.sbuf_limit)
+    best = next(fitting, None)
+    if best is not None and (best.again or best.sizes.turns < OVERLAP):
+        best = min([best, *(form for form in fitting if form.keeps)], key=lambda form: form.cost)
+    if best is not None:
+        best.record(turns)
+        return
     raise CapacityError(
         "a fused loop does not fit in SBUF", code="TRN503", limit=f"{low.b.sbuf_limit} bytes per partition",
         got=f"{domain.rows} x {domain.cols}, {len(low.group.ops)} ops", chip=low.b.chip.name,
@@ -174,11 +224,42 @@ def _lower_domain(low: Lowering, domain: Domain, turns: SbufTurns) -> None:
     )  # fmt: skip
 
 
+class _Form:
+    """A width of sweeps with tiles for so many of them, and what room is left to keep what is read again."""
+
+    def __init__(self, low: Lowering, domain: Domain, width: int, count: int, factor: float, trial: _Trial) -> None:
+        self.low, self.domain, self.width, self.trial = low, domain, width, trial
+        self.sizes, self.total = trial.sizes(count, factor)
+        self.again = sum(-(-v.dtype.itemsize * width // 64) * 64 for v in trial.again)  # bytes of a piece
+        self.pieces = -(-domain.width // width)
+        self.places = min(max(low.b.sbuf_limit - self.total, 0) // self.again, 2 * self.pieces) if self.again else 0
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its sweeps overlap, are not too short, and find something that was kept."""
+        return self.sizes.turns >= TURNS[0][0] and self.width >= 2 * LEAST_PIECE and self.places > 0
+
+    @property
+    def cost(self) -> float:
+        """Bytes that pass for each element, what sweeps take longer for being short, or for not overlapping."""
+        group, part = self.low.group, self.low.part
+        read = {v for v, c in group.outer.items() if c is Class.FULL and part.splat(v) is None}
+        passing = sum(v.dtype.itemsize for v in {*read, *self.low.stores} if v.type.size == group.size)
+        again = sum(v.dtype.itemsize for v in self.trial.again) * (1 - min(self.places / self.pieces, 1.0))
+        return (passing + again) * (1 + SHORT / self.width) * max(OVERLAP / self.sizes.turns, 1.0)
+
+    def record(self, turns: SbufTurns) -> None:
+        """The loop."""
+        turns.make_room(self.total + self.again * self.places)
+        RowLoop(self.low, self.domain, self.width).run(self.sizes, self.trial.loader, self.places)
+
+
 class _Trial:
     """A trial run of one sweep of some width: what it needs of SBUF."""
 
     def __init__(self, low: Lowering, domain: Domain, width: int) -> None:
         trial, self._width = RowLoop(low.fresh(), domain, width), width
+        self.again = trial.read_again() if width < domain.width else []
         emitter = trial.run(None, None)
         self.loader, self._wide, self._narrow = emitter.loader, emitter.wide.peak, emitter.narrow.peak
         b = trial.low.b
@@ -201,14 +282,14 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
     sweeps can still overlap, and no shorter than what a transfer and an instruction are worth.
     """
     needs_whole = any(c is Class.ROW for v, c in low.group.classes.items()) and not domain.flat
-    whole = domain.cols <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
-    sums = sum(c is Class.FINAL for c in low.group.classes.values())
-    widths = [domain.cols] * whole + [c for c in CHUNKS if c < domain.cols]
+    whole = domain.width <= (MAX_FREE[Memory.SBUF] if needs_whole else CHUNKS[0])
+    sums = sums_over_rows(low.group)
+    widths = [domain.width] * whole + [c for c in CHUNKS if c < domain.width]
     if sums:
         widths = [w for w in widths if sums * -(-w // 512) <= 8] or [128]
     pieces = widths
-    if needs_whole and widths[0] == domain.cols:
-        yield from ((domain.cols, *turn) for turn in _turns(domain, domain.cols))
+    if needs_whole and widths[0] == domain.width:
+        yield from ((domain.width, *turn) for turn in _turns(domain, domain.width))
         pieces = widths[1:]
     for least in (OVERLAP, min(turn[0] for turn in TURNS)):
         for width in pieces:
@@ -218,7 +299,7 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
 
 def _turns(domain: Domain, width: int) -> Iterator[tuple[int, float]]:
     """The entries of TURNS that a loop has sweeps for; all count as overlapping when there is one sweep."""
-    sweeps = -(-domain.rows // 128) * -(-domain.cols // width)
+    sweeps = -(-domain.rows // 128) * -(-domain.width // width)
     return ((count, factor) for count, factor in TURNS if count <= max(sweeps, 1))
 
 
@@ -228,7 +309,7 @@ def _bytes(counts: Counter[int] | dict[int, int], width: int) -> int:
 
 def _columns_outside(group: Group, domain: Domain, width: int) -> bool:
     """Whether the loop over columns is the outer one: sums over rows in pieces, or nothing depends on whole rows."""
-    return width < domain.cols and all(c is not Class.ROW for c in group.classes.values())
+    return width < domain.width and all(c is not Class.ROW for c in group.classes.values())
 
 
 # -- stages ---------------------------------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "negate": (Rule(arithmetic.negate, FLOATS),),
     "divide": (
         Rule(quotients.product_on_scalar, FLOATS, when=quotients.by_small),
+        Rule(quotients.product_of_roots, FLOATS, when=quotients.by_positive),
+        Rule(quotients.product_of_negative_roots, FLOATS, when=quotients.by_negative),
         Rule(quotients.product, FLOATS, when=quotients.by_moderate),
         Rule(quotients.scaled, FLOATS),
     ),
@@ -105,10 +107,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(reductions.reduce, INTEGERS, when=sum_fits_float32),
         Rule(reductions.reduce, INTEGERS, when=extreme_fits_float32),
     ),
+    "trn.moments": (Rule(reductions.moments, FLOATS),),
     "gather": (Rule(sources.gather, EVERY, when=indices_are_words),),
     "trn.rng_uniform": (Rule(sources.random, WORDS),),
     "trn.rng_philox": (Rule(sources.random_words, WORDS),),
-    **dict.fromkeys(("dot_general", "convolution", "trn.max_pool", "trn.max_pool_backward"), (_KERNEL,)),
+    **dict.fromkeys(
+        ("dot_general", "trn.dot_sum", "trn.dot_and_sums", "convolution", "trn.max_pool", "trn.max_pool_backward"),
+        (_KERNEL,),
+    ),
     "scatter": (SUMS_OF_WHOLE_NUMBERS, Rule(None, FLOATS, when=sums_few_rows), SUMS_IN_MEMORY),
 }
 

@@ -15,8 +15,13 @@ LOGICAL = {"and": "min", "or": "max"}
 
 
 def reduce(e: Emitter, op: Op) -> None:
-    """Along the row on Vector; over rows on the PE array, which sums partitions by multiplying with ones."""
+    """Along the row on Vector; over rows on the PE array, which sums partitions by multiplying with ones. Of a
+    product's rows, whose columns come in no order, parts are kept until all are there."""
     data = e.spread(op.operands[0])
+    if e.group.classes[op.result] is Class.FINAL and op.attrs["kind"] != "add":
+        e.charge(Engine.VECTOR, data.free)
+        e.loader.extremes(op.result, data, e.frame, _alu(op))
+        return
     if e.group.classes[op.result] is Class.FINAL:
         e.loader.column_sum(op.result, data, e.frame)
         return
@@ -28,6 +33,13 @@ def reduce(e: Emitter, op: Op) -> None:
     e.charge(Engine.VECTOR, data.free)
     e.b.tensor_reduce(dst=tile, data=data, op=_alu(op), axes=1)
     combine(e, op, tile)
+
+
+def moments(e: Emitter, op: Op) -> None:
+    """Statistics of this sweep's columns, to be combined when all rows' columns have been seen."""
+    data = e.spread(op.operands[0])
+    e.charge(Engine.VECTOR, data.free)
+    e.loader.moments(op.result, data, e.frame)
 
 
 def _alu(op: Op) -> str:
@@ -45,7 +57,7 @@ def _partial(op: Op) -> DType:
 
 def row_sum(e: Emitter, op: Op) -> AP:
     """Where the sum over this sweep's columns goes: the result itself when they are all there are."""
-    if e.frame.whole_row:
+    if e.frame.whole_row and e.part_sums is None:
         return e.dst(op.result)
     return e.narrow.take(e.frame.rows, 1, _partial(op))
 
@@ -54,6 +66,9 @@ def combine(e: Emitter, op: Op, part: AP, engine: Engine = Engine.VECTOR) -> Non
     """Add the sum over this sweep's columns to that of the columns before; on the engine that made it, which need
     not wait for itself."""
     if e.frame.whole_row:
+        if e.part_sums is not None:
+            e.part_sums.add(part, e.dst(op.result))
+            e.narrow.give(part)
         return
     if e.frame.first_cols:
         e.rows[op.result] = e.narrow.take(e.frame.rows, 1, part.dtype)
@@ -71,9 +86,11 @@ def combine(e: Emitter, op: Op, part: AP, engine: Engine = Engine.VECTOR) -> Non
 
 
 def _round(e: Emitter, op: Op) -> None:
-    """The finished sum in the format of the result."""
+    """The finished sum, over all parts of the row, in the format of the result."""
     total = e.rows[op.result]
     assert isinstance(total, AP)
+    if e.part_sums is not None:
+        e.part_sums.add(total, total)
     if total.dtype is not op.result.dtype:
         e.rows[op.result] = e.narrow.take(e.frame.rows, 1, op.result.dtype)
         e.b.tensor_copy(dst=e.rows[op.result], src=total)

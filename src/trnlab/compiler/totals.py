@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a loop finds out about whole rows while their columns pass: means with variances, largest
+and smallest elements.
+
+Each sweep leaves the numbers of its columns in a place of its own, so that none waits for another; when the places
+are full, and at the end, they are combined. Rows lie on partitions, 128 to a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trnlab.isa.base import Engine
+from trnlab.kernels.blocks import dma_store
+from trnlab.numerics.dtypes import float32
+from trnlab.program import AP, Builder, hbm_view
+
+PLACES = 32  # for the numbers of sweeps
+LONGEST = 512  # elements that one bn_stats takes
+PART = 3  # numbers of a part: count, mean, variance times count
+STEP = 2 * PART  # of one instruction, which tells even from odd elements
+
+
+@dataclass
+class _Block:
+    """The numbers of up to 128 rows: [128, places], of which so many are taken, for so many elements of a row."""
+
+    tile: AP
+    taken: int = 0
+    count: int = 0
+
+
+class Moments:
+    """Means and variances of rows: float32 [2, R] in the end."""
+
+    def __init__(self, b: Builder, rows: int, cols: int, parts: int = 1) -> None:
+        """`rows`, `cols`: of all there is. `parts`: as in `Domain`."""
+        self.b, self.rows, self.cols, self.parts = b, rows, cols, parts
+        places = min(PLACES, -(-cols // LONGEST) + 1)
+        self._width = places * STEP
+        blocks = -(-rows // 128) if parts == 1 else 1
+        self._blocks = [_Block(self._tile(self._width * parts)) for _ in range(blocks)]
+        self._both = [self._tile(2) for _ in range(2)]
+        self._turn = 0
+
+    def _tile(self, cols: int) -> AP:
+        return self.b.tile((128, cols), float32, name="moments")
+
+    def add(self, row: int, data: AP) -> None:
+        """Some columns of the rows from `row` on, [P, F]; of each part of them."""
+        block = self._blocks[row // 128]
+        for first in range(0, data.free, LONGEST):
+            if block.taken + STEP > self._width:
+                self._shorten(block, data.partitions)
+            piece = data[:, first : min(first + LONGEST, data.free)]
+            self.b.bn_stats(dst=block.tile[: data.partitions, block.taken : block.taken + STEP], data=piece)
+            block.taken += STEP
+            block.count += piece.free
+
+    def _shorten(self, block: _Block, rows: int) -> None:
+        """One part for all."""
+        mean = self._combined(block.tile[:rows, : block.taken])
+        self.b.memset(dst=block.tile[:rows, :1], value=float(block.count), engine=Engine.VECTOR)
+        self.b.tensor_copy(dst=block.tile[:rows, 1:2], src=mean[:, :1])
+        self.b.tensor_scalar(
+            dst=block.tile[:rows, 2:3], data=mean[:, 1:], operand0=float(block.count), op0="multiply"
+        )  # fmt: skip
+        block.taken = PART
+
+    def _combined(self, numbers: AP) -> AP:
+        self._turn ^= 1
+        both = self._both[self._turn][: numbers.partitions]
+        self.b.bn_aggr(dst=both, data=numbers)
+        return both
+
+    def again(self, b: Builder) -> Moments:
+        """The same for another routine."""
+        return Moments(b, self.rows, self.cols, self.parts)
+
+    def store(self, row: int, target: AP) -> None:
+        """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [2, R]."""
+        block, count = self._blocks[row // 128], min(128, self.rows - row)
+        taken = block.taken
+        for i in range(1, self.parts):
+            moved = block.tile[:count, i * taken : (i + 1) * taken]
+            self.b.tensor_copy(dst=moved, src=block.tile[i * count : (i + 1) * count, :taken])
+        both = self._combined(block.tile[:count, : self.parts * taken])
+        dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (self.rows, 2))), both)
+        block.taken = block.count = 0
+
+
+class Extremes:
+    """The largest, or the smallest, elements of rows: float32 [R] in the end. op: "max" or "min"."""
+
+    def __init__(self, b: Builder, rows: int, op: str) -> None:
+        self.b, self.rows, self.op = b, rows, op
+        blocks = -(-rows // 128)
+        self._blocks = [_Block(b.tile((128, PLACES), float32, name="extremes")) for _ in range(blocks)]
+
+    def add(self, row: int, data: AP) -> None:
+        """Some columns of the rows from `row` on, [P, F]."""
+        block = self._blocks[row // 128]
+        if block.taken == PLACES:
+            self._shorten(block)
+        self.b.tensor_reduce(
+            dst=block.tile[: data.partitions, block.taken : block.taken + 1], data=data, op=self.op, axes=1
+        )
+        block.taken += 1
+        block.count = data.partitions
+
+    def _shorten(self, block: _Block) -> None:
+        """One place for all."""
+        if block.taken > 1:
+            taken = block.tile[: block.count, : block.taken]
+            self.b.tensor_reduce(dst=block.tile[: block.count, :1], data=taken, op=self.op, axes=1)
+            block.taken = 1
+
+    def again(self, b: Builder) -> Extremes:
+        """The same for another routine."""
+        return Extremes(b, self.rows, self.op)
+
+    def store(self, row: int, target: AP) -> None:
+        """Write out the rows of the block from `row` on, of which all columns have been seen, to HBM [R]."""
+        block, count = self._blocks[row // 128], min(128, self.rows - row)
+        if not block.taken:
+            return
+        self._shorten(block)
+        dma_store(self.b, hbm_view(target.buffer, row, ((1, count), (1, 1))), block.tile[:count, :1])
+        block.taken = 0
