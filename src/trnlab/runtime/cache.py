@@ -1,41 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compile cache: executables by the digest of what they were made from.
+"""The compile cache: executables by the digest of what they were made from, in a folder or an object store.
 
-A folder of files `<key>.trnx` (see `serialize`), each written whole or not at all, and beside each a `<key>.hits`
-with one byte per use. Any number of processes may read and write it at once; a process that dies, at any moment,
-leaves at worst a temporary file that nobody reads. What is read is checked; what fails the check is told in one line,
-and built again.
+Objects `v1/<key>.trnx` (see `serialize`), each written whole or not at all. Any number of processes on any number of
+machines may read and write it at once; a process that dies, at any moment, leaves at worst a temporary file that
+nobody reads and a lease that others take over. What is read is checked; what fails the check is told in one line,
+built again and replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from trnlab.errors import CacheError, UsageError
-from trnlab.files import CAN_REMOVE_OPEN_FILES, abandoned, lock, way_out, why, write_atomic
 from trnlab.program.routine import Program
 from trnlab.runtime import serialize
 from trnlab.runtime.fingerprint import Fingerprint
 from trnlab.runtime.notices import Say, say
+from trnlab.storage import Item, Lease, Store, open_store
+from trnlab.storage.folder import USES as HITS
+from trnlab.storage.folder import FolderStore
+from trnlab.storage.remote import USES
+from trnlab.storage.trouble import explained, reason
 
 SUFFIX = ".trnx"
+FOLDER = f"v{serialize.FORMAT}/"
+LEASES = f"{FOLDER}leases/"
+HEAD = 1 << 16  # bytes that hold the header of most entries
 ABANDONED_AFTER_S = 3600.0
+NOTICED_AFTER_S = 2.0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One executable of the cache. `problem` is None for a sound one; then `metadata` is complete."""
+    """One executable of the cache. `problem` is None for a sound one; then `metadata` is complete.
+
+    hits: how often it was used, None where the store does not count. used: when it last was, in seconds since 1970.
+    """
 
     key: str
-    path: Path
     size: int
     modified: float
-    hits: int
+    used: float
+    hits: int | None
     metadata: dict[str, Any]
     problem: CacheError | None = None
 
@@ -45,81 +57,123 @@ class Entry:
         return Fingerprint(self.key, self.metadata["name"], self.metadata["parts"])
 
 
-class Cache:
-    """A cache in folder `root`, made when first written to. Raises UsageError when `root` is a file."""
+@dataclass
+class Metrics:
+    """What a cache did for this process. `taken_over`: leases of hosts or processes that were gone."""
 
-    def __init__(self, root: Path, say: Say = say) -> None:
-        if root.is_file():
-            raise UsageError(
-                f"the cache {str(root)!r} is a file", code="TRN122", remedy="name a folder, or use --no-cache"
-            )
-        self.root = root
-        self._folder = root / f"v{serialize.FORMAT}"
+    hits: int = 0
+    misses: int = 0
+    stored: int = 0
+    damaged: int = 0
+    taken_over: int = 0
+    waited_s: float = 0.0
+
+
+class Cache:
+    """A cache in a folder, made when first written to, or at a URL.
+
+    Raises UsageError: TRN122 when `root` is a file, TRN520 for a URL of no known kind or without its package.
+    """
+
+    def __init__(self, root: Path | str | Store, say: Say = say, *, writable: bool = True) -> None:
+        self.store = open_store(root) if isinstance(root, str | Path) else root
+        self.metrics = Metrics()
         self._say = say
-        self._usable = True
+        self._readable, self._writable = True, writable
+        self.sizes: dict[str, int] = {}  # bytes of the entries that this process read or wrote, by key
+        self._replaceable: set[str] = set()  # keys whose entry was found damaged, or of another version
+
+    @property
+    def place(self) -> str:
+        """The folder or URL."""
+        return self.store.url
 
     # -- one entry ----------------------------------------------------------------------------------------------
     def has(self, key: str) -> bool:
-        """Whether there is a file for `key`; it is not opened."""
-        with contextlib.suppress(OSError):
-            return self._path(key).exists()
-        return False
+        """Whether there is an entry for `key`; it is not opened."""
+        if not self._readable:
+            return False
+        try:
+            return self.store.exists(_name(key))
+        except OSError as error:
+            self._go_on_without_reading(error)
+            return False
 
     def get(self, key: str) -> serialize.Stored | None:
         """The executable of `key`, checked, or None. Trouble is told in one line and counts as a miss."""
-        path = self._path(key)
-        try:
-            stored = serialize.load(path)
-            if stored.metadata.get("key") != key:
-                raise serialize.damaged(path, "it holds another executable")
-        except FileNotFoundError:
+        content = self.content(key)
+        stored = self._checked(key, content) if content is not None else None
+        self.metrics.hits += stored is not None
+        self.metrics.misses += stored is None
+        if stored is not None and content is not None:
+            self.sizes[key] = len(content)
+            self._note_use(key)
+        return stored
+
+    def content(self, key: str) -> bytes | None:
+        """The bytes of an entry, not checked, or None. Trouble is told in one line."""
+        if not self._readable:
             return None
-        except CacheError as error:
-            self._say(f"cache entry {key[:12]} is not usable and is rebuilt ({error.what})")
+        try:
+            return self.store.read(_name(key))
+        except FileNotFoundError as error:
+            if "bucket" in str(error):
+                self._go_on_without_reading(error)
             return None
         except OSError as error:
-            self._give_up("read", error)
+            self._go_on_without_reading(error)
             return None
-        self._count_hit(key)
-        return stored
 
     def put(self, key: str, program: Program, metadata: dict[str, Any], graph: str) -> bool:
         """Store an executable; false, with one line said, when it could not be written."""
-        if not self._usable:
+        return self._writable and self.put_content(key, *serialize.dump(program, {**metadata, "key": key}, graph))
+
+    def put_content(self, key: str, *parts: bytes | memoryview) -> bool:
+        """Store what `serialize.dump` made, unless another process was first: the same key is the same program."""
+        if not self._writable:
             return False
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             self._sweep()
-            write_atomic(self._path(key), *serialize.dump(program, {**metadata, "key": key}, graph))
+            if key in self._replaceable:
+                self.store.write(_name(key), *parts)
+                self._replaceable.discard(key)
+            else:
+                self.store.create(_name(key), *parts)
         except OSError as error:
-            self._give_up("written", error)
+            self._go_on_without_writing(error)
             return False
+        self.metrics.stored += 1
+        self.sizes[key] = sum(map(len, parts))
         return True
 
     @contextlib.contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold the right to build `key`: other processes that ask for it wait here, then find it in the cache.
+        """Hold the right to build `key`: others that ask for it wait here, then find it in the cache.
 
-        The lock dies with its process. Where locks do not work, everyone builds; that is safe, only slower.
+        Where the holder dies another takes over, see `storage.lease`. Where there can be no leases everyone builds;
+        that is safe, only slower.
         """
-        descriptor = self._lock(key)
+        lease = self._lease(key) if self._writable else None
         try:
             yield
         finally:
-            if descriptor is not None:
-                self._unlock(key, descriptor)
+            if lease is not None:
+                lease.release()
+
+    def record(self) -> dict[str, Any]:
+        """What the cache did for this process, for the summary of a run."""
+        return {"place": self.place, **asdict(self.metrics), **self.store.usage.record()}
 
     # -- the whole cache ----------------------------------------------------------------------------------------
     def entries(self, *, check: bool = False) -> list[Entry]:
-        """All entries, newest first; with `check` each file is read and verified to its last byte.
+        """All entries, newest first; with `check` each is read and verified to its last byte.
 
-        Raises CacheError when the folder cannot be read.
+        Raises CacheError when the store cannot be read.
         """
         try:
-            paths = [path for path in self._folder.iterdir() if path.suffix == SUFFIX]
-            found = [entry for path in paths if (entry := self._entry(path, check)) is not None]
-        except FileNotFoundError:
-            return []
+            items = {item.name: item for item in self.store.items(FOLDER)}
+            names = [name for name in items if name.endswith(SUFFIX) and "/" not in name.removeprefix(FOLDER)]
+            found = [entry for name in names if (entry := self._entry(items[name], items, check)) is not None]
         except OSError as error:
             raise self._error("read", error) from error
         return sorted(found, key=lambda e: (-e.modified, e.key))
@@ -129,95 +183,168 @@ class Cache:
         others = [e for e in self.entries() if e.problem is None and e.key != wanted.key]
         return min(others, key=lambda e: wanted.distance(e.fingerprint), default=None)
 
-    def leftovers(self) -> list[Path]:
-        """Files that killed writers left behind. They are never read, and go with the next write after an hour."""
-        return sorted(abandoned(self._folder, older_than_s=0)) if self._folder.is_dir() else []
+    def leftovers(self) -> list[str]:
+        """What killed writers left behind. It is never read, and goes with the next write after an hour."""
+        return self.store.leftovers(FOLDER)
+
+    def remove(self, *keys: str) -> None:
+        """Remove entries, with what is known of their use. Raises CacheError when that fails."""
+        try:
+            for key in keys:
+                self.store.delete(_name(key), FOLDER + key + HITS, FOLDER + key + USES)
+        except OSError as error:
+            raise self._error("cleared", error) from error
+
+    def overwrite(self, key: str, content: bytes) -> None:
+        """Store what `serialize.dump` made, whatever is there. Raises CacheError when that fails."""
+        try:
+            self.store.write(_name(key), content)
+        except OSError as error:
+            raise self._error("written", error) from error
 
     def clear(self) -> tuple[int, int]:
         """Remove everything; returns how many entries and bytes. Raises CacheError when that fails."""
         entries = self.entries()
         try:
-            for path in self._folder.iterdir() if self._folder.is_dir() else ():
-                path.unlink(missing_ok=True)
+            self.store.delete(*(item.name for item in self.store.items(FOLDER)), *self.leftovers())
         except OSError as error:
             raise self._error("cleared", error) from error
         return len(entries), sum(e.size for e in entries)
 
     # -- within -------------------------------------------------------------------------------------------------
-    def _path(self, key: str) -> Path:
-        return self._folder / f"{key}{SUFFIX}"
-
-    def _lock_path(self, key: str) -> Path:
-        return self._folder / f"{key}.lock"
-
-    def _entry(self, path: Path, check: bool) -> Entry | None:
-        key, problem, metadata = path.stem, None, {}
+    def _checked(self, key: str, content: bytes) -> serialize.Stored | None:
+        name = key + SUFFIX
         try:
-            status = path.stat()
-            metadata = serialize.load(path).metadata if check else serialize.load_metadata(path)
-        except FileNotFoundError:  # cleared meanwhile
+            stored = serialize.loads(content, name)
+            if stored.metadata.get("key") != key:
+                raise serialize.damaged(name, "it holds another executable")
+        except CacheError as error:
+            self._replaceable.add(key)
+            self.metrics.damaged += 1
+            self._say(f"cache entry {key[:12]} is not usable and is rebuilt ({error.what})")
+            return None
+        return stored
+
+    def _entry(self, item: Item, items: dict[str, Item], check: bool) -> Entry | None:
+        key = item.name.removeprefix(FOLDER).removesuffix(SUFFIX)
+        problem: CacheError | None = None
+        metadata: dict[str, Any] = {}
+        try:
+            metadata = self._metadata(item, key, check)
+        except FileNotFoundError:  # cleared meanwhile, or a listing that is not of now
             return None
         except CacheError as error:
             problem = error
-        return Entry(key, path, status.st_size, status.st_mtime, self._hits(key), metadata, problem)
+        hits, mark = items.get(FOLDER + key + HITS), items.get(FOLDER + key + USES)
+        count = None if not isinstance(self.store, FolderStore) else hits.size if hits is not None else 0
+        used = max(each.modified for each in (item, hits, mark) if each is not None)
+        return Entry(key, item.size, item.modified, used, count, metadata, problem)
 
-    def _hits(self, key: str) -> int:
-        try:
-            return (self._folder / f"{key}.hits").stat().st_size
-        except OSError:
-            return 0
+    def _metadata(self, item: Item, key: str, check: bool) -> dict[str, Any]:
+        name = key + SUFFIX
+        if check:
+            metadata = serialize.loads(self.store.read(item.name), name).metadata
+            if metadata.get("key") != key:
+                raise serialize.damaged(name, "it holds another executable")
+            return metadata
+        head = self.store.read(item.name, HEAD)
+        if len(head) < (needed := serialize.header_size(head)):
+            head = self.store.read(item.name, needed)
+        return serialize.loads_metadata(head, name)
 
-    def _count_hit(self, key: str) -> None:
-        """One appended byte: atomic between processes, and nothing to repair after a crash."""
-        with contextlib.suppress(OSError), (self._folder / f"{key}.hits").open("ab", buffering=0) as file:
-            file.write(b".")
+    def _note_use(self, key: str) -> None:
+        if self._writable:
+            self.store.note_use(FOLDER + key)
 
     def _sweep(self) -> None:
-        for path in abandoned(self._folder, older_than_s=ABANDONED_AFTER_S):
-            path.unlink(missing_ok=True)
+        self.store.delete(*self.store.leftovers(FOLDER, older_than_s=ABANDONED_AFTER_S))
 
-    def _lock(self, key: str) -> int | None:
-        """An open, locked file, or None where that does not work. Waits for the process that holds it."""
-        told = False
-        while self._usable:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(self._lock_path(key), os.O_CREAT | os.O_RDWR, 0o666)
-            except OSError as error:
-                self._give_up("written", error)
-                return None
-            try:
-                lock(descriptor, wait=told)
-                # The last holder unlinks the file: what was locked may no longer be what newcomers will open.
-                if os.fstat(descriptor).st_nlink:
-                    return descriptor
-            except BlockingIOError:
-                self._say(f"waiting for another process that compiles the same graph ({key[:12]})")
-                told = True
-            except OSError:  # files cannot be locked here
-                os.close(descriptor)
-                with contextlib.suppress(OSError):
-                    self._lock_path(key).unlink(missing_ok=True)
-                return None
-            os.close(descriptor)
-        return None
+    def _lease(self, key: str) -> Lease | None:
+        """The lease of `key`, or None where it is not needed any more, or cannot be had."""
+        lease, started = Lease(self.store, LEASES + key), time.monotonic()
+        try:
+            with self._long_waits_told(key):
+                held = lease.acquire(lambda: self.store.exists(_name(key)))
+        except OSError as error:
+            self._go_on_without_writing(error)
+            return None
+        finally:
+            self.metrics.waited_s += time.monotonic() - started
+        if held and lease.taken_over is not None:
+            self.metrics.taken_over += 1
+            self._say(f"{lease.taken_over} died while it compiled this graph ({key[:12]}); it is compiled here")
+        return lease if held else None
 
-    def _unlock(self, key: str, descriptor: int) -> None:
-        """Remove the lock's file while it is locked; where open files cannot be removed, then once it is closed."""
-        if not CAN_REMOVE_OPEN_FILES:
-            os.close(descriptor)
-        with contextlib.suppress(OSError):
-            self._lock_path(key).unlink(missing_ok=True)
-        if CAN_REMOVE_OPEN_FILES:
-            os.close(descriptor)
+    @contextlib.contextmanager
+    def _long_waits_told(self, key: str) -> Iterator[None]:
+        """Ranks of one job wait for each other at every graph; only what somebody notices is worth a line."""
+        notice = f"waiting for another process that compiles the same graph ({key[:12]})"
+        timer = threading.Timer(NOTICED_AFTER_S, self._say, [notice])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _go_on_without_reading(self, error: OSError) -> None:
+        self._readable = False
+        self._give_up("read", error)
+
+    def _go_on_without_writing(self, error: OSError) -> None:
+        self._give_up("written", error)
 
     def _give_up(self, what: str, error: OSError) -> None:
-        if self._usable:
-            self._say(f"the cache cannot be {what}, going on without it: {why(error)} ({self.root})")
-        self._usable = False
+        if self._writable or what == "read":
+            self._say(f"the cache cannot be {what}, going on without it: {reason(error)} ({self.place})")
+        self._writable = False
 
     def _error(self, what: str, error: OSError) -> CacheError:
-        return CacheError(
-            f"the cache {str(self.root)!r} cannot be {what}: {why(error)}", code="TRN603",
-            remedy=way_out(error, "name another folder with --cache"),
+        return explained(f"the cache {self.place!r}", what, error)
+
+
+class LayeredCache(Cache):
+    """A cache of one's own over others that are only read: what is used of them is copied into one's own."""
+
+    def __init__(self, own: Path | str | Store, others: list[Path | str], say: Say = say) -> None:
+        super().__init__(own, say)
+        self.others = [Cache(other, say, writable=False) for other in others]
+
+    def has(self, key: str) -> bool:
+        """See `Cache`."""
+        return super().has(key) or any(other.has(key) for other in self.others)
+
+    def get(self, key: str) -> serialize.Stored | None:
+        """See `Cache`."""
+        if super().has(key) and (found := super().get(key)) is not None:
+            return found
+        for other in self.others:
+            if (found := other.get(key)) is not None:
+                self.put(key, found.program, found.metadata, found.graph)
+                return found
+        return None
+
+    def record(self) -> dict[str, Any]:
+        """See `Cache`."""
+        return {**super().record(), "others": [other.record() for other in self.others]}
+
+
+def open_cache(where: Path | str, say: Say = say) -> Cache:
+    """The cache of a folder or URL, or of several, with commas: the first is written, the others are only read.
+
+    Raises UsageError: TRN122 for a file, TRN520 for a URL of no known kind, TRN526 for an empty name.
+    """
+    text = str(where)
+    names = [text] if Path(text).exists() else [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise UsageError(
+            "an empty name among the caches", code="TRN526", got=text,
+            remedy="one's own first, then those that are read: ~/.cache/trnlab,s3://team/cache",
         )  # fmt: skip
+    if len(names) == 1:
+        return Cache(names[0], say)
+    return LayeredCache(names[0], [*names[1:]], say)
+
+
+def _name(key: str) -> str:
+    return FOLDER + key + SUFFIX

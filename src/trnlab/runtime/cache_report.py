@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trnlab.errors import UsageError
 from trnlab.runtime.cache import Cache, Entry
+from trnlab.runtime.cache_care import Copied
 from trnlab.units import format_bytes
 
 _SHORT = 12
@@ -17,11 +18,11 @@ def listing(cache: Cache) -> str:
     """One line per entry, newest first, and the total."""
     entries = cache.entries()
     if not entries:
-        return f"{cache.root}: empty"
+        return f"{cache.place}: empty"
     rows = [("key", "name", "target", "size", "age", "hits"), *(_row(entry) for entry in entries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    lines.append(f"{len(entries)} entries, {format_bytes(sum(e.size for e in entries))} in {cache.root}")
+    lines.append(f"{len(entries)} entries, {format_bytes(sum(e.size for e in entries))} in {cache.place}")
     return "\n".join(lines)
 
 
@@ -31,17 +32,35 @@ def verify(cache: Cache) -> tuple[str, bool]:
     for entry in entries:
         if entry.problem is not None:
             lines.append(f"{entry.key[:_SHORT]}  {entry.problem.code}: {entry.problem.what}")
-    lines += [f"{path.name}  left behind by a process that died; never read" for path in cache.leftovers()]
+    lines += [f"{name}  left behind by a process that died; never read" for name in cache.leftovers()]
     sound = all(e.problem is None or e.problem.code == "TRN602" for e in entries)
     good = sum(e.problem is None for e in entries)
-    lines.append(f"{good} of {len(entries)} entries are sound in {cache.root}")
+    lines.append(f"{good} of {len(entries)} entries are sound in {cache.place}")
     return "\n".join(lines), sound
 
 
 def clear(cache: Cache) -> str:
     """Remove everything and say how much that was."""
     count, size = cache.clear()
-    return f"removed {count} entries, {format_bytes(size)} from {cache.root}"
+    return f"removed {count} entries, {format_bytes(size)} from {cache.place}"
+
+
+def pruned(cache: Cache, gone: list[Entry], dry_run: bool) -> str:
+    """What went, least recently used first, and what stays."""
+    lines = ["  ".join(_row(entry)) for entry in gone]
+    what = f"{len(gone)} entries, {format_bytes(sum(e.size for e in gone))}"
+    lines.append(f"{what} would go from {cache.place}" if dry_run else f"removed {what} from {cache.place}")
+    return "\n".join(lines)
+
+
+def copied(source: Cache, target: Cache, done: Copied) -> str:
+    """What was copied, what was there, and what is not sound."""
+    lines = [f"{entry.key[:_SHORT]}  damaged, not copied" for entry in done.damaged]
+    if done.others:
+        lines.append(f"{len(done.others)} entries are of other versions of trnlab, not copied")
+    size = format_bytes(sum(e.size for e in done.copied))
+    lines.append(f"copied {len(done.copied)} entries, {size}, from {source.place} to {target.place}")
+    return "\n".join([*lines, f"{len(done.there)} were there already"])
 
 
 def explain(cache: Cache, subject: str) -> str:
@@ -54,7 +73,7 @@ def explain(cache: Cache, subject: str) -> str:
     chosen = [e for e in sound if e.key.startswith(subject.lower()) or e.metadata["script"] == script]
     if not chosen:
         raise UsageError(
-            f"nothing in the cache is of {subject!r}", code="TRN124", limit=str(cache.root),
+            f"nothing in the cache is of {subject!r}", code="TRN124", limit=cache.place,
             remedy="give the start of a key from `trnlab cache ls`, or a script that `trnlab run` ran",
         )  # fmt: skip
     return "\n\n".join(_explanation(entry, sound) for entry in reversed(chosen))
@@ -66,17 +85,28 @@ def _explanation(entry: Entry, entries: list[Entry]) -> str:
     nearest = min(older, key=lambda e: fresh.distance(e.fingerprint), default=None)
     about = entry.metadata
     lines = [f"{entry.key[:_SHORT]}  {about['name']} for {about['target']}, {about['created']}"]
-    lines.append(f"  compiled in {about['compile_seconds']:.2f} s, {about['options']}, used {entry.hits} times since")
+    lines.append(f"  compiled in {about['compile_seconds']:.2f} s, {about['options']}, {_uses(entry)} since")
     if nearest is None:
         return "\n".join([*lines, "  the first entry: there was nothing to find"])
     lines.append(f"  nearest older entry: {nearest.key[:_SHORT]}  {nearest.metadata['name']}; what differs:")
     return "\n".join([*lines, *(f"    {line}" for line in fresh.differences(nearest.fingerprint))])
 
 
+def _uses(entry: Entry) -> str:
+    return f"used {entry.hits} times" if entry.hits is not None else f"last used {_age(time.time() - entry.used)} ago"
+
+
 def _row(entry: Entry) -> tuple[str, ...]:
     age, about = _age(time.time() - entry.modified), entry.metadata
     name = "(damaged)" if entry.problem and entry.problem.code == "TRN601" else about.get("name", "(other version)")
-    return entry.key[:_SHORT], name, about.get("target", "-"), format_bytes(entry.size), age, str(entry.hits)
+    return (
+        entry.key[:_SHORT],
+        name,
+        about.get("target", "-"),
+        format_bytes(entry.size),
+        age,
+        "-" if entry.hits is None else str(entry.hits),
+    )
 
 
 def _age(seconds: float) -> str:

@@ -128,6 +128,8 @@ def unpack(entry: Json, data: memoryview) -> tuple[Array, int]:
     """The array that starts at the head of `data`, and how many bytes it took. Raises ValueError or KeyError."""
     shape, full = tuple(entry["shape"]), _ARRAY_DTYPES[entry["dtype"]]
     stored = [_ARRAY_DTYPES[name] for name in entry["columns"]]
+    if not all(type(n) is int and n >= 0 for n in shape) or math.prod(shape) > len(data):
+        raise ValueError("an array larger than the file")  # an element takes a byte at least
     array = np.empty(shape, full)
     columns, used = _columns(array), 0
     if len(columns) != len(stored):

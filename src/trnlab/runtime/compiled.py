@@ -72,7 +72,7 @@ def spill_cost(executable: Executable) -> int:
     if executable.gang is not None or not any(r.spills for r in executable.program.routines):
         return 0
     with policy.use(executable.policy):
-        without = whatif.retime(executable.program, executable.chip, whatif.without(_moves, whatif.WORK))
+        without = whatif.retime(executable.laid, executable.chip, whatif.without(_moves, whatif.WORK))
     return executable.timeline.total - without
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import prod
 from typing import Any
@@ -21,18 +22,18 @@ from typing import Any
 import numpy as np
 
 from trnlab import compiler
-from trnlab.chips.spec import Chip
 from trnlab.errors import RunError
 from trnlab.graph.canonical import diff
+from trnlab.graph.collectives import has_collectives
+from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
-from trnlab.program.routine import Tensor
-from trnlab.runtime.cache import Cache
+from trnlab.program.routine import Program, Tensor
 from trnlab.runtime.executable import Executable
+from trnlab.runtime.faults import require_links
 from trnlab.runtime.fingerprint import Fingerprint, fingerprint, shorten
 from trnlab.runtime.memory import forecast_graph
 from trnlab.runtime.notices import say
-from trnlab.runtime.performance import model_flops
 from trnlab.runtime.session import Compiled, Session
 from trnlab.sim.functional import Machine, RunOptions, run_program
 
@@ -40,10 +41,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Loaded:
-    """An executable in the simulated HBM of a session. Raises CapacityError when it does not fit."""
+    """An executable in the simulated HBM of a session.
+
+    Raises CapacityError when it does not fit, UsageError (TRN187) when it would send over a link that is down.
+    """
 
     def __init__(self, executable: Executable, session: Session) -> None:
         executable.forecast.require(executable.name, executable.chip)
+        require_links(executable.program)
         self.executable, self.session = executable, session
         self._aliases = {int(out): int(source) for out, source in executable.metadata["aliases"]}
 
@@ -59,7 +64,10 @@ class Loaded:
         for id in program.outputs:
             if id not in bindings:
                 bindings[id] = np.empty(program.tensors[id].shape, program.tensors[id].dtype.numpy)
-        run_program(program, bindings, self.executable.chip, machine=_core(self.session))
+        machine = core(self.session)
+        if self.session.run is not None:
+            self.session.run.begins()
+        run_program(program, bindings, self.executable.chip, machine=machine, ranks=self.session.communicator)
         self._count()
         return [self._output(i, bindings, inputs) for i in range(len(program.outputs))]
 
@@ -96,7 +104,7 @@ def compile_graph(graph: Graph, session: Session) -> Executable:
     Raises UsageError when no target was chosen, CapacityError, before compiling, for a graph that cannot fit.
     """
     session.require_target()
-    forecast_graph(graph, session.chip).require(graph.name, session.chip)
+    forecast_graph(graph, session.chip, _cores(session)).require(graph.name, session.chip)
     found = obtain(graph, session)
     found.forecast.require(graph.name, session.chip)
     return found
@@ -104,7 +112,7 @@ def compile_graph(graph: Graph, session: Session) -> Executable:
 
 def obtain(graph: Graph, session: Session) -> Executable:
     """As `compile_graph`, also for a graph that does not fit in HBM: it can be timed, and not be loaded."""
-    wanted = fingerprint(graph, session.chip, session.compile_options())
+    wanted = fingerprint(graph, session.chip, options_of(graph, session))
     found = session.executables.get(wanted.key)
     if found is None:
         found = session.executables[wanted.key] = _obtain(graph, wanted, session)
@@ -114,20 +122,39 @@ def obtain(graph: Graph, session: Session) -> Executable:
     return found
 
 
+def know(graph: Graph, executable: Executable, session: Session) -> None:
+    """Make the routines of an executable that came from the cache known, for graphs that are compiled again for other
+    policies of communication alone; those of one that was compiled here are."""
+    wanted = fingerprint(graph, session.chip, options_of(graph, session))
+    known = _known(graph, wanted, session)
+    if known is not None and executable.cache == "hit":
+        known.update(compiler.routines_of(graph, session.chip, options_of(graph, session), executable.program))
+
+
+def options_of(graph: Graph, session: Session) -> dict[str, Any]:
+    """The options that the program of a graph depends on; those of a graph without collectives know no ranks."""
+    options = session.compile_options()
+    if has_collectives(graph):
+        options |= session.communication_options()
+    return options
+
+
 def _obtain(graph: Graph, wanted: Fingerprint, session: Session) -> Executable:
     started = time.perf_counter()
     cache = session.cache
     with cache.building(wanted.key) if cache is not None and not cache.has(wanted.key) else contextlib.nullcontext():
-        found = _from_cache(wanted, session.chip, cache, started)
+        found = _from_cache(wanted, session, started)
         return found or _build(graph, wanted, session, started)
 
 
-def _from_cache(wanted: Fingerprint, chip: Chip, cache: Cache | None, started: float) -> Executable | None:
+def _from_cache(wanted: Fingerprint, session: Session, started: float) -> Executable | None:
+    cache = session.cache
     stored = cache.get(wanted.key) if cache is not None else None
     if stored is None:
         return None
     seconds = time.perf_counter() - started
-    return Executable(stored.program, stored.graph, stored.metadata, chip, "hit", seconds)
+    program = _on_network(stored.program, session)
+    return Executable(program, stored.graph, stored.metadata, session.chip, "hit", seconds, cores=_cores(session))
 
 
 def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) -> Executable:
@@ -136,13 +163,34 @@ def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) 
         changes = [*wanted.settings_changed(earlier.fingerprint), *map(str, diff(earlier.graph, graph))]
         say(f"compiling {graph.name!r} again, because of {'; '.join(shorten(changes))}")
     text = to_text(graph, locations=True, whole=False)
-    program = compiler.compile(graph, session.chip, session.compile_options())
+    program = compiler.compile(graph, session.chip, options_of(graph, session), _known(graph, wanted, session))
     seconds = time.perf_counter() - started
     metadata = _metadata(graph, wanted, session, seconds)
     if session.cache is not None:
         session.cache.put(wanted.key, program, metadata, text)
     cache = "off" if session.cache is None else "miss"
-    return Executable(program, text, metadata, session.chip, cache, seconds)
+    program = _on_network(program, session)
+    return Executable(program, text, metadata, session.chip, cache, seconds, cores=_cores(session))
+
+
+def _cores(session: Session) -> int:
+    """Cores that share a program, in its times."""
+    return 2 if session.pairs else 1
+
+
+def _known(graph: Graph, wanted: Fingerprint, session: Session) -> dict[Any, Any] | None:
+    """The routines of a graph that may be compiled again, for other policies of communication alone."""
+    if not has_collectives(graph):
+        return None
+    same = (wanted.parts["wiring"], wanted.parts["figures of the chip"], session.compile_options()["precision"])
+    return session.known.setdefault(same, {})
+
+
+def _on_network(program: Program, session: Session) -> Program:
+    """A program of several ranks with what times of its collectives depend on, besides the cluster."""
+    if program.ranks == 1:
+        return program
+    return replace(program, faults=session.faults, streams=session.streams)
 
 
 def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: float) -> dict[str, Any]:
@@ -150,7 +198,7 @@ def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: floa
         "key": wanted.key,
         "name": graph.name,
         "target": session.chip.name,
-        "options": session.compile_options(),
+        "options": options_of(graph, session),
         "parts": dict(wanted.parts),
         "inputs": [list(v.shape) for v in graph.inputs],
         "outputs": [list(v.shape) for v in graph.outputs],
@@ -180,7 +228,7 @@ def _check_input(tensor: Tensor, shape: tuple[int, ...], array: Array) -> None:
         )  # fmt: skip
 
 
-def _core(session: Session) -> Machine:
+def core(session: Session) -> Machine:
     """The session's one simulated core; its random streams go on from run to run."""
     if session.core is None:
         options = RunOptions(session.rounds_stochastically, session.seed, session.check_nan)

@@ -88,11 +88,12 @@ def _inputs(graph: Graph) -> dict[str, str]:
 def _constants(graph: Graph) -> dict[str, str]:
     """Constants by place in the user's source where it is known, so that an edited number is named by its line."""
     found: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     for op in graph.ops:
         if op.name == "constant":
             place = f"constant at {op.loc.file}:{op.loc.line}" if op.loc else "constant"
-            count = sum(label == place or label.startswith(f"{place} #") for label in found)
-            found[f"{place} #{count + 1}" if count else place] = _value(op)
+            counts[place] += 1
+            found[f"{place} #{counts[place]}" if counts[place] > 1 else place] = _value(op)
     return found
 
 

@@ -166,14 +166,14 @@ def _roofline(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _advice(parts: Sequence[Part], total: int) -> list[dict[str, Any]]:
-    """Ranked by what a step would gain; of executables that are one core's."""
+    """Ranked by what a step would gain; of all but kernels whose cores meet."""
     gains: dict[tuple[str, str, str, str], int] = {}
     for p in parts:
-        if p.step.timeline.cores > 1:
-            continue  # of cores side by side nobody times the program again yet
+        if p.executable.gang is not None:
+            continue  # of cores that meet nobody times the program again yet
         own = [(p.about["routines"][routine]["source"], line) for routine, line in p.about["calls"]]
         with policy.use(p.executable.policy):
-            found = advice(p.executable.program, p.executable.chip, p.step, p.chain, own)
+            found = advice(p.executable.laid, p.executable.chip, p.step, p.chain, own)
         for a in found:
             key = (a.cost, a.about, a.what, a.way)
             gains[key] = gains.get(key, 0) + a.gain * p.times

@@ -30,11 +30,13 @@ class Need:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Peak bytes of HBM, of the capacity that one core has; `tensors` are those that count, largest first."""
+    """Peak bytes of HBM, of the capacity that `cores` have, one or two that are one logical core; `tensors` are those
+    that count, largest first."""
 
     peak_bytes: int
     capacity_bytes: int
     tensors: tuple[Need, ...]
+    cores: int = 1
 
     def require(self, name: str, chip: Chip) -> None:
         """Raise CapacityError when the peak is past the capacity."""
@@ -42,7 +44,7 @@ class Forecast:
             return
         largest = ", ".join(map(str, self.tensors[:LARGEST]))
         raise CapacityError(
-            f"{name!r} does not fit in the HBM of one core",
+            f"{name!r} does not fit in the HBM of {'one core' if self.cores == 1 else 'a logical core'}",
             code="TRN510",
             limit=format_bytes(self.capacity_bytes),
             got=f"{format_bytes(self.peak_bytes)}; largest: {largest}",
@@ -51,23 +53,24 @@ class Forecast:
         )
 
 
-def forecast_graph(graph: Graph, chip: Chip) -> Forecast:
+def forecast_graph(graph: Graph, chip: Chip, cores: int = 1) -> Forecast:
     """The least that any program of this graph needs: inputs, and outputs that do not overwrite one."""
     outputs = [v for i, v in enumerate(graph.outputs) if i not in graph.aliases]
     needs = [_need(v, i) for i, v in enumerate(dict.fromkeys([*graph.inputs, *outputs]))]
-    return _forecast(sum(need.nbytes for need in needs), needs, chip)
+    return _forecast(sum(need.nbytes for need in needs), needs, chip, cores)
 
 
-def forecast_program(program: Program, chip: Chip) -> Forecast:
+def forecast_program(program: Program, chip: Chip, cores: int = 1) -> Forecast:
     """What a compiled program needs: inputs, outputs and constants, the arena of its temporaries, and scratch."""
     kept = sum(t.nbytes for t in program.tensors if t.kind != "temp")
     scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
     tensors = [Need(t.name, t.shape, t.dtype.name, t.nbytes) for t in program.tensors]
-    return _forecast(kept + program.hbm_bytes + scratch, tensors, chip)
+    return _forecast(kept + program.hbm_bytes + scratch, tensors, chip, cores)
 
 
-def _forecast(peak: int, tensors: Iterable[Need], chip: Chip) -> Forecast:
-    return Forecast(peak, chip.hbm.capacity_bytes, tuple(sorted(tensors, key=lambda need: -need.nbytes)))
+def _forecast(peak: int, tensors: Iterable[Need], chip: Chip, cores: int) -> Forecast:
+    largest = tuple(sorted(tensors, key=lambda need: -need.nbytes))
+    return Forecast(peak, chip.hbm.capacity_bytes * cores, largest, cores)
 
 
 def _need(value: Value, index: int) -> Need:

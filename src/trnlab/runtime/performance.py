@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trnlab import chips, policy
-from trnlab.graph.ir import Graph, Op
 from trnlab.precision import MODES
 from trnlab.profile.band import band
+from trnlab.runtime.communication import Outside, communication
 from trnlab.runtime.compiled import kernel_fields
+from trnlab.runtime.faults import compare
 from trnlab.runtime.insight import insight, parts_of
+from trnlab.runtime.remedies import Job, remedies
 from trnlab.runtime.session import Session
 from trnlab.sim import timing
 from trnlab.units import PS_PER_S
@@ -34,7 +35,8 @@ StepCalls = tuple[tuple[str, int], ...]  # executables of one step: key, times e
 class Steps:
     """What a run executed. By key: executables, details of them, how often each ran in all.
 
-    typical: the calls of a typical step. patterns: those of each step, in order. tokens: of a typical step.
+    typical: the calls of a typical step. patterns: those of each step, in order. tokens: of a typical step. outside:
+    what the last step of a pattern asked of the other ranks between its executables.
     """
 
     session: Session
@@ -44,6 +46,11 @@ class Steps:
     typical: StepCalls
     patterns: Sequence[StepCalls]
     tokens: int
+    outside: Mapping[StepCalls, Sequence[Outside]] = field(default_factory=dict)
+
+    def waited_s(self, pattern: StepCalls) -> float:
+        """Seconds that the host waits for the network in a step of the pattern, outside of executables."""
+        return sum(each.cost.seconds for each in self.outside.get(pattern, ()))
 
 
 def summarise(run: Steps) -> dict[str, Any]:
@@ -53,12 +60,14 @@ def summarise(run: Steps) -> dict[str, Any]:
         return {}
     chip = run.session.chip
     parts = [(timing.summarise(e.timeline), count) for e, count in calls]
-    step_s = sum(part.total * count for part, count in parts) / PS_PER_S
-    peak = chip.peak_flops(MODES[run.session.precision])
+    waited_s = run.waited_s(run.typical)
+    step_s = sum(part.total * count for part, count in parts) / PS_PER_S + waited_s
+    cores = max(e.cores for e, _ in calls)
+    peak = chip.peak_flops(MODES[run.session.precision]) * cores
     flops = sum(e.metadata["model_flops"] * count for e, count in calls)
     executed = sum(sum(part.pe_flops.values()) * count for part, count in parts)
     read, written = (sum(getattr(part, side) * n for part, n in parts) for side in ("hbm_read", "hbm_write"))
-    critical = _critical(parts, step_s)
+    critical = _critical(parts, step_s, waited_s)
     tokens_per_s = run.tokens / step_s
     assumed, choices = _assumptions(calls, step_s), _choices(calls, step_s)
     return {
@@ -70,25 +79,42 @@ def summarise(run: Steps) -> dict[str, Any]:
         "tokens_per_s": tokens_per_s,
         "mfu": flops / (step_s * peak),
         "hfu": executed / (step_s * peak),
-        "mbu": (read + written) / (step_s * chip.hbm.bandwidth.value),
+        "mbu": (read + written) / (step_s * chip.hbm.bandwidth.value * cores),
         "model_flops_per_step": flops,
         "peak_flops": peak,
-        "instructions_per_step": sum(e.program.num_instructions * count for e, count in calls),
+        "instructions_per_step": sum(e.laid.num_instructions * count for e, count in calls),
         "engines": _engines(parts, step_s),
         "critical_path": critical,
         "bound_by": next(iter(critical)),
         "hbm": {
             "read_bytes": read,
             "write_bytes": written,
-            "bandwidth_used": (read + written) / (step_s * chip.hbm.bandwidth.value),
+            "bandwidth_used": (read + written) / (step_s * chip.hbm.bandwidth.value * cores),
         },
         "memory": _memory(max((e for e, _ in calls), key=lambda e: e.forecast.peak_bytes)),
-        "cost": _cost(run.session.target, tokens_per_s),
+        "cost": _cost(run.session.target, tokens_per_s, cores),
         "step_kinds": _step_kinds(run),
         **insight(parts_of(calls, run.details), chip),
         "assumptions": assumed,
         **({"choices": choices} if choices else {}),
+        **_together(run, calls, step_s),
     }
+
+
+def _together(run: Steps, calls: Sequence[tuple[Executable, int]], step_s: float) -> dict[str, Any]:
+    """What the ranks do together in a step, and what faults of their network do to it; nothing of one core."""
+    fabric, faults = run.session.counters.fabric, run.session.faults
+    found = communication(
+        calls, step_s, run.outside.get(run.typical, ()), fabric.world if fabric is not None else None,
+        run.session.comm_threshold,
+    )  # fmt: skip
+    if found is None:
+        return {}
+    if run.session.communicator is not None and run.session.communicator.rank == 0:
+        graphs = {each.fingerprint.key: each.graph for each in run.session.compiled.values()}
+        job = Job(calls, graphs, run.session, run.outside.get(run.typical, ()))
+        found["remedies"] = remedies(job, step_s)
+    return {"communication": found, **({"faults": compare(calls, faults).as_json()} if faults else {})}
 
 
 def _step_kinds(run: Steps) -> list[dict[str, Any]]:
@@ -100,7 +126,8 @@ def _step_kinds(run: Steps) -> list[dict[str, Any]]:
     return [
         {
             "executables": [{"executable": key, "times": times} for key, times in pattern],
-            "step_time_s": sum(run.executables[key].timeline.total * n for key, n in pattern) / PS_PER_S,
+            "step_time_s": sum(run.executables[key].timeline.total * n for key, n in pattern) / PS_PER_S
+            + run.waited_s(pattern),
             "steps": _ranges(numbers),
         }
         for pattern, numbers in found.items()
@@ -116,32 +143,6 @@ def _ranges(numbers: list[int]) -> list[list[int]]:
         else:
             found.append([n, n])
     return found
-
-
-def model_flops(graph: Graph) -> int:
-    """Floating point operations that the model asks for: two per multiply and add of its matrix products.
-
-    Attention counts its products as if nothing were masked, and its backward pass without computing scores again.
-    """
-    return sum(_op_flops(op) for op in graph.ops)
-
-
-def _op_flops(op: Op) -> int:
-    if op.name == "custom_call":
-        return int(op.attrs["callee"].flops)
-    if op.name == "dot_general":
-        shape = op.operands[0].shape
-        contracting: tuple[int, ...] = op.attrs["lhs_contracting_dimensions"]
-        return 2 * op.result.type.size * prod(shape[d] for d in contracting)
-    if op.name == "convolution":
-        spread: tuple[int, ...] = op.attrs["lhs_dilation"]  # the zeros between cost nothing
-        met = prod(op.operands[1].shape[1:]) // prod(spread)
-        return 2 * op.result.type.size * met
-    if op.name in ("trn.attention", "trn.attention_backward"):
-        products, first = (2, 0) if op.name == "trn.attention" else (4, 1)
-        (b, h, t, d), s = op.operands[first].shape, op.operands[first + 1].shape[2]
-        return 2 * products * b * h * t * s * d
-    return 0
 
 
 def _engines(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str, dict[str, float]]:
@@ -189,9 +190,10 @@ def _choices(calls: Sequence[tuple[Executable, int]], step_s: float) -> list[dic
     ]
 
 
-def _critical(parts: list[tuple[timing.Summary, int]], step_s: float) -> dict[str, float]:
-    """Shares of the step by what the longest chain of dependencies spent its time on, the largest first."""
-    spent: Counter[str] = Counter()
+def _critical(parts: list[tuple[timing.Summary, int]], step_s: float, waited_s: float) -> dict[str, float]:
+    """Shares of the step by what the longest chain of dependencies spent its time on, the largest first; what the
+    host waited for the network between programs is on it."""
+    spent: Counter[str] = Counter({"network": round(waited_s * PS_PER_S)} if waited_s else {})
     for part, count in parts:
         for name, time in part.critical.items():
             spent[name] += time * count
@@ -225,7 +227,7 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
     for executable, count in calls:
         total = executable.timeline.total
         with policy.use(executable.policy):
-            assumed = timing.assumptions(executable.gang or executable.program, executable.chip)
+            assumed = timing.assumptions(executable.gang or executable.laid, executable.chip)
         for a in assumed:
             entry = found.setdefault(
                 a.path,
@@ -243,8 +245,8 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
     return sorted(found.values(), key=lambda entry: -max(abs(entry["halved"]), abs(entry["doubled"])))
 
 
-def _cost(target: chips.Target, tokens_per_s: float) -> dict[str, Any]:
-    """Dollars of the whole instance for a million tokens, with one of its cores at work, as simulated."""
+def _cost(target: chips.Target, tokens_per_s: float, cores: int) -> dict[str, Any]:
+    """Dollars of the whole instance for a million tokens, with one of its cores at work, or a logical one."""
     price = target.usd_per_hour
     usd = price[0] / SECONDS_PER_HOUR / tokens_per_s * MILLION if price and tokens_per_s else None
     return {
@@ -254,5 +256,5 @@ def _cost(target: chips.Target, tokens_per_s: float) -> dict[str, Any]:
         "price_date": target.price_date,
         "price_source": target.price_source,
         "cores": target.cores,
-        "cores_used": 1,
+        "cores_used": cores,
     }

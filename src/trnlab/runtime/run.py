@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,20 +24,23 @@ from typing import TYPE_CHECKING, Any
 
 import trnlab
 from trnlab import policy, profile, timeline
-from trnlab.errors import RunError, UsageError
+from trnlab.errors import RunError, TrnlabError, UsageError
 from trnlab.files import way_out, why, write_atomic
 from trnlab.profile import data
-from trnlab.runtime import performance, steps, summary
+from trnlab.runtime import lanes, live, performance, steps, summary
 from trnlab.runtime.compiled import policy_fields
 from trnlab.runtime.details import details
 from trnlab.runtime.performance import StepCalls, Steps
+from trnlab.runtime.rehearsal import Rehearsal
 
 if TYPE_CHECKING:
+    from trnlab.runtime.communication import Outside
     from trnlab.runtime.executable import Executable
     from trnlab.runtime.session import Session
 
 SAVE_EVERY_S = 5.0
 LONGEST_SEQUENCE = 1_000_000
+LONGEST_STEP = 10_000  # executions of a step whose order is kept
 
 
 class Run:
@@ -56,25 +60,48 @@ class Run:
         self._patterns: Counter[StepCalls] = Counter()
         self.step_patterns: list[StepCalls] = []  # of each step, in their order
         self._tokens: Counter[int] = Counter()
+        self._outside: dict[StepCalls, list[Outside]] = {}  # what the last step of a pattern asked of the network
+        self._order: list[str | Outside] = []  # what the step has done so far, in order
+        self._orders: dict[StepCalls, list[str | Outside]] = {}  # the same of the last step of a pattern
+        self._heard: list[tuple[int, Outside]] = []  # since the last step, each behind so many executions
+        self.failure = ""  # what the script raised
+        self.input_s = 0.0  # that the script waited for its data
         self._started = datetime.now(UTC)
         self._clock = self._step_clock = self._saved = time.perf_counter()
+        self.rehearsal = Rehearsal(session.rehearsed, session.instances)
+        self.beacon = live.Beacon(self._tell)
+        self.beacon.renew(now=True)
         self.save("running")
         for name in (profile.REPORT, profile.TRACE):  # of an earlier run in the same folder
             (folder / name).unlink(missing_ok=True)
 
     # -- what the run is told -----------------------------------------------------------------------------------
+    def begins(self) -> None:
+        """An executable is about to run. Raises what is rehearsed for this step, see `Rehearsal.begin`."""
+        counters = self.session.counters
+        done = counters.resumed + max(len(self.losses), len(self._updates))
+        self.rehearsal.begin(done + 1, counters.resumed)
+
     def executed(self, executable: Executable) -> None:
         """`executable` ran once."""
+        self._listen()
         self.executables[executable.key] = executable
         self.calls[executable.key] += 1
         self._in_step[executable.key] += 1
+        if self.session.counters.fabric is not None and len(self._order) < LONGEST_STEP:
+            self._order.append(executable.key)
         if not self.losses and len(self._sequence) < LONGEST_SEQUENCE:
             self._sequence.append(executable.key)
+        self.beacon.renew()
 
     def updated(self) -> None:
         """An optimizer made a step, outside of compiled programs."""
         if not self.losses and len(self._sequence) < LONGEST_SEQUENCE:
             self._updates.append(len(self._sequence))
+
+    def waited(self, seconds: float) -> None:
+        """The script waited so long for its data."""
+        self.input_s += seconds
 
     def step(self, loss: float, tokens: int = 0) -> None:
         """A training step is over: its loss, and how many tokens (or samples) it learned from."""
@@ -84,13 +111,32 @@ class Run:
         self.wall_s.append(now - self._step_clock)
         self._step_clock = now
         self.step_patterns.append(tuple(self._in_step.items()))
+        self._listen()
+        self._outside[self.step_patterns[-1]] = [each for _, each in self._heard]
+        self._heard.clear()
+        self._orders[self.step_patterns[-1]], self._order = self._order, []
         if self._in_step:
             self._patterns[self.step_patterns[-1]] += 1
             self._in_step.clear()
         self._tokens[tokens] += 1
         self.session.counters.steps += 1
         if now - self._saved > SAVE_EVERY_S:
+            self._save_on_the_way()
+
+    def _save_on_the_way(self) -> None:
+        """A training goes on where its summary can no longer be written; the end of the run says so, then."""
+        try:
             self.save("running")
+        except RunError:
+            self._saved = math.inf
+
+    def failed(self, error: BaseException) -> None:
+        """The script raised this and did not catch it."""
+        ours = error if isinstance(error, TrnlabError) else None
+        self.failure = self.failure or (f"{ours.code}: {ours.what}" if ours else f"{type(error).__name__}: {error}")
+        if self.rehearsal.ecc:
+            self.beacon.ecc["mem_ecc_uncorrected"] = self.rehearsal.ecc
+        self.beacon.failed(error)
 
     def reference(self, losses: Sequence[float]) -> None:
         """The losses of the same script on the host's processor in float32."""
@@ -104,9 +150,27 @@ class Run:
             about = {**executable.metadata, "cache": executable.cache, "calls": self.calls[key]}
             self._write(f"executables/{key}.json", json.dumps(about, indent=2).encode())
             self._guarded(f"timelines/{key}.trntime", partial(timeline.save, executable.timeline))
-            self.details[key] = details(executable.program, executable.timeline, executable.chip)
+            self.details[key] = details(executable.laid, executable.timeline, executable.chip)
             self._write(f"details/{key}.json", json.dumps(self.details[key], separators=(",", ":")).encode())
+        self._lane()
+        self.beacon.end()
         return self.save(status, timed=True)
+
+    def _tell(self, timed: bool) -> dict[str, Any]:
+        """What `trnlab monitor` may see."""
+        about = {
+            "folder": str(self.folder), "script": str(self.script), "started": self._started.timestamp(),
+            "steps": self.session.counters.steps or len(self._updates), "loss": self.losses[-1:] or None,
+            "input_s": self.input_s,
+        }  # fmt: skip
+        return about | live.record(self.session, self.executables, self.calls, timed=timed)
+
+    def _lane(self) -> None:
+        """Of a rank of several: its typical step, for the picture of all."""
+        fabric, order = self.session.counters.fabric, self._orders.get(self.step_calls)
+        if fabric is not None and order:
+            written = lanes.slowed(lanes.items(order, self.executables, fabric.rank), self.rehearsal.slow)
+            self._write(lanes.FILE, json.dumps(written, separators=(",", ":")).encode())
 
     def save(self, status: str, *, timed: bool = False) -> dict[str, Any]:
         """Write the summary as it stands; `timed` adds what takes a simulation of time."""
@@ -114,7 +178,7 @@ class Run:
         if timed:
             record |= performance.summarise(Steps(
                 self.session, self.executables, self.details, self.calls, self.step_calls, self.step_patterns,
-                self.tokens_per_step,
+                self.tokens_per_step, self._outside,
             ))  # fmt: skip
         self._write(data.FILE, summary.to_json(record))
         self._saved = time.perf_counter()
@@ -123,34 +187,43 @@ class Run:
     def record(self, status: str) -> dict[str, Any]:
         """The part of the summary that needs no simulation of time."""
         session, counters = self.session, self.session.counters
-        return {
-            "schema": data.SCHEMA,
-            "version": data.VERSION,
-            "trnlab": trnlab.__version__,
-            "name": self.folder.name,
-            "status": status,
-            "complete": status == "complete",
-            "script": str(self.script),
-            "arguments": self.arguments,
-            "started": self._started.isoformat(timespec="seconds"),
-            "wall_s": time.perf_counter() - self._clock,
-            "step_wall_s": self.wall_s,
-            "target": session.target.name,
-            "chip": session.chip.name,
-            "precision": session.precision,
-            "policy": policy_fields(policy.chosen(session.chip.name)),
-            "stochastic_rounding": session.rounds_stochastically,
-            "seed": session.seed,
-            "steps": counters.steps or len(self.step_patterns),
-            "steps_found_by": self._found_by,
-            "loss": self.losses,
-            "reference_loss": self.reference_losses,
-            "reference_loss_gap": self._gap(),
-            "instructions": counters.instructions,
-            "host_fallback_ops": counters.host.totals(),
-            "host_fallbacks": counters.host.by_name(),
-            "compile": self._compile(),
-        }
+        network = {"network": counters.fabric.record()} if counters.fabric is not None else {}
+        failure: dict[str, Any] = {"failure": self.failure} if self.failure else {}
+        failure |= {"input_s": self.input_s} if self.input_s else {}
+        failure |= {"resumed": counters.resumed} if counters.resumed else {}
+        return (
+            network
+            | failure
+            | {
+                "schema": data.SCHEMA,
+                "version": data.VERSION,
+                "trnlab": trnlab.__version__,
+                "name": self.folder.name,
+                "status": status,
+                "complete": status == "complete",
+                "script": str(self.script),
+                "arguments": self.arguments,
+                "started": self._started.isoformat(timespec="seconds"),
+                "wall_s": time.perf_counter() - self._clock,
+                "step_wall_s": self.wall_s,
+                "target": session.target.name,
+                "chip": session.chip.name,
+                "precision": session.precision,
+                "products": session.counters.products,
+                "policy": policy_fields(policy.chosen(session.chip.name)),
+                "stochastic_rounding": session.rounds_stochastically,
+                "seed": session.seed,
+                "steps": counters.steps or len(self.step_patterns),
+                "steps_found_by": self._found_by,
+                "loss": self.losses,
+                "reference_loss": self.reference_losses,
+                "reference_loss_gap": self._gap(),
+                "instructions": counters.instructions,
+                "host_fallback_ops": counters.host.totals(),
+                "host_fallbacks": counters.host.by_name(),
+                "compile": self._compile(),
+            }
+        )
 
     @property
     def step_calls(self) -> StepCalls:
@@ -182,9 +255,23 @@ class Run:
         if self.losses or self._patterns or all(e.is_kernel for e in self.executables.values()):
             return
         ends = self._updates or steps.ends_of_repetition(self._sequence)
+        self._listen()
         for first, last in itertools.pairwise((0, *ends)):
             self.step_patterns.append(tuple(Counter(self._sequence[first:last]).items()))
+            heard = [(place, each) for place, each in self._heard if first < place <= last]
+            self._outside[self.step_patterns[-1]] = [each for _, each in heard]
+            placed: list[tuple[float, str | Outside]] = [*enumerate(self._sequence[first:last], first)]
+            placed += [(place - 0.5, each) for place, each in heard]
+            self._orders[self.step_patterns[-1]] = [each for _, each in sorted(placed, key=lambda pair: pair[0])]
         self._patterns.update(pattern for pattern in self.step_patterns if pattern)
+
+    def _listen(self) -> None:
+        """Note what was done together since the last execution; what came before the first one is no step's."""
+        fabric = self.session.counters.fabric
+        if fabric is not None:
+            heard = fabric.take()
+            self._order += heard if self.calls else []
+            self._heard += [(len(self._sequence), each) for each in heard] if self.calls else []
 
     def _gap(self) -> float | None:
         pairs = list(zip(self.losses, self.reference_losses))
@@ -194,7 +281,8 @@ class Run:
         kinds = {e.cache for e in self.session.executables.values()}
         cache = next((kind for kind in ("miss", "off", "hit") if kind in kinds), None)
         used = self.session.executables.values()
-        return {"seconds": sum(e.seconds for e in used), "cache": cache, "executables": len(used)}
+        store = {"store": self.session.cache.record()} if self.session.cache is not None else {}
+        return {"seconds": sum(e.seconds for e in used), "cache": cache, "executables": len(used), **store}
 
     def _write(self, name: str, content: bytes) -> None:
         self._guarded(name, lambda path: write_atomic(path, content))

@@ -99,7 +99,7 @@ def record(
     """Do `work`, which returns an exit status, as the run of `file`; see `run_script` for what it leaves."""
     folder = out if out is not None else new_folder(Path("runs"), name)
     run = session.run = Run(folder, session, file, arguments)
-    with activate(session), _sigterm():
+    with activate(session), _sigterm(), _told(run):
         status = work()
         outcome = {0: "complete", INTERRUPTED: "interrupted", TERMINATED: "interrupted"}.get(status, "failed")
         return max(status, _finish(run, outcome))
@@ -111,7 +111,8 @@ def _finish(run: Run, outcome: str) -> int:
         record = run.finish(outcome)
         if record["instructions"] or record.get("kernels"):
             profile.render(run.folder)
-            print(f"\n{profile.show(run.folder)}", flush=True)
+            if int(os.environ.get("RANK") or 0) == 0:
+                print(f"\n{profile.show(run.folder)}", flush=True)
             for line in run.session.counters.shapes.advice():
                 say(line)
         elif outcome == "complete":
@@ -171,17 +172,34 @@ def _exit_status(exit: SystemExit) -> int:
     return 1
 
 
+on_failure: list[Callable[[BaseException], object]] = []  # called with what a script raised and did not catch
+
+
+@contextmanager
+def _told(run: Run) -> Iterator[None]:
+    """Within the block the run hears what the script raised."""
+    on_failure.append(run.failed)
+    try:
+        yield
+    finally:
+        on_failure.remove(run.failed)
+
+
 def _show(error: BaseException) -> int:
-    ours = _our_error(error)
+    for callback in on_failure:
+        callback(error)
+    ours = our_error(error)
     if ours is not None:
         tell(ours)
         return 2
     _trim(error)
     traceback.print_exception(error)
+    if isinstance(error, ValueError) and "environment variable RANK expected" in str(error):
+        say("the script is one rank of several: start them with trnlab run --ranks N --target TARGET, or torchrun")
     return 1
 
 
-def _our_error(error: BaseException | None) -> TrnlabError | None:
+def our_error(error: BaseException | None) -> TrnlabError | None:
     """The TrnlabError that `error` is or wraps: frameworks put their own exception around those of a backend."""
     seen: list[BaseException] = []
     while error is not None and not any(error is known for known in seen):
@@ -196,7 +214,7 @@ def _our_error(error: BaseException | None) -> TrnlabError | None:
 def failure(error: BaseException, code: str) -> TrnlabError:
     """What a script raised, for commands that run it for another purpose: our own error as it is, others as a
     UsageError with the place in the script."""
-    ours = _our_error(error)
+    ours = our_error(error)
     if ours is not None:
         return ours
     _trim(error)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import CacheError
+from trnlab.files import json_of
 from trnlab.program.routine import Program
 from trnlab.runtime.codec import Encoder, Json, decode, pack, schema, unpack
 
@@ -72,32 +73,41 @@ def dump(program: Program, metadata: Mapping[str, Any], graph: str = "") -> list
 
 def load(path: Path) -> Stored:
     """Read a file back, checked. Raises CacheError (damaged TRN601, other version TRN602) and OSError."""
-    data = memoryview(path.read_bytes())
-    header, start = _header(data, path)
+    return loads(path.read_bytes(), path.name)
+
+
+def loads(content: bytes, name: str) -> Stored:
+    """The same for bytes, called `name` in errors. Raises CacheError: damaged TRN601, of another version TRN602."""
+    data = memoryview(content)
+    header, start = _header(data, name)
     body = data[start:]
     if len(body) != header["body_bytes"]:
-        raise damaged(path, f"{len(body)} bytes of content instead of {header['body_bytes']}")
+        raise damaged(name, f"{len(body)} bytes of content instead of {header['body_bytes']}")
     if hashlib.sha256(body).hexdigest() != header["body_sha256"]:
-        raise damaged(path, "its checksum does not fit its content")
+        raise damaged(name, "its checksum does not fit its content")
     try:
         return _decode(header, body)
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise damaged(path, f"{type(error).__name__}: {error}") from error
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise damaged(name, f"{type(error).__name__}: {error}") from error
 
 
-def load_metadata(path: Path) -> dict[str, Any]:
-    """The metadata alone; the body is not read. Raises CacheError and OSError as `load` does."""
-    with path.open("rb") as file:
-        prefix = file.read(_PREFIX.size)
-        length = _PREFIX.unpack(prefix)[2] if len(prefix) == _PREFIX.size else 0
-        header, _ = _header(memoryview(prefix + file.read(length)), path)
+def header_size(content: bytes) -> int:
+    """How many bytes from the start `loads_metadata` needs, as these first ones say."""
+    if len(content) < _PREFIX.size:
+        return 0
+    return _PREFIX.size + int(_PREFIX.unpack(content[: _PREFIX.size])[2])
+
+
+def loads_metadata(content: bytes, name: str) -> dict[str, Any]:
+    """The metadata alone, from the first bytes; the body is not looked at. Raises CacheError as `loads` does."""
+    header, _ = _header(memoryview(content), name)
     metadata: dict[str, Any] = header["metadata"]
     return metadata
 
 
-def damaged(path: Path, reason: str) -> CacheError:
+def damaged(name: str, reason: str) -> CacheError:
     """The error of a file that is not what was written."""
-    return CacheError(f"{path.name} is damaged: {reason}", code="TRN601", remedy="it is rebuilt by the next run")
+    return CacheError(f"{name} is damaged: {reason}", code="TRN601", remedy="it is rebuilt by the next run")
 
 
 def _decode(header: Json, body: memoryview) -> Stored:
@@ -107,33 +117,40 @@ def _decode(header: Json, body: memoryview) -> Stored:
         array, used = unpack(entry, rest)
         arrays.append(array)
         rest = rest[used:]
-    program = decode(json.loads(bytes(body[:split])), arrays)
+    program = decode(json_of(bytes(body[:split])), arrays)
     if not isinstance(program, Program) or len(rest):
         raise ValueError("the content is not one program")
     return Stored(program, header["metadata"], bytes(body[split:end]).decode())
 
 
-def _header(data: memoryview, path: Path) -> tuple[Json, int]:
+def _header(data: memoryview, name: str) -> tuple[Json, int]:
     """The header, checked, and where the body starts."""
     if len(data) < _PREFIX.size:
-        raise damaged(path, f"only {len(data)} bytes long")
+        raise damaged(name, f"only {len(data)} bytes long")
     magic, version, length, digest = _PREFIX.unpack(data[: _PREFIX.size])
     if magic != MAGIC:
-        raise damaged(path, "it is not an executable file")
+        raise damaged(name, "it is not an executable file")
     if version != FORMAT:
-        raise _other_version(path, f"format {FORMAT}", f"format {version}")
+        raise _other_version(name, f"format {FORMAT}", f"format {version}")
     raw = bytes(data[_PREFIX.size : _PREFIX.size + length])
     if len(raw) != length or hashlib.sha256(raw).digest() != digest:
-        raise damaged(path, "its header is cut short or changed")
-    header = json.loads(raw)
+        raise damaged(name, "its header is cut short or changed")
+    try:
+        header = json_of(raw)
+        known = "schema" in header and isinstance(header["metadata"], dict) and isinstance(header["body_sha256"], str)
+        sizes = [header[name] for name in ("program_bytes", "graph_bytes", "body_bytes")]
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(name, f"its header is of another kind ({type(error).__name__})") from error
+    if not known or not all(type(size) is int and size >= 0 for size in sizes):
+        raise damaged(name, "its header is of another kind")
     if header["schema"] != schema():
-        raise _other_version(path, "the program classes of this trnlab", "others")
+        raise _other_version(name, "the program classes of this trnlab", "others")
     return header, _PREFIX.size + length
 
 
-def _other_version(path: Path, limit: str, got: str) -> CacheError:
+def _other_version(name: str, limit: str, got: str) -> CacheError:
     return CacheError(
-        f"{path.name} was written by another version of trnlab", code="TRN602", limit=limit, got=got,
+        f"{name} was written by another version of trnlab", code="TRN602", limit=limit, got=got,
         remedy="it is rebuilt by the next run",
     )  # fmt: skip
 

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where and how often a run writes checkpoints, as `trnlab run --checkpoint` or the environment says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trnlab.errors import UsageError
+
+PLACE, EVERY, KEEP = "TRNLAB_CHECKPOINT", "TRNLAB_CHECKPOINT_EVERY", "TRNLAB_CHECKPOINT_KEEP"
+USUAL_EVERY, USUAL_KEEP = 200, 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """place: a folder or URL. every: steps between two checkpoints. keep: how many stay."""
+
+    place: str
+    every: int = USUAL_EVERY
+    keep: int = USUAL_KEEP
+
+    def __post_init__(self) -> None:
+        for value, what in ((self.every, "steps between checkpoints"), (self.keep, "checkpoints that are kept")):
+            if value < 1:
+                raise UsageError(
+                    f"the number of {what} is at least 1", code="TRN534", got=value, limit="1 and more",
+                    remedy="such as --every 200 --keep 3",
+                )  # fmt: skip
+
+
+def plan(environment: Mapping[str, str] = os.environ) -> Plan | None:
+    """What the environment says, or None. Raises UsageError (TRN534) for numbers that cannot be."""
+    place = environment.get(PLACE)
+    if not place:
+        return None
+    return Plan(place, _number(environment, EVERY, USUAL_EVERY), _number(environment, KEEP, USUAL_KEEP))
+
+
+def _number(environment: Mapping[str, str], name: str, usual: int) -> int:
+    told = environment.get(name) or str(usual)
+    if not told.lstrip("-").isdecimal():
+        raise UsageError(f"{name} is no number", code="TRN534", got=told, limit="1 and more", remedy="such as 200")
+    return int(told)
+
+
+class Use:
+    """Who writes this process's checkpoints: the script itself, its compiled steps, or nobody so far; and how many
+    bytes the latest one has of this rank."""
+
+    by: str | None = None
+    latest_bytes = 0

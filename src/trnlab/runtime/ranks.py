@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script as several ranks: starting them, and one folder for what they leave.
+
+runs/<name>/                the run of rank 0, as ever; its summary has what all ranks say under `ranks`
+runs/<name>/ranks/<rank>/   the runs of the others
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from trnlab import profile
+from trnlab.errors import UsageError
+from trnlab.files import json_of, write_atomic
+from trnlab.profile import data
+from trnlab.profile.summary import side_by_side
+from trnlab.runtime import lanes
+from trnlab.units import PS_PER_S
+
+PATIENCE_S = 20.0  # for ranks whose partner failed, to say so and end by themselves
+PERIOD_S = 0.05
+INTERRUPTED = 130
+MOST_LANES = 512  # of a page
+COMMAND = (sys.executable, "-m", "trnlab.cli.main", "run")
+TOLD = ("status", "failure", "steps", "loss", "instructions", "network", "wall_s")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: its exit status, and that of each rank, negative for a signal."""
+
+    status: int
+    ranks: tuple[int, ...]
+
+
+def folder_of(root: Path, rank: int) -> Path:
+    """Where a rank keeps its run."""
+    return root if rank == 0 else root / "ranks" / str(rank)
+
+
+def environment(ranks: int, rank: int, port: int, given: Mapping[str, str]) -> dict[str, str]:
+    """What a rank is told, in torchrun's variables; the host's processors are shared out equally."""
+    threads = str(max(1, (os.cpu_count() or 1) // ranks))
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+    return {"OMP_NUM_THREADS": threads, **given, **{name: str(value) for name, value in told.items()}}
+
+
+def start(ranks: int, arguments: Sequence[str], root: Path) -> int:
+    """`trnlab run ARGUMENTS` once for each rank; returns the exit status: of the first that failed, else 0.
+
+    Lines that a rank prints begin with its number. Where one fails, the others get time to say what they waited for.
+    """
+    return run(ranks, arguments, root, os.environ).status
+
+
+def run(ranks: int, arguments: Sequence[str], root: Path, given: Mapping[str, str]) -> Ended:
+    """As `start`, in an environment."""
+    port = _free_port()
+    running = [
+        subprocess.Popen(
+            [*COMMAND, "--out", str(folder_of(root, rank)), *arguments], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env=environment(ranks, rank, port, given),
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    pumps = [
+        threading.Thread(target=_pump, args=(rank, source, sink), daemon=True)
+        for rank, process in enumerate(running)
+        for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+    ]
+    for pump in pumps:
+        pump.start()
+    try:
+        status = _ended(running)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+        for process in running:
+            process.send_signal(signal.SIGINT)
+    for process in running:
+        process.wait()
+    for pump in pumps:
+        pump.join()
+    merge(root, ranks, ended=range(ranks))
+    _tell(root)
+    return Ended(status, tuple(process.returncode for process in running))
+
+
+def _tell(root: Path) -> None:
+    """Say how long a step of all ranks takes, where that is known."""
+    try:
+        together = json_of((root / data.FILE).read_bytes()).get("together")
+    except (OSError, ValueError):
+        return  # rank 0 was killed before it wrote anything
+    if together:
+        print(f"\n{side_by_side(together)}; side by side in {root / profile.REPORT}")
+
+
+def _pump(rank: int, source: IO[bytes], sink: Any) -> None:
+    with source:
+        for line in source:
+            sink.write(f"[rank {rank}] {line.decode(errors='replace')}")
+            sink.flush()
+
+
+def _ended(running: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Wait for all; once one has failed, only for so long."""
+    failed, since = 0, 0.0
+    while any(process.poll() is None for process in running):
+        time.sleep(PERIOD_S)
+        statuses = [process.poll() for process in running]
+        if not failed and any(statuses):
+            failed, since = next(status for status in statuses if status), time.monotonic()
+        if failed and time.monotonic() - since > PATIENCE_S:
+            for process in running:
+                process.terminate()
+            since = float("inf")
+    failed = failed or next((process.returncode for process in running if process.returncode), 0)
+    return failed if failed >= 0 else 128 - failed
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def merge(root: Path, ranks: int, ended: Container[int] = ()) -> None:
+    """Put what all ranks say into the summary of rank 0. `ended`: those that do not run any more.
+
+    One of them that left no summary, or one that says it still runs, was killed.
+    """
+    said = [_said(folder_of(root, rank), rank, rank in ended) for rank in range(ranks)]
+    path = root / data.FILE
+    try:
+        summary = json_of(path.read_bytes())
+    except (OSError, ValueError):
+        return  # rank 0 was killed before it wrote anything
+    summary["ranks"] = said
+    if any(each["status"] in ("failed", "killed") for each in said):
+        summary["status"], summary["complete"] = "failed", False
+    well = all(each["status"] == "complete" for each in said)
+    together = _together(root, ranks) if well and ranks <= MOST_LANES else None
+    if together is not None:
+        write_atomic(root / data.TOGETHER, json.dumps(together, separators=(",", ":")).encode())
+        summary["together"] = {
+            "step_s": together["total_ps"] / PS_PER_S, "unmatched": together["unmatched"],
+            "lanes": [{"ranks": lane["ranks"], "waits_s": lane["waits_ps"] / PS_PER_S} for lane in together["lanes"]],
+        }  # fmt: skip
+    write_atomic(path, json.dumps(summary, indent=2).encode())
+    if together is not None and (root / profile.REPORT).exists():
+        profile.render(root)  # with all ranks in it
+
+
+def _together(root: Path, ranks: int) -> dict[str, Any] | None:
+    """A step of all ranks, where each left its own."""
+    try:
+        steps = [json_of((folder_of(root, rank) / lanes.FILE).read_bytes()) for rank in range(ranks)]
+    except (OSError, ValueError):
+        return None
+    return lanes.together(steps)
+
+
+def running(root: Path, ranks: int) -> list[int]:
+    """Ranks whose summary says that they still run, or that have none yet."""
+    return [rank for rank in range(ranks) if _said(folder_of(root, rank), rank, False)["status"] == "running"]
+
+
+def _said(folder: Path, rank: int, ended: bool) -> dict[str, Any]:
+    try:
+        found = json_of((folder / data.FILE).read_bytes())
+    except (OSError, ValueError):
+        return {"rank": rank, "status": "killed" if ended else "running"}
+    told = {name: found[name] for name in TOLD if name in found}
+    if ended and told["status"] == "running":
+        told["status"] = "killed"
+    return {"rank": rank, **told}
+
+
+def without(arguments: Sequence[str], *options: str) -> list[str]:
+    """Arguments of a command without some of its options, which have a value each and stand before the script."""
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in options:
+            next(rest, None)
+        elif not argument.startswith(tuple(f"{option}=" for option in options)):
+            kept.append(argument)
+    return kept
+
+
+def check_count(ranks: int) -> None:
+    """Raise UsageError (TRN276) for a number of ranks that cannot be."""
+    if ranks < 1:
+        raise UsageError("a script has at least one rank", code="TRN276", got=ranks, remedy="--ranks 4")
