@@ -11,18 +11,25 @@ from dataclasses import dataclass, field, replace
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import TrnlabError
+from trnlab.fabric.cluster import CORES_PER_RANK
+from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.porting import layout, memory
+from trnlab.porting.job import job_of, network_of, room
 from trnlab.porting.memory import BACKWARD, FORWARD, UPDATE
 from trnlab.porting.result import Memory, TargetResult, Tensor
 from trnlab.precision import MODES
 from trnlab.runtime import device
+from trnlab.runtime.communication import Asked, Outside
 from trnlab.runtime.executable import Executable
-from trnlab.runtime.performance import MILLION, SECONDS_PER_HOUR, model_flops
+from trnlab.runtime.faults import compare
+from trnlab.runtime.performance import MILLION, SECONDS_PER_HOUR
 from trnlab.runtime.session import Session
+from trnlab.sim.timing import on_both
 from trnlab.units import PS_PER_S
 
 MODULES = 12
+OUTSIDE = "exchanged"  # what of a step is collectives outside of programs
 
 
 @dataclass(frozen=True)
@@ -41,36 +48,77 @@ class Part:
 
 @dataclass
 class Work:
-    """A step as the walk found it. kept: what lies on the device beside the programs' own, of `torch.compile`."""
+    """A step as the walk found it. kept: what lies on the device beside the programs' own, of `torch.compile`.
+
+    batches: how many batches like this one all ranks of a job have together, 0 where that is not known. asked: what
+    the rank exchanges with others outside of the programs; the host waits for it, nothing hides it.
+    """
 
     parts: list[Part] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)
     per_step: int = 0
+    batches: int = 0
+    asked: Sequence[Asked] = ()
 
 
 def forecast(work: Work, target: Target, session: Session, refused: Callable[[TrnlabError], object]) -> TargetResult:
     """Compile and time the step for a target. An error of the compiler is handed to `refused`, and told in `why`."""
     started = time.perf_counter()
-    chip = target.chip
-    result = TargetResult(target.name, chip.name, target.cores, chip.hbm.capacity_bytes)
-    price = target.usd_per_hour
-    if price is not None:
-        result.usd_per_hour, result.price = price[0], f"{price[1]}, {target.price_date}; {target.price_source}"
-    own = replace(session, target=target, executables={}, compiled={}, core=None)
+    result, many = begun(target, session), session.communicator is not None
     try:
+        own = session_for(target, session)
         made = [(part, device.obtain(part.graph, own)) for part in work.parts]
     except TrnlabError as error:
         refused(error)
         result.why = str(error)
         result.memory = _least(work)
-        _lay_out(result, target)
+        _lay_out(result, target, many)
         return result
     result.memory = _memory(work, made)
     _time(result, made, own)
-    _lay_out(result, target)
-    _price(result, work, target)
+    _lay_out(result, target, many)
+    if many:
+        runs = [(executable, part.times) for part, executable in made]
+        graphs = {executable.key: part.graph for part, executable in made}
+        outside = _outside(result, work, own)
+        result.job = job_of(runs, result.step_s or 0.0, work.per_step, work.batches, own, graphs, outside)
+        if session.faults:
+            sick = network_of(own, session.faults)
+            result.job.sick = compare(runs, session.faults, outside, sick)
+    else:
+        _price(result, work, target)
     result.compiled_s = time.perf_counter() - started
     return result
+
+
+def begun(target: Target, session: Session) -> TargetResult:
+    """What is known of a target without the step."""
+    result = TargetResult(target.name, target.chip.name, target.cores, target.chip.hbm.capacity_bytes)
+    price = target.usd_per_hour
+    if price is not None:
+        result.usd_per_hour, result.price = price[0], f"{price[1]}, {target.price_date}; {target.price_source}"
+    if session.communicator is not None:
+        result.capacity = room(target)
+    return result
+
+
+def session_for(target: Target, session: Session) -> Session:
+    """The session in which a step is compiled for a target."""
+    return replace(
+        session, target=target, executables={}, compiled={}, core=None, faults=(),
+        pairs=session.communicator is not None and CORES_PER_RANK.get(target.chip.name, 1) > 1,
+    )  # fmt: skip
+
+
+def _outside(result: TargetResult, work: Work, session: Session) -> list[Outside]:
+    """What is exchanged outside of programs, timed on the healthy network; the step is longer by it."""
+    network = network_of(session)
+    found = [each.timed(network) for each in work.asked]
+    seconds = sum(each.cost.seconds for each in found)
+    result.step_s = (result.step_s or 0.0) + seconds
+    if seconds:
+        result.parts[OUTSIDE] = seconds
+    return found
 
 
 def _least(work: Work) -> Memory:
@@ -90,7 +138,7 @@ def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
         program = executable.program
         kinds = dict(zip(program.inputs, part.kinds))
         scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
-        each.append(memory.of_program(program, kinds, _phases(part, executable), scratch))
+        each.append(memory.of_program(program, kinds, phases_of(part, executable), scratch))
     if not work.kept:
         return max(each, key=lambda m: m.total, default=Memory())
     found = memory.total(work.kept)
@@ -101,7 +149,8 @@ def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
     return found
 
 
-def _phases(part: Part, executable: Executable) -> list[str]:
+def phases_of(part: Part, executable: Executable) -> list[str]:
+    """Of each call of a part's program whether it is of the forward pass, the backward pass or the update."""
     program = executable.program
     loss = program.outputs[part.loss] if part.loss is not None else None
     updated = [program.inputs[source] for source in part.graph.aliases.values()]
@@ -113,28 +162,39 @@ def _time(result: TargetResult, made: Sequence[tuple[Part, Executable]], session
     parts: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     for part, executable in made:
-        timeline = executable.timeline
-        total += timeline.total * part.times
+        total += executable.outline.total * part.times
         flops += model_flops(part.graph) * part.times
-        phase = _phases(part, executable)
+        phase = phases_of(part, executable)
         for i, ps in enumerate(shares(executable)):
             loc = executable.program.calls[i].loc
             parts[phase[i]] += ps * part.times
             modules[_module(loc.layer if loc is not None else "", phase[i])] += ps * part.times
     result.step_s = total / PS_PER_S
-    result.mfu = flops / (result.step_s * session.chip.peak_flops(MODES[session.precision])) if total else None
+    cores = 2 if session.pairs else 1
+    result.mfu = (
+        flops / (result.step_s * cores * session.chip.peak_flops(MODES[session.precision])) if total else None
+    )
+    if session.pairs:
+        result.on_both = _on_both(made)
     result.parts = {name: parts[name] / PS_PER_S for name in (FORWARD, BACKWARD, UPDATE) if parts[name]}
     result.modules = [(name, ps / PS_PER_S) for name, ps in modules.most_common(MODULES)]
+
+
+def _on_both(made: Sequence[tuple[Part, Executable]]) -> float:
+    """The share of the step's time, without collectives, of calls that both cores of a logical core execute."""
+    both = whole = 0
+    for part, executable in made:
+        split = on_both(executable.program, executable.chip, executable.policy)
+        for ps, on in zip(shares(executable), split):
+            whole += ps * part.times * (on is not None)
+            both += ps * part.times * bool(on)
+    return both / max(whole, 1)
 
 
 def shares(executable: Executable) -> list[int]:
     """Picoseconds of each call: by how much its end moves the end of all that ended before. They add up to when the
     last call ends."""
-    timeline = executable.timeline
-    ends = []
-    for i, call in enumerate(timeline.calls):
-        here = slice(call.first, call.first + call.count)
-        ends.append((int(timeline.done[here].max()) if call.count else 0, i))
+    ends = [(end, i) for i, end in enumerate(executable.outline.ends)]
     found, reached = [0] * len(ends), 0
     for end, i in sorted(ends):
         found[i] = max(end - reached, 0)
@@ -149,9 +209,11 @@ def _module(layer: str, phase: str) -> str:
     return re.sub(r"\.\d+(?=\.|$)", ".*", layer) or "outside of modules"
 
 
-def _lay_out(result: TargetResult, target: Target) -> None:
+def _lay_out(result: TargetResult, target: Target, many: bool) -> None:
+    """Whether the step fits; where nobody laid it out over ranks, on how few cores it would."""
     result.fits = result.memory.total <= result.capacity
-    result.layout = layout.smallest(result.memory, result.step_s, target)
+    if not many:
+        result.layout = layout.smallest(result.memory, result.step_s, target)
 
 
 def _price(result: TargetResult, work: Work, target: Target) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import trnlab
-from trnlab.files import write_atomic
+from trnlab.files import json_of, write_atomic
 
 CONTENT = 1 << 22  # bytes up to which a file is compared by content
 _PREFIXES = ("/proc/", "/dev/", "/sys/")
@@ -48,7 +48,7 @@ class Kept:
     def get(self) -> dict[str, Any] | None:
         """The record, if there is one and nothing that it depended on has changed."""
         try:
-            entry = json.loads(self._path.read_bytes())
+            entry = json_of(self._path.read_bytes())
             if all(_state(path) == state for path, state in entry["files"].items()):
                 record: dict[str, Any] = entry["record"]
                 return record

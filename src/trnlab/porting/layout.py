@@ -11,6 +11,8 @@ assumed figures of the chip's links.
 from __future__ import annotations
 
 from trnlab.chips.catalog import Target
+from trnlab.errors import UsageError
+from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.isa.base import Work
 from trnlab.porting.result import Layout, Memory
 from trnlab.sim.timing.collective import collective_time
@@ -35,7 +37,10 @@ def smallest(memory: Memory, step_s: float | None, target: Target) -> Layout | N
         for tensor in _powers(min(cores, 64)):
             need = -(-memory.kept // cores) + -(-memory.rest // tensor)
             if need <= capacity:
-                return _timed(cores, tensor, need, memory, step_s, target)
+                try:
+                    return _timed(cores, tensor, need, memory, step_s, target)
+                except UsageError:  # no network joins so many
+                    return None
         cores *= 2
     return None
 
@@ -62,5 +67,7 @@ def exchanged(memory: Memory, cores: int, target: Target) -> float:
 
 
 def _collective(name: str, nbytes: int, cores: int, target: Target) -> float:
-    work = Work(f"collective.{name}", n=nbytes, m=cores, k=cores, nbytes=nbytes)
+    """Seconds over so many cores, which are ranks as the runtime joins them; both of two stand for two ranks."""
+    ranks = max(cores // CORES_PER_RANK.get(target.chip.name, 1), 2)
+    work = Work(f"collective.{name}", n=nbytes, m=ranks, k=cores, nbytes=nbytes, groups=(tuple(range(ranks)),))
     return collective_time(work, target.chip)[1] / PS_PER_S

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trnlab.errors import Location
+from trnlab.porting.job import Job
+from trnlab.runtime.faults import Sickness
 
 SCHEMA, VERSION = "trnlab-check", 1
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -136,6 +138,10 @@ class TargetResult:
     modules: list[tuple[str, float]] = field(default_factory=list)  # seconds by module, the largest first
     compiled_s: float = 0.0
     why: str = ""
+    job: Job | None = None  # of a cluster: the step of all ranks
+    on_both: float | None = (
+        None  # of a logical core: the share of its time, without collectives, that two cores share
+    )
 
 
 @dataclass
@@ -178,6 +184,8 @@ def to_json(report: Report) -> dict[str, Any]:
     record["findings"] = [asdict(f) for f in report.ordered()]
     for target, was in zip(record["targets"], report.targets):
         target["memory"]["total"] = was.memory.total
+        if was.job is not None:
+            target["job"]["sick"] = was.job.sick.as_json() if was.job.sick is not None else None
     return {"schema": SCHEMA, "version": VERSION, "failed": report.failed, **record}
 
 
@@ -202,4 +210,9 @@ def _target(record: dict[str, Any]) -> TargetResult:
     if layout is not None:
         layout = Layout(**{**layout, "time_s": tuple(layout["time_s"])})
     modules = [(name, seconds) for name, seconds in record["modules"]]
-    return TargetResult(**{**record, "memory": Memory(**memory), "layout": layout, "modules": modules})
+    job = _job(record["job"]) if record.get("job") else None
+    return TargetResult(**{**record, "memory": Memory(**memory), "layout": layout, "modules": modules, "job": job})
+
+
+def _job(record: dict[str, Any]) -> Job:
+    return Job(**{**record, "sick": Sickness.from_json(record["sick"]) if record["sick"] else None})

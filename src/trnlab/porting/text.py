@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from trnlab.porting.job import Job
 from trnlab.porting.result import ERROR, NOTE, WARNING, Finding, Report, TargetResult
+from trnlab.profile import communication
+from trnlab.runtime.faults import Sickness
 from trnlab.units import format_bytes
 
 VENDOR_COMPILE = (
@@ -82,7 +86,9 @@ def _targets(report: Report) -> Iterator[str]:
         yield "\n".join(report.notes)
         return
     yield "\n".join(_memory(report))
-    yield "\n".join([table(report), *report.notes])
+    jobs = [t for t in report.targets if t.job is not None]
+    yield "\n".join([*(job(t.job, t, report) for t in jobs if t.job), *report.notes] if jobs else
+                    [table(report), *report.notes])  # fmt: skip
     for t in report.targets:
         if t.why:
             yield f"{t.name}: no time, because the compiler refuses it\n  " + t.why.replace("\n", "\n  ")
@@ -105,7 +111,7 @@ def layout_words(t: TargetResult) -> str:
 
 def _memory(report: Report) -> Iterator[str]:
     names = ("parameters", "copies", "gradients", "state", "activations", "batch", "temporaries")
-    yield "memory of one core's step"
+    yield f"memory of one {'rank' if any(t.job for t in report.targets) else 'core'}'s step"
     seen = set()
     for t in report.targets:
         if t.chip in seen:
@@ -117,6 +123,66 @@ def _memory(report: Report) -> Iterator[str]:
         yield f"  {t.chip:<6} {format_bytes(t.memory.total)} of {format_bytes(t.capacity)}: {parts}"
         for big in t.memory.largest[:5]:
             yield f"         {format_bytes(big.bytes):>10}  {big.kind:<10} {big.name} {big.dtype}{list(big.shape)}"
+
+
+def job(found: Job, t: TargetResult, report: Report) -> str:
+    """A step of all ranks: its time, what of it is communication, rate and price."""
+    unit = report.counted or "samples"
+    lines = [f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {seconds(found.step_s)} a step"
+             + ("" if t.fits else ", which does not fit a rank's memory")]  # fmt: skip
+    if found.batches and found.per_s:
+        lines.append(f"  {found.per_s:,.0f} {unit}/s of {found.batches} batches")
+    elif found.step_s:
+        lines.append("  how many batches all ranks have is not known: --batches N says it, for rate and price")
+    if found.usd_per_step:
+        each = f", {found.usd_per_million:.3g} a million {unit}" if found.usd_per_million else ""
+        lines.append(f"  $ {found.usd_per_hour:,.2f} an hour, {found.usd_per_step:.3g} a step{each}")
+    return "\n".join([*lines, *_talk(found), *_stages(found.pipeline), *_sick(found.sick)])
+
+
+def _stages(found: dict[str, Any] | None) -> Iterator[str]:
+    """Of a pipeline: the schedule, what waiting costs, each stage and each rank."""
+    if found is None:
+        return
+    stages, members = found["stages"], found["ranks"]
+    yield (f"  pipeline: {found['schedule']}, {len(stages)} stages on {len(members)} ranks, {found['microbatches']} "
+           f"microbatches; the busiest rank waits {100 * found['bubble']:.0f}% of the passes")  # fmt: skip
+    for s in stages:
+        sent = f", sends {format_bytes(s['sends'])} in {seconds(s['send_s'])}" if s["send_s"] else ""
+        yield (f"    stage {s['stage']} on rank {s['rank']}: forward {seconds(s['forward_s'])}, backward "
+               f"{seconds(s['backward_s'])} a microbatch{sent}")  # fmt: skip
+    for r in members:
+        yield (f"    rank {r['rank']}: {format_bytes(r['bytes'])}, of which {format_bytes(r['activations'])} for "
+               f"{r['in_flight']} microbatches in flight")  # fmt: skip
+
+
+def _talk(found: Job) -> Iterator[str]:
+    if found.communication is None:
+        yield "  no collectives in compiled code"
+        return
+    first, *rest = communication.lines(found.communication, found.step_s)
+    yield f"  collectives: {first}"
+    yield from (f"    {line}" for line in rest)
+    helps = list(communication.remedies(found.communication))
+    if helps:
+        yield "  would help"
+        yield from (f"    {line}" for line in helps)
+
+
+def _sick(found: Sickness | None) -> Iterator[str]:
+    """What faults of the network do to the step."""
+    if found is None:
+        return
+    sick = (
+        "never ends" if found.sick_s is None else f"takes {seconds(found.sick_s)}, {found.slowdown:.2f} times as long"
+    )
+    yield f"  with {', '.join(found.faults)} the step {sick}"
+    for each in found.slowed:
+        longer = f"stops at {each.link}" if each.sick_s is None else f"{seconds(each.sick_s)}, held by {each.link}"
+        yield (f"    {each.kind:<18} {each.count:>5}  {format_bytes(each.bytes):>10}  {seconds(each.healthy_s):>9} "
+               f"-> {longer}")  # fmt: skip
+    if found.sick_s is not None:
+        yield f"    bottleneck: {found.link}, {seconds(found.link_s)} a step" if found.link else "    nothing slows"
 
 
 def table(report: Report) -> str:
@@ -155,8 +221,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _breakdown(t: TargetResult) -> str:
     if not t.step_s:
         return ""
-    lines = [f"{t.name}: where the {seconds(t.step_s)} of one core's step go"]
+    lines = [f"{t.name}: where the {seconds(t.step_s)} of one {'rank' if t.job else 'core'}'s step go"]
     lines += [f"  {name:<10} {seconds(s):>10}  {100 * s / t.step_s:5.1f} %" for name, s in t.parts.items()]
+    if t.on_both is not None:
+        lines.append(f"  both cores of the rank's logical core share {t.on_both:.0%} of what is no collective")
     lines.append("")
     lines += [f"  {seconds(s):>10}  {100 * s / t.step_s:5.1f} %  {name}" for name, s in t.modules]
     return "\n".join(lines)

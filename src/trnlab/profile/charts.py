@@ -76,8 +76,8 @@ def both(draw: Draw, title: str) -> str:
     )
 
 
-def line_chart(curves: Sequence[Curve], areas: Sequence[Area] = ()) -> Draw:
-    """Curves over their index, counted from one, above areas."""
+def line_chart(curves: Sequence[Curve], areas: Sequence[Area] = (), along: str = "step") -> Draw:
+    """Curves over their index, counted from one, above areas. along: what is counted."""
     values = [v for curve in curves for v in curve.values if v is not None]
     values += [v for area in areas for v in (*area.low, *area.high)]
     values = [v for v in values if math.isfinite(v)]
@@ -92,7 +92,7 @@ def line_chart(curves: Sequence[Curve], areas: Sequence[Area] = ()) -> Draw:
         for mark in ticks(1, count, 8 if width > 600 else 4):
             if 1 <= mark <= count and mark == int(mark) and frame.x(mark) < frame.right - 45:
                 parts.append(_text(frame.x(mark), frame.bottom + 20, f"{int(mark)}", "middle"))
-        parts.append(_text(frame.right, frame.bottom + 20, "step" if count > 1 else "", "end"))
+        parts.append(_text(frame.right, frame.bottom + 20, along if count > 1 else "", "end"))
         parts += [_area(frame, area) for area in areas]
         parts += [_curve(frame, curve) for curve in curves]
         return "".join(parts)

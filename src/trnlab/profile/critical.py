@@ -17,7 +17,7 @@ from trnlab.timeline import CAUSES, ENGINES
 
 DMA, LATENCY = len(ENGINES), len(ENGINES) + 1
 KINDS = (*ENGINES, "dma", "latency")
-_ISSUE = CAUSES.index("issue")
+_ISSUE, _CC = CAUSES.index("issue"), ENGINES.index("cc")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,10 @@ def _cut_all(
 def by_kind(step: Step, found: Pieces) -> dict[str, int]:
     """Picoseconds by kind, and of the start and end of the program; they add up to the step."""
     spent = np.bincount(found.kind, found.until - found.since, len(KINDS)).astype(np.int64).tolist()
-    return {**dict(zip(KINDS, spent)), "start and end": step.timeline.total - sum(spent)}
+    by_name = dict(zip(KINDS, spent))
+    if not (step.timeline.engine == _CC).any():
+        del by_name["cc"]
+    return {**by_name, "start and end": step.timeline.total - sum(spent)}
 
 
 def by_label(step: Step, found: Pieces) -> dict[str, Ints]:

@@ -7,7 +7,6 @@ The files are described in `docs/summary.md`.
 from __future__ import annotations
 
 import base64
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +17,11 @@ import numpy as np
 
 from trnlab import timeline
 from trnlab.errors import RunError
+from trnlab.files import json_of
 from trnlab.profile import schema
 from trnlab.timeline import Timeline
 
+TOGETHER = "together.json"  # a step of all ranks: `runtime.lanes`
 SCHEMA, VERSION, FILE = "trnlab.summary", 2, "summary.json"
 DETAILS, DETAILS_VERSION = "trnlab.details", 2
 
@@ -61,13 +62,14 @@ class Step:
 @dataclass(frozen=True)
 class Profile:
     """A run. `step` is None when it ended before anything could be timed. kinds: one of each kind of step, as in the
-    summary's `step_kinds`; empty when there is only one.
+    summary's `step_kinds`; empty when there is only one. together: a step of all ranks, where there are several.
     """
 
     folder: Path
     summary: dict[str, Any]
     step: Step | None
     kinds: tuple[Step, ...] = ()
+    together: dict[str, Any] | None = None
 
 
 def load(folder: Path) -> Profile:
@@ -83,7 +85,17 @@ def load(folder: Path) -> Profile:
 
     step, kinds = load_all(summary.get("step", ())), summary.get("step_kinds", ())
     each = [load_all(kind["executables"]) for kind in kinds] if len(kinds) > 1 else []
-    return Profile(folder, summary, step, tuple(kind for kind in each if kind is not None))
+    return Profile(folder, summary, step, tuple(kind for kind in each if kind is not None), _together(folder))
+
+
+def _together(folder: Path) -> dict[str, Any] | None:
+    """A step of all ranks; nothing where there is none, or its file is not whole."""
+    try:
+        found = json_of((folder / TOGETHER).read_bytes())
+        schema.check_together(found)
+    except (OSError, ValueError):
+        return None
+    return dict(found)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -226,7 +238,7 @@ def _expand(about: dict[str, Any]) -> tuple[Ints, Ints]:
 def _read(path: Path, kind: str, version: int) -> dict[str, Any]:
     """A JSON file of this kind (its `schema`) and version."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json_of(path.read_bytes())
     except OSError as error:
         raise RunError(f"{str(path)!r} cannot be read", code="TRN811", got=error.strerror) from error
     except ValueError as error:

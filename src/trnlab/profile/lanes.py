@@ -57,8 +57,13 @@ def _engines(t: Timeline) -> Iterator[Row]:
     engine = engine_codes(t)
     for code in range(t.cores * len(ENGINES)):
         mine = np.flatnonzero((engine == code) & (t.end > t.start))
+        if ENGINES[code % len(ENGINES)] == "cc" and not len(mine):
+            continue
         mine = mine[np.argsort(t.start[mine], kind="stable")]
-        yield Row(ENGINES[code % len(ENGINES)], engine_name(code, t.cores), t.start[mine], t.end[mine], mine)
+        streams = ENGINES[code % len(ENGINES)] == "cc"  # whose collectives overlap
+        for here in _stack(t.start[mine], t.end[mine]) if streams else [np.arange(len(mine))]:
+            of = mine[here]
+            yield Row(ENGINES[code % len(ENGINES)], engine_name(code, t.cores), t.start[of], t.end[of], of)
 
 
 def _queues(t: Timeline) -> Iterator[Row]:

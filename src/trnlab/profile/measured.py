@@ -61,10 +61,12 @@ def _facts(profile: Profile) -> Iterator[tuple[str, str]]:
     yield "total", nice_time(step.timeline.total)
     yield "active", ", ".join(f"{engine} {share:.0%}" for engine, share in _active(profile))
     if "hbm_read_bytes" in s:
-        yield "HBM", f"{format_bytes(s['hbm_read_bytes'])} read, {format_bytes(s['hbm_write_bytes'])} written"
+        read, written = (format_bytes(s.get(f"hbm_{way}_bytes") or 0) for way in ("read", "write"))
+        yield "HBM", f"{read} read, {written} written"
     if "hardware_flops" in s:
-        yield "PE array", f"{format_count(s['hardware_flops'])}FLOP, HFU {s.get('hfu_estimated_percent', 0):.1%}"
-    spilled = s.get("spill_save_bytes", 0) + s.get("spill_reload_bytes", 0)
+        used = s.get("hfu_estimated_percent") or 0
+        yield "PE array", f"{format_count(s['hardware_flops'] or 0)}FLOP, HFU {used:.1%}"
+    spilled = (s.get("spill_save_bytes") or 0) + (s.get("spill_reload_bytes") or 0)
     if spilled:
         yield "spilled", format_bytes(spilled)
 

@@ -13,15 +13,17 @@ from trnlab.profile import compiled, findings, pictures
 from trnlab.profile import summary as words
 from trnlab.profile.band import band
 from trnlab.profile.charts import table
+from trnlab.profile.communication_panel import panel
 from trnlab.profile.critical import pieces
 from trnlab.profile.data import Profile, Step
 from trnlab.profile.names import nice_time
+from trnlab.profile.ranks_panel import ranks
 from trnlab.units import PS_PER_S, format_count
 
 Summary = Mapping[str, Any]
 
 _ASSETS = files(__package__).joinpath("assets")
-_STYLE, _SCRIPTS = "report.css", ("timeline_data.js", "timeline_paint.js", "timeline.js")
+_STYLE, _SCRIPTS = "report.css", ("timeline_data.js", "timeline_paint.js", "timeline.js", "ranks.js")
 _PAGE = """\
 <!doctype html>
 <html lang="en">
@@ -62,7 +64,8 @@ def _top(s: Summary) -> Iterator[str]:
     yield f'<header>\n<p class="over">trnlab run on {about}</p>\n<h1>{escape(s["name"])}</h1>'
     if "step_time_s" in s:
         tokens = f" on {s['tokens_per_step']:,} tokens" if s["tokens_per_step"] else ""
-        what = f"A training step{tokens} takes one NeuronCore"
+        both = s["cost"]["cores_used"] > 1
+        what = f"A training step{tokens} takes {'a logical core of two NeuronCores' if both else 'one NeuronCore'}"
         if words.only_kernels(s):
             count = len(s["kernels"])
             what = "The kernel takes" if count == 1 else f"The {count} kernels, each called once, take"
@@ -84,7 +87,11 @@ def _figures(s: Summary) -> Iterator[tuple[str, str, str]]:
     here = f"{nice_time(median(s['step_wall_s']) * PS_PER_S)} to simulate" if s["step_wall_s"] else ""
     yield "All kernels, once" if words.only_kernels(s) else "One step", _time(s["step_time_s"]), here
     if s["tokens_per_step"]:
-        yield "Tokens per second", format_count(s["tokens_per_s"]), "on one core"
+        yield (
+            "Tokens per second",
+            format_count(s["tokens_per_s"]),
+            "on one core" if s["cost"]["cores_used"] == 1 else "on two cores",
+        )
     yield "MFU", f"{s['mfu']:.1%}", f"of {format_count(s['peak_flops'])}FLOP/s"
     usd = s["cost"]["usd_per_million_tokens"]
     if s.get("kernels"):
@@ -103,6 +110,10 @@ def _pictures(profile: Profile, step: Step) -> Iterator[str]:
     yield from findings.steps(s)
     title = "Instruction by instruction" if words.only_kernels(s) else pictures.STEP
     yield pictures.timeline(s, step, list(zip(findings.step_names(s), profile.kinds)), title)
+    if "communication" in s:
+        yield panel(s["communication"], s["step_time_s"])
+    if profile.together is not None:
+        yield ranks(profile.together)
     yield from findings.findings(s)
     yield pictures.where(step, chain)
     yield from pictures.roofs(step)

@@ -177,7 +177,48 @@ EXPLAINED: dict[str, Check] = {
 }  # fmt: skip
 
 
-SOMETIMES: dict[str, Check] = {"policy": record({"name": text, "options": table(text)})}
+_SUMS = table(record({"calls": COUNT, "bytes": COUNT, "seconds": SECONDS}))
+_NETWORK = record({
+    "rank": COUNT, "ranks": whole(1), "instances": whole(1), "place": table(COUNT), "seconds": SECONDS,
+    "by_purpose": _SUMS, "by_operation": _SUMS, "busiest": maybe(record({"link": text, "seconds": SECONDS})),
+})  # fmt: skip
+_USES = table(record({
+    "count": COUNT, "bytes": COUNT, "time_s": SECONDS, "exposed_s": number(), "hidden_s": number(),
+}))  # fmt: skip
+_LINK = {"link": text, "bytes": SIZE, "busy_s": SECONDS, "share": SHARE, "class_bytes": SIZE}
+_COMMUNICATION = record({
+    "time_s": SECONDS, "exposed_s": number(), "hidden_s": number(), "share": number(), "ratio": maybe(SHARE),
+    "purposes": _USES, "kinds": _USES, "links": table(record(_LINK)), "busiest_link": maybe(record(_LINK)),
+    "gradient_share": SHARE, "threshold": SHARE, "flagged": flag,
+}, {
+    "remedies": each(record({
+        "what": text, "costs": text, "step_s": maybe(SECONDS), "gain": maybe(number()), "why": text,
+    })),
+})  # fmt: skip
+SOMETIMES: dict[str, Check] = {
+    "policy": record({"name": text, "options": table(text)}), "network": _NETWORK, "failure": text,
+    "input_s": SECONDS, "resumed": COUNT, "communication": _COMMUNICATION,
+    "together": record({
+        "step_s": SECONDS, "unmatched": COUNT,
+        "lanes": each(record({"ranks": each(COUNT, least=1), "waits_s": SECONDS})),
+    }),
+    "ranks": each(record({"rank": COUNT, "status": text}, {"failure": text, "network": _NETWORK})),
+}  # fmt: skip
+
+
+_SPAN = each(COUNT, least=2, most=2)
+_TOGETHER = record({
+    "total_ps": COUNT, "unmatched": COUNT, "links": each(lambda value, where: None),
+    "lanes": each(record({
+        "ranks": each(COUNT, least=1), "busy": each(_SPAN), "waits": each(_SPAN), "waits_ps": COUNT, "end_ps": COUNT,
+        "sent": each(lambda value, where: None),
+    })),
+})  # fmt: skip
+
+
+def check_together(found: Any) -> None:
+    """Raise ValueError for a step of all ranks that is not as `runtime.lanes` writes it."""
+    _TOGETHER(found, "")
 
 
 def check_summary(summary: dict[str, Any]) -> None:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from trnlab.profile import communication
 from trnlab.profile.band import band
 from trnlab.profile.compiled import compiled, room
 from trnlab.profile.words import advice_text, waited
@@ -28,11 +29,61 @@ def text(summary: Summary) -> str:
     s = summary
     state = "" if s["complete"] else f", {s['status']}: what follows is partial"
     loss = [] if only_kernels(s) else [("loss", learning(s))]
+    shared = [("network" if not i else "", line) for i, line in enumerate(network(s))]
+    shared += [("data", line) for line in input_wait(s)]
     done = ("executed" if loss == [] else "compiling", compiling(s))
-    rows = [*loss, *_kernels(s), *_timed(s), done, ("on the host", on_the_host(s))]
+    rows = [*loss, *_kernels(s), *_timed(s), *shared, done, ("on the host", on_the_host(s))]
     width = max(len(label) for label, _ in rows)
     lines = [f"{s['name']} on {s['target']} ({s['chip']}, {s['precision']}){state}", ""]
     return "\n".join([*lines, *(f"{label:<{width}}  {value}" for label, value in rows)])
+
+
+def input_wait(s: Summary) -> Iterable[str]:
+    """How long a step waited for its data on this machine, beside what it takes on the chip."""
+    if s.get("input_s") and s["steps"]:
+        each = s["input_s"] / s["steps"]
+        device = s.get("step_time_s")
+        beside = f", {each / device:.2g} times what it takes on the chip" if device else ""
+        yield f"waited for {format_time(each * PS_PER_S)} a step on this machine{beside}"
+
+
+def network(s: Summary) -> Iterable[str]:
+    """What ranks sent each other outside of compiled programs, and how each of them ended where one failed."""
+    if "network" in s and s["network"]["by_purpose"]:
+        used = s["network"]
+        kinds = ", ".join(
+            f"{name} {format_time(each['seconds'] * PS_PER_S)} ({each['calls']:,}, {format_bytes(each['bytes'])})"
+            for name, each in sorted(used["by_purpose"].items(), key=lambda item: -item[1]["seconds"])
+        )
+        yield f"{format_time(used['seconds'] * PS_PER_S)} in collectives of the whole run: {kinds}"
+        if used["busiest"]:
+            yield f"busiest: {used['busiest']['link']}, {format_time(used['busiest']['seconds'] * PS_PER_S)}"
+        if "faults" in used:
+            yield f"with {', '.join(used['faults'])}; healthy {format_time(used['healthy_seconds'] * PS_PER_S)}"
+    if "together" in s:
+        yield side_by_side(s["together"])
+    for rank in s.get("ranks", ()):
+        if rank["status"] != "complete":
+            yield f"rank {rank['rank']} {rank['status']}" + (f": {rank['failure']}" if "failure" in rank else "")
+
+
+def side_by_side(together: Mapping[str, Any]) -> str:
+    """How long a step of all ranks takes, and who waits longest in it."""
+    step = f"a step of all ranks takes {format_time(together['step_s'] * PS_PER_S)}"
+    longest, who = max((lane["waits_s"], lane["ranks"]) for lane in together["lanes"])
+    if not longest:
+        return step
+    waits = f"{named(who)} wait{'s' * (len(who) == 1)} longest for others"
+    return f"{step}; {waits}, {format_time(longest * PS_PER_S)}"
+
+
+def named(ranks: Sequence[int]) -> str:
+    """rank 3, ranks 0 to 2, ranks 0, 2."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks))}"
 
 
 def only_kernels(s: Summary) -> bool:
@@ -108,7 +159,8 @@ def price(s: Summary) -> str:
     rate = f"${cost['usd_per_hour']:g}/h {cost['price_kind']}, {cost['price_date']}"
     if cost["usd_per_million_tokens"] is None:
         return f"{rate}; the script does not say how many tokens it learns from: {REPORT}"
-    cores = f" with one of {cores} cores at work" if (cores := cost["cores"]) > 1 else ""
+    working = "one" if cost["cores_used"] == 1 else str(cost["cores_used"])
+    cores = f" with {working} of {cores} cores at work" if (cores := cost["cores"]) > 1 else ""
     return f"${cost['usd_per_million_tokens']:.3g} per million tokens{cores} ({rate})"
 
 
@@ -145,8 +197,25 @@ def _why(s: Summary) -> Iterable[tuple[str, str]]:
         yield "" if i else "could gain", f"{entry['gain']:>4.0%}  {advice_text(entry, s['script'])}:"
         yield "", f"      {entry['way']}"
     yield "DMA", transfers(s)
+    if "communication" in s:
+        for i, line in enumerate(communication.lines(s["communication"], s["step_time_s"])):
+            yield "" if i else "collectives", line
+        for line in _sick(s["faults"]) if "faults" in s else ():
+            yield "", line
+        for i, line in enumerate(communication.remedies(s["communication"])):
+            yield "" if i else "would help", line
     for i, line in enumerate(room(s)):
         yield "" if i else "no room", line
+
+
+def _sick(found: Mapping[str, Any]) -> Iterable[str]:
+    """What faults of the network do: the step beside that of a healthy one, and the collectives that slow down."""
+    well, sick = (format_time(found[key] * PS_PER_S) for key in ("healthy_s", "sick_s"))
+    yield f"with {', '.join(found['faults'])}: {sick} a step, {well} on a healthy network (x{found['slowdown']:.2f})"
+    for each in found["slowed"]:
+        well, sick = (format_time(each[key] * PS_PER_S) for key in ("healthy_s", "sick_s"))
+        what = f"{each['count']} {each['kind']}, {format_bytes(each['bytes'])}"
+        yield f"{what}: {well} -> {sick}, held by {each['link']}"
 
 
 def transfers(s: Summary) -> str:

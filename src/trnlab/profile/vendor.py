@@ -24,9 +24,10 @@ import numpy as np
 
 from trnlab import chips
 from trnlab.errors import RunError, UsageError
+from trnlab.files import json_of
 from trnlab.profile.data import Ints, Occupancy, Profile, Step
 from trnlab.profile.lanes import engine_codes
-from trnlab.timeline import CAUSES, ENGINES, CallInfo, OpInfo, Timeline
+from trnlab.timeline import CAUSES, CORE_ENGINES, ENGINES, CallInfo, OpInfo, Timeline
 from trnlab.units import PS_PER_NS, PS_PER_S
 
 SUBGROUPS = {"Tensor": 0, "Vector": 1, "Scalar": 2, "GpSimd": 3, "Sync": 4}
@@ -152,7 +153,7 @@ def _summary(s: Mapping[str, Any], step: Step) -> dict[str, Any]:
     t = step.timeline
     seconds = t.total / PS_PER_S
     found: dict[str, Any] = {"total_time": seconds, "instance_type": s.get("target", t.target), "nc_idx": 0}
-    for code, name in enumerate(ENGINES):
+    for code, name in enumerate(CORE_ENGINES):
         mine = t.engine == code
         found[f"{name}_engine_instruction_count"] = int(mine.sum())
         found[f"{name}_engine_instruction_time"] = int((t.done[mine] - t.start[mine]).sum()) / PS_PER_S
@@ -184,11 +185,11 @@ def _summary(s: Mapping[str, Any], step: Step) -> dict[str, Any]:
 def read(path: Path) -> Profile:
     """A measured run. Raises RunError when the file cannot be read or is not of this format."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json_of(path.read_bytes())
         return Profile(path.parent, _about(path, content), _step(path.stem, content))
     except OSError as error:
         raise RunError(f"{str(path)!r} cannot be read", code="TRN811", got=error.strerror) from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise RunError(
             f"{str(path)!r} is not a profile of the vendor's profiler", code="TRN815",
             got=f"{type(error).__name__}: {error}",
@@ -199,7 +200,15 @@ def read(path: Path) -> Profile:
 def _about(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     (summary, *_) = content.get("summary") or [{}]
     target = str(summary.get("instance_type", "unknown"))
+    for name, value in summary.items():
+        if name.endswith(("percent", "bytes", "flops")) and value is not None and not _is_figure(value):
+            raise ValueError(f"{name} is {value!r:.40}")
     return {"name": path.stem, "script": "", "target": target, "chip": target.partition(".")[0], "vendor": summary}
+
+
+def _is_figure(value: Any) -> bool:
+    """Whether it can be shown as a share or an amount."""
+    return isinstance(value, int | float) and -1e300 < value < 1e300
 
 
 def _step(name: str, content: Mapping[str, Any]) -> Step:

@@ -7,7 +7,7 @@ const HEIGHTS = { steps: 22, calls: 18, critical: 20 }; // of rows by lane; engi
 const ENGINE = 26;
 const CALLS = { dot: "tensor", attention: "gpsimd", rows: "vector" }; // whose colour a call has, by its kind
 const SHADES = 24; // of how much of a pixel is covered
-const COLOURS = ["panel", "ink", "soft", "line", "faint", "latency", "tensor", "vector", "scalar", "gpsimd", "sync", "dma",
+const COLOURS = ["panel", "ink", "soft", "line", "faint", "latency", "tensor", "vector", "scalar", "gpsimd", "sync", "cc", "dma",
   "accent", "reference"];
 
 class TimelinePainter {

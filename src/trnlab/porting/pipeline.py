@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of a pipeline of ranks: every distinct stage compiled once, its passes put in the order of the schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from trnlab.chips.catalog import Target
+from trnlab.collectives import Collective
+from trnlab.errors import TrnlabError, UsageError
+from trnlab.fabric.world import World
+from trnlab.graph.flops import model_flops
+from trnlab.porting import forecast, memory
+from trnlab.porting.forecast import OUTSIDE, Part
+from trnlab.porting.job import Job, job_of, network_of
+from trnlab.porting.memory import BACKWARD, FORWARD, UPDATE
+from trnlab.porting.result import Memory, TargetResult, Tensor
+from trnlab.porting.schedule import Pass, Played, played
+from trnlab.precision import MODES
+from trnlab.runtime import device
+from trnlab.runtime.communication import Asked
+from trnlab.runtime.executable import Executable
+from trnlab.runtime.session import Session
+from trnlab.units import PS_PER_S
+
+BUBBLE = "bubble"  # what of a step the busiest rank waits for others
+
+
+@dataclass
+class Stage:
+    """A stage of the model. forward, backward: graphs of one microbatch. sends: bytes that go on to the next."""
+
+    index: int
+    rank: int
+    forward: list[Part] = field(default_factory=list)
+    backward: list[Part] = field(default_factory=list)
+    sends: int = 0
+
+
+@dataclass
+class Member:
+    """A rank of the pipeline. rest: graphs of a step that are no pass, as of the optimizer. kept: what lies on the
+    device beside the programs' own; asked: what it exchanges besides, without what goes from stage to stage."""
+
+    rank: int
+    rest: list[Part] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)
+    asked: Sequence[Asked] = ()
+
+
+@dataclass
+class Pipeline:
+    """A step of all ranks of a pipeline, those in `members` in the order of their places in it.
+
+    orders: what each of them does. per_step: samples or tokens of all microbatches; batches: see `Work`.
+    """
+
+    schedule: str
+    microbatches: int
+    orders: list[list[Pass]]
+    stages: list[Stage]
+    members: list[Member]
+    per_step: int = 0
+    batches: int = 0
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Of a stage: who has it, seconds of a microbatch's passes and to send on what it makes of one, and the bytes of
+    that."""
+
+    stage: int
+    rank: int
+    forward_s: float
+    backward_s: float
+    send_s: float
+    sends: int
+
+
+@dataclass(frozen=True)
+class MemberMemory:
+    """Of a rank: bytes at its fullest, microbatches whose activations it then holds, and the bytes of those."""
+
+    rank: int
+    bytes: int
+    in_flight: int
+    activations: int
+
+
+class _Made:
+    """The programs of a pipeline on a target."""
+
+    def __init__(self, work: Pipeline, session: Session) -> None:
+        self.work, self.session = work, session
+        self.network = network_of(session)
+        self._found: dict[int, Executable] = {}
+
+    def of(self, part: Part) -> Executable:
+        """Equal graphs have one program."""
+        if id(part.graph) not in self._found:
+            own = replace(self.session, compiled={})  # stages have names alike, and none is another's successor
+            self._found[id(part.graph)] = device.obtain(part.graph, own)
+        return self._found[id(part.graph)]
+
+    def seconds(self, parts: Sequence[Part]) -> float:
+        """Of all programs."""
+        return sum(self.of(part).outline.total * part.times for part in parts) / PS_PER_S
+
+    def send_s(self, stage: Stage) -> float:
+        """To the next stage; none where that is on the same rank."""
+        if stage.index + 1 == len(self.work.stages):
+            return 0.0
+        target = self.work.stages[stage.index + 1].rank
+        if target == stage.rank or not stage.sends:
+            return 0.0
+        asked = Collective("collective_permute", pairs=((stage.rank, target),))
+        return self.network.cost(asked, stage.sends).seconds
+
+    def activations(self, stage: Stage) -> int:
+        """Bytes that a microbatch leaves for the way back."""
+        found = [_memory(part, self.of(part)) for part in stage.backward]
+        return max((m.activations for m in found), default=0)
+
+
+def forecast_pipeline(
+    work: Pipeline, target: Target, session: Session, refused: Callable[[TrnlabError], object]
+) -> TargetResult:
+    """As `forecast`, of a pipeline. An error of the compiler is handed to `refused`, and told in `why`."""
+    started = time.perf_counter()
+    result = forecast.begun(target, session)
+    own = forecast.session_for(target, session)
+    made = _Made(work, own)
+    try:
+        times = [
+            StageTimes(s.index, s.rank, made.seconds(s.forward), made.seconds(s.backward), made.send_s(s), s.sends)
+            for s in work.stages
+        ]
+        run = _played(work, times, [made.activations(s) for s in work.stages])
+        rest = [made.seconds(member.rest) for member in work.members]
+    except TrnlabError as error:
+        refused(error)
+        result.why = str(error)
+        return result
+    outside = [_seconds(member.asked, made.network) for member in work.members]
+    result.step_s = run.total + max(a + b for a, b in zip(rest, outside))
+    _parts(result, work, times, run, max(rest), max(outside))
+    members = _members(result, made, run)
+    result.fits = result.memory.total <= result.capacity
+    result.mfu = _mfu(made, result.step_s)
+    result.job = _job(made, result.step_s, session)
+    result.job.pipeline = {
+        "schedule": work.schedule, "microbatches": work.microbatches, "bubble": run.bubble,
+        "stages": [asdict(each) for each in times], "ranks": [asdict(each) for each in members],
+    }  # fmt: skip
+    result.compiled_s = time.perf_counter() - started
+    return result
+
+
+def _played(work: Pipeline, times: Sequence[StageTimes], activations: Sequence[int]) -> Played:
+    seconds = {(False, t.stage): t.forward_s for t in times} | {(True, t.stage): t.backward_s for t in times}
+    run = played(work.orders, seconds, [t.send_s for t in times[:-1]], activations)
+    if run is None:
+        raise UsageError(
+            f"the ranks of this pipeline wait for each other in {work.schedule}", code="TRN198",
+            limit="an order in which every pass comes after what it needs", got=work.schedule,
+            remedy="use a schedule of torch.distributed.pipelining as it is",
+        )  # fmt: skip
+    return run
+
+
+def _seconds(asked: Sequence[Asked], network: World) -> float:
+    return sum(each.timed(network).cost.seconds for each in asked)
+
+
+def _parts(
+    result: TargetResult, work: Pipeline, times: Sequence[StageTimes], run: Played, update: float, outside: float
+) -> None:
+    """Where the step goes, as the busiest rank has it."""
+    busiest = max(range(len(run.busy)), key=run.busy.__getitem__)
+    spent = {False: 0.0, True: 0.0}
+    for each in work.orders[busiest]:
+        spent[each.backward] += times[each.stage].backward_s if each.backward else times[each.stage].forward_s
+    found = {FORWARD: spent[False], BACKWARD: spent[True], BUBBLE: run.total - run.busy[busiest], UPDATE: update}
+    result.parts = {name: value for name, value in {**found, OUTSIDE: outside}.items() if value}
+
+
+def _members(result: TargetResult, made: _Made, run: Played) -> list[MemberMemory]:
+    """The memory of each rank; the result has that of the fullest."""
+    found = []
+    for place, member in enumerate(made.work.members):
+        parts = [p for s in made.work.stages if s.rank == member.rank for p in (*s.forward, *s.backward)]
+        each = [_memory(part, made.of(part)) for part in (*parts, *member.rest)]
+        whole = memory.total(member.kept)
+        rest = max(each, key=lambda m: m.rest, default=Memory())
+        whole.batch, whole.temporaries = rest.batch, rest.temporaries
+        whole.activations = run.kept[place]
+        inner = [t for t in rest.largest if t.kind in ("activation", "temporary", "batch")]
+        whole.largest = sorted((*whole.largest, *inner), key=lambda t: -t.bytes)[: memory.LARGEST]
+        found.append(MemberMemory(member.rank, whole.total, run.held[place], run.kept[place]))
+        if whole.total > result.memory.total:
+            result.memory = whole
+    return found
+
+
+def _memory(part: Part, executable: Executable) -> Memory:
+    program = executable.program
+    kinds: Mapping[int, str] = dict(zip(program.inputs, part.kinds))
+    scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
+    return memory.of_program(program, kinds, forecast.phases_of(part, executable), scratch)
+
+
+def _mfu(made: _Made, step_s: float) -> float | None:
+    """Of all ranks of the pipeline."""
+    work, session = made.work, made.session
+    each = sum(model_flops(p.graph) * p.times for s in work.stages for p in (*s.forward, *s.backward))
+    cores = (2 if session.pairs else 1) * len(work.members)
+    peak = session.chip.peak_flops(MODES[session.precision])
+    return each * work.microbatches / (step_s * cores * peak) if step_s else None
+
+
+def _job(made: _Made, step_s: float, session: Session) -> Job:
+    """The job, with the collectives of the rank that is followed."""
+    work, others = made.work, session.communicator
+    assert others is not None
+    stages = [s for s in work.stages if s.rank == others.rank]
+    parts = [replace(p, times=p.times * work.microbatches) for s in stages for p in (*s.forward, *s.backward)]
+    mine = [member for member in work.members if member.rank == others.rank]
+    rest = [part for member in mine for part in member.rest]
+    outside = [each.timed(made.network) for member in mine for each in member.asked]
+    runs = [(made.of(part), part.times) for part in (*parts, *rest)]
+    return job_of(runs, step_s, work.per_step, work.batches, made.session, {}, outside, retimes=False)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes of the order in which the ranks of a pipeline work: when each pass runs, and what each rank keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Pass(NamedTuple):
+    """One way of one microbatch through one stage, forward or backward."""
+
+    backward: bool
+    stage: int
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of an order: seconds from first to last, those that each rank worked, how many microbatches each
+    kept the activations of at most, and the bytes of those, where they were told."""
+
+    total: float
+    busy: tuple[float, ...]
+    held: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    @property
+    def bubble(self) -> float:
+        """The share of the time in which the busiest rank waits."""
+        return 1 - max(self.busy) / self.total if self.total else 0.0
+
+
+def played(
+    orders: Sequence[Sequence[Pass]], seconds: Mapping[tuple[bool, int], float], sends: Sequence[float],
+    activations: Sequence[int] = (),
+) -> Played | None:  # fmt: skip
+    """Each rank does its passes in its order, each as soon as what it needs has arrived; None where ranks wait for
+    each other.
+
+    orders: of each rank. seconds: of a pass, by direction and stage. sends: seconds between stages s and s + 1, each
+    way; they keep no rank from working. activations: bytes that a microbatch leaves at each stage.
+    """
+    last = len(sends)
+    at, clock, busy = [0] * len(orders), [0.0] * len(orders), [0.0] * len(orders)
+    held, kept = [_Peak() for _ in orders], [_Peak() for _ in orders]
+    done: dict[Pass, float] = {}
+    left = sum(map(len, orders))
+    while left:
+        before = left
+        for rank, order in enumerate(orders):
+            while at[rank] < len(order):
+                work = order[at[rank]]
+                ready = _ready(work, last, done, sends)
+                if ready is None:
+                    break
+                spent = seconds[work.backward, work.stage]
+                done[work] = clock[rank] = max(clock[rank], ready) + spent
+                busy[rank] += spent
+                way = -1 if work.backward else 1
+                held[rank].add(way)
+                kept[rank].add(way * activations[work.stage] if activations else 0)
+                at[rank] += 1
+                left -= 1
+        if left == before:
+            return None
+    return Played(max(clock), tuple(busy), tuple(p.most for p in held), tuple(p.most for p in kept))
+
+
+@dataclass
+class _Peak:
+    now: int = 0
+    most: int = 0
+
+    def add(self, change: int) -> None:
+        self.now += change
+        self.most = max(self.most, self.now)
+
+
+def _ready(work: Pass, last: int, done: Mapping[Pass, float], sends: Sequence[float]) -> float | None:
+    """When what a pass needs has arrived; None while it is not yet known."""
+    if not work.backward and work.stage == 0:
+        return 0.0
+    if work.backward and work.stage == last:
+        return done.get(Pass(False, last, work.microbatch))
+    source = work.stage + (1 if work.backward else -1)
+    found = done.get(Pass(work.backward, source, work.microbatch))
+    if found is None:
+        return None
+    arrived = found + sends[min(source, work.stage)]
+    if not work.backward:
+        return arrived
+    own = done.get(Pass(False, work.stage, work.microbatch))
+    return None if own is None else max(arrived, own)
