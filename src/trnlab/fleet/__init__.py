@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training runs on fleets: layouts, memory, step time, days and dollars, from compiled programs and the fabric.
+
+from trnlab import fleet
+found = fleet.plan(fleet.Question(fleet.model("llama3-8b"), 1e12, ("trn1.32xlarge",), (16, 64)))
+found.chosen.bill.days
+"""
+
+from __future__ import annotations
+
+from trnlab.fleet.configurations import model
+from trnlab.fleet.planning import Candidate, Plan, Question, plan
+
+__all__ = ["Candidate", "Plan", "Question", "model", "plan"]

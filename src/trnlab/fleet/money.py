@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run takes: days, device hours, dollars by kind of price, and what failures and checkpoints add."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trnlab.chips.catalog import Target
+
+SECONDS_PER_HOUR, SECONDS_PER_DAY = 3600.0, 86400.0
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Of a run on so many instances. usd: None where the instance has no public price; `price` says which it is."""
+
+    days: float
+    device_hours: float
+    usd: float | None
+    usd_per_million: float | None
+    price: str
+
+
+def bill(tokens: float, tokens_per_s: float, goodput: float, target: Target, instances: int) -> Bill:
+    """Of training on so many tokens."""
+    seconds = tokens / (tokens_per_s * goodput) if goodput > 0 else math.inf
+    hours = seconds / SECONDS_PER_HOUR * instances
+    price = target.usd_per_hour
+    usd = hours * price[0] if price is not None else None
+    return Bill(
+        seconds / SECONDS_PER_DAY, hours * target.chips, usd, usd / tokens * 1e6 if usd is not None else None,
+        f"{price[1]}, {target.price_date}; {target.price_source}" if price is not None else "no public price",
+    )  # fmt: skip

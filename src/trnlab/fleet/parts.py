@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is trained, and what the shares of a model cost that layouts are put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from trnlab.fleet.arrays import Floats, Ints, distinct
+from trnlab.fleet.layout import RECOMPUTE, Layouts
+from trnlab.fleet.models import Model
+from trnlab.fleet.programs import Cost
+
+SELECTIVE = RECOMPUTE.index("selective")
+FIGURES = tuple(f.name for f in fields(Cost))
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained: sequences of so many tokens, so many in a step."""
+
+    model: Model
+    batch: int
+    sequence: int
+
+    @property
+    def tokens(self) -> int:
+        """Of a step."""
+        return self.batch * self.sequence
+
+
+class Piece(NamedTuple):
+    """What of a layout decides its programs: ranks that share a layer, sequences at a time, ranks that share a
+    sequence and experts, and whether the core of attention is made again."""
+
+    tensor: int
+    microbatch: int
+    context: int = 1
+    expert: int = 1
+    again: bool = False
+
+
+def pieces_of(layouts: Layouts) -> tuple[list[Piece], Ints]:
+    """The pieces of layouts, each once, and [N] which one each layout has."""
+    again = layouts["recompute"] == SELECTIVE
+    found, which = distinct(
+        layouts["tensor"], layouts["microbatch"], layouts["context"], layouts["expert"], again.astype(np.int64)
+    )
+    return [Piece(t, b, c, e, bool(a)) for t, b, c, e, a in found.tolist()], which
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a share of a model costs: a layer of each kind, what precedes and follows them."""
+
+    layers: tuple[Cost, ...]
+    first: Cost
+    last: Cost
+    exact: bool = True
+
+    @cached_property
+    def table(self) -> Floats:
+        """[F, K + 2] of each of FIGURES: of each of K kinds of layers, of what precedes and of what follows them."""
+        costs = (*self.layers, self.first, self.last)
+        return np.array([[getattr(cost, name) for cost in costs] for name in FIGURES], np.float64)
+
+    def larger(self, times: float) -> Parts:
+        """For so many times as many sequences: what as many of one take, never less than all at once."""
+        return Parts(
+            tuple(x.larger(times) for x in self.layers), self.first.larger(times), self.last.larger(times), False
+        )
+
+    def divided(self, by: float, hope: float = 1.0) -> Parts:
+        """Reckoned for a tensor group `by` times as large, whose work is `hope` of what follows from this."""
+        layers = tuple(x.divided(by, hope) for x in self.layers)
+        return Parts(layers, self.first.divided(by, hope), self.last.divided(by, hope), False)
+
+
+PartsOf = Mapping[Piece, Parts]

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelines of many layouts at once: what a microbatch takes on each stage, and what each rank has in memory.
+
+Letters of shapes: N layouts, S stages of a pipeline, R its ranks, K kinds of blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from trnlab.fleet import pipeline
+from trnlab.fleet.arrays import Bools, Floats, Ints
+from trnlab.fleet.layout import RECOMPUTE, Layouts, layers_of
+from trnlab.fleet.models import Model
+from trnlab.fleet.parts import FIGURES, PartsOf, Piece, Training, pieces_of
+
+SUM, STATE, WEIGHT = 4, 12, 2  # bytes for each parameter: gradients in fp32; master, mean, square; weights in bf16
+FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True)
+class Talk:
+    """Seconds of what a microbatch of each of N layouts exchanges besides its tensor groups: [N] between two stages;
+    [N, K] of one layer of each kind, of rows to experts and back in one pass, of keys and values forward, and of them
+    and their gradients backward. buffers: [N] bytes of what arrives."""
+
+    sent: Floats
+    experts: Floats
+    context: Floats
+    back: Floats
+    buffers: Floats
+
+    def take(self, rows: Bools | Ints) -> Talk:
+        """Of some of the layouts."""
+        return Talk(
+            self.sent[rows], self.experts[rows], self.context[rows], self.back[rows], self.buffers[rows]
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """N layouts with the same stages, R ranks of `chunks` stages each: what of them no program changes. rows: [N]
+    their places among all layouts."""
+
+    training: Training
+    layouts: Layouts
+    rows: Ints
+    ranks: int
+    chunks: int
+    talk: Talk
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Blocks of each stage."""
+        return counts_of(self.training.model, self.ranks, self.chunks)
+
+    @cached_property
+    def kinds(self) -> Ints:
+        """[S, K] how many blocks of each kind each stage has."""
+        return kinds_of(self.training.model, self.counts)
+
+    @cached_property
+    def blocks(self) -> Floats:
+        """[chunks, R] of each stage of each rank."""
+        return np.array(self.counts, np.float64).reshape(self.chunks, self.ranks)
+
+    @cached_property
+    def microbatches(self) -> Ints:
+        """[N] of a step."""
+        return self.layouts.microbatches(self.training.batch)
+
+    @cached_property
+    def pieces(self) -> tuple[list[Piece], Ints]:
+        """See `pieces_of`."""
+        return pieces_of(self.layouts)
+
+    @cached_property
+    def full(self) -> Bools:
+        """[N, 1] whether all but what enters a layer is made again."""
+        return np.asarray(self.layouts["recompute"] == FULL)[:, None]
+
+    @cached_property
+    def sent(self) -> tuple[Floats, Floats, Floats]:
+        """[N, S] seconds of a microbatch: of rows to experts in one pass, of contexts forward, and backward."""
+        return self.talk.experts @ self.kinds.T, self.talk.context @ self.kinds.T, self.talk.back @ self.kinds.T
+
+    @cached_property
+    def held(self) -> dict[str, Floats]:
+        """[N, R] bytes of weights, gradients and the optimizer's state."""
+        common, experts = parameters_of(self.training.model, self.counts, self.ranks)
+        tensor, expert = self.layouts["tensor"][:, None], self.layouts["expert"][:, None]
+        return held_of(self.layouts, common / tensor, experts / (tensor * expert))
+
+    @cached_property
+    def under_way(self) -> Ints:
+        """[N, R] microbatches whose activations of a stage a rank keeps at most."""
+        return pipeline.held(self.ranks, self.microbatches, self.chunks)
+
+    @cached_property
+    def entered(self) -> Floats:
+        """[N, R] bytes of what entered a stage's layers."""
+        return np.asarray(self.blocks.mean(0) * entering(self.training, self.layouts)[:, None])
+
+    @cached_property
+    def gathered(self) -> Floats:
+        """[N] bytes of the weights of two layers, or of one and an end, that ZeRO-3 has gathered: one is used, and
+        the next arrives."""
+        model, x = self.training.model, self.layouts
+        layers = [block.parameters - block.expert_parameters * (1 - 1 / x["expert"]) for _, block in model.stacks]
+        unit = np.max(np.stack([np.broadcast_to(layer, len(x)) for layer in layers]), axis=0)
+        units = unit + np.maximum(unit, max(model.embedding_parameters, model.head_parameters))
+        return np.where(x["zero"] == 3, units / x["tensor"] * WEIGHT, 0.0)
+
+
+class Pipes:
+    """The pipelines of a shape's N layouts, from what their shares cost. forward, backward: [N] seconds of the
+    busiest rank's passes of a microbatch, `layers` of them."""
+
+    def __init__(self, shape: Shape, parts: PartsOf) -> None:
+        self.shape = shape
+        found, self.which = shape.pieces
+        own = [parts[piece] for piece in found]
+        self.exact = np.array([part.exact for part in own])[self.which]
+        self._table = np.stack([part.table for part in own], axis=1)  # [F, n, K + 2]
+        self._stages = self._of_stages()
+        self._pass()
+
+    def _of_stages(self) -> dict[str, Floats]:
+        """[N, S] of each figure."""
+        found = self._table[..., :-2] @ self.shape.kinds.T.astype(np.float64)
+        found[..., 0] += self._table[..., -2]
+        found[..., -1] += self._table[..., -1]
+        return dict(zip(FIGURES, found[:, self.which]))
+
+    def _pass(self) -> None:
+        """Seconds of both passes of a microbatch, by stage and of the busiest rank."""
+        stages, full, (experts, context, shared) = self._stages, self.shape.full, self.shape.sent
+        forward = stages["forward"] + experts + context
+        backward = stages["backward"] + experts + shared
+        whole = np.where(full, forward, 0.0)
+        self.times = forward + backward + whole
+        busy = self._own(self.times)
+        busiest, self.busy = busy.argmax(1), busy.max(1)
+        again = np.where(full, stages["forward"], stages["again"])
+        of_rank = [forward, backward + whole, again, stages["exposed"], experts, context, shared]
+        self.forward, self.backward, self.again, self.exposed, sent, asked, given = (
+            self._own(np.stack(of_rank))[:, np.arange(len(busiest)), busiest]
+        )  # fmt: skip
+        passes = np.where(full[:, 0], 3, 2)
+        self.experts, self.context = sent * passes, asked * (passes - 1) + given
+        self.layers = np.maximum(self.shape.blocks.sum(0)[busiest], 1.0)
+        x = self.shape.layouts
+        sharing = x["tensor"] * x["context"] * x["data"]
+        self.flops = stages["flops"].sum(1) * sharing * self.shape.microbatches
+
+    def _own(self, stages: Floats) -> Floats:
+        """[..., S] -> [..., R]: stage s lies on rank s % R."""
+        return np.asarray(stages.reshape(*stages.shape[:-1], self.shape.chunks, self.shape.ranks).sum(-2))
+
+    def seconds(self) -> dict[str, Floats]:
+        """By cause, without the end of the step."""
+        m = self.shape.microbatches
+        total = pipeline.total(self.times, self.shape.ranks, m, self.shape.talk.sent)
+        rest = self.busy - self.again - self.exposed - self.context - self.experts
+        return {
+            "compute": rest * m, "recompute": self.again * m, "tensor parallel": self.exposed * m,
+            "context parallel": self.context * m, "experts": self.experts * m, "pipeline": total - self.busy * m,
+        }  # fmt: skip
+
+    def bytes(self) -> dict[str, Floats]:
+        """By class, of the rank with most."""
+        kept, working = self._activations()
+        held = self.shape.held
+        most = (kept + working + sum(held.values())).argmax(1)
+        sizes = {**held, "activations": kept, "working": working + self.shape.gathered[:, None]}
+        every = np.arange(len(most))
+        return {name: size[every, most] for name, size in sizes.items()}
+
+    def _activations(self) -> tuple[Floats, Floats]:
+        """[N, R] bytes kept for backward passes that are to come, and needed besides. What is made again is kept of
+        one layer at a time; of the others, what entered them."""
+        shape = self.shape
+        kept = self._own(self._stages["kept"]) / shape.chunks
+        working = self._working() + shape.talk.buffers[:, None]
+        working = working + np.where(shape.full, kept / np.maximum(shape.blocks.mean(0), 1.0), 0.0)
+        return np.where(shape.full, shape.entered, kept) * shape.under_way, working
+
+    def _working(self) -> Floats:
+        table = self._table[FIGURES.index("working")]  # [n, K + 2]
+        stages = np.max(np.where(self.shape.kinds > 0, table[:, None, :-2], 0.0), axis=2)
+        stages[:, 0] = np.maximum(stages[:, 0], table[:, -2])
+        stages[:, -1] = np.maximum(stages[:, -1], table[:, -1])
+        ranks = stages.reshape(len(stages), self.shape.chunks, self.shape.ranks).max(1)
+        return np.asarray(ranks[self.which])
+
+
+def counts_of(model: Model, ranks: int, chunks: int) -> list[int]:
+    """Blocks of each stage."""
+    stages = ranks * chunks
+    return layers_of(ranks, model.layers) if chunks == 1 else [model.layers // stages] * stages
+
+
+def kinds_of(model: Model, counts: list[int]) -> Ints:
+    """[S, K] how many blocks of each kind each stage has."""
+    ends = np.cumsum([0, *counts])
+    found, at = [], 0
+    for number, _ in model.stacks:
+        found.append(np.clip(np.minimum(ends[1:], at + number) - np.maximum(ends[:-1], at), 0, None))
+        at += number
+    return np.stack(found, axis=1)
+
+
+def parameters_of(model: Model, counts: list[int], ranks: int) -> tuple[Floats, Floats]:
+    """[R] of the ranks of a pipeline, before they are divided further: without experts, and those of experts. An end
+    of it has the embedding or the head as well, and the last one a copy of the embedding where that is the head."""
+    kinds = kinds_of(model, counts).reshape(-1, ranks, len(model.stacks)).sum(0)
+    experts = kinds @ np.array([block.expert_parameters for _, block in model.stacks], np.float64)
+    common = kinds @ np.array([block.parameters for _, block in model.stacks], np.float64) - experts
+    common[0] += model.embedding_parameters
+    common[-1] += model.head_parameters
+    if model.tied and ranks > 1:
+        common[-1] += model.vocabulary * model.hidden
+    return common, experts
+
+
+def held_of(layouts: Layouts, common: Floats, experts: Floats) -> dict[str, Floats]:
+    """[N, R] bytes by class, of parameters [N, R] of each rank. Under ZeRO-3 weights are parts in float32, from which
+    what is gathered is made (PyTorch's `fully_shard` with a lower precision for computing); otherwise the optimizer
+    keeps those beside weights in bfloat16."""
+    zero, mine = layouts["zero"][:, None], common + experts
+    part = part_of(layouts, common, experts)
+    third = zero == 3
+    return {
+        "weights": np.where(third, part * SUM, mine * WEIGHT), "gradients": np.where(third, part, mine) * SUM,
+        "optimizer": np.where(third, part * (STATE - SUM), np.where(zero > 0, part, mine) * STATE),
+    }  # fmt: skip
+
+
+def part_of(layouts: Layouts, common: Floats, experts: Floats) -> Floats:
+    """[N, R] parameters of each rank [N, R] divided among all that have the same; an expert is the same on fewer."""
+    alike = (layouts["data"] * layouts["context"])[:, None]
+    return np.asarray(common / alike + experts / (alike / layouts["expert"][:, None]))
+
+
+def entering(training: Training, layouts: Layouts) -> Floats:
+    """Bytes of a microbatch between two layers, on one rank."""
+    part = layouts["microbatch"] * training.sequence // (layouts["tensor"] * layouts["context"])
+    return np.asarray(part * training.model.hidden * WEIGHT, np.float64)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank's stage costs: compiled for the chip, timed, and measured for memory.
+
+A layer is what one more of it adds: a stage of one block and one of two are compiled, and the difference is the
+layer, with all that neighbours overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from trnlab import compiler
+from trnlab.fabric.cluster import CORES_PER_RANK, parse
+from trnlab.fleet.arrays import Floats
+from trnlab.fleet.models import Block, Dense, Experts, Model
+from trnlab.fleet.shares import Share
+from trnlab.fleet.stages import Stage, adamw, stage
+from trnlab.graph.flops import model_flops
+from trnlab.graph.ir import Graph
+from trnlab.porting import memory
+from trnlab.porting.forecast import shares
+from trnlab.porting.job import Unheard
+from trnlab.program.routine import Routine
+from trnlab.runtime import device
+from trnlab.runtime.communication import communication
+from trnlab.runtime.executable import Executable
+from trnlab.runtime.session import Session
+from trnlab.units import PS_PER_S
+
+PLAIN = {"remade": "fused", "again": "written"}  # attention that is not made once more
+UPDATED = 1 << 24  # parameters of the update that is timed
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one microbatch on one rank: seconds forward and backward, what of both is exposed communication of its
+    tensor group, and what of the backward pass makes something once more; bytes kept from one to the other, and
+    needed besides; operations of its products."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    exposed: float = 0.0
+    kept: int = 0
+    working: int = 0
+    flops: float = 0.0
+    again: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        return Cost(**added | {"working": max(self.working, other.working)})
+
+    def less(self, other: Cost) -> Cost:
+        """What is more than `other`; working memory stays that of the larger one."""
+        left = {f.name: max(getattr(self, f.name) - getattr(other, f.name), 0) for f in fields(self)}
+        return Cost(**left | {"working": self.working})
+
+    def larger(self, times: float) -> Cost:
+        """The same stage for so many times as many sequences, or a part of each."""
+        return Cost(**{f.name: getattr(self, f.name) * times for f in fields(self)})
+
+    def divided(self, by: float, hope: float) -> Cost:
+        """The same stage of a tensor group `by` times as large: less work, `hope` of it, and as much exchanged."""
+        talk = self.exposed / (self.forward + self.backward) if self.exposed else 0.0
+        rest = (1 - talk) / by * hope + talk
+        part = {name: int(getattr(self, name) / by) for name in ("kept", "working")}
+        flops, again = self.flops / by, self.again * rest
+        return Cost(self.forward * rest, self.backward * rest, self.exposed, **part, flops=flops, again=again)
+
+    def times(self, count: int) -> Cost:
+        """So many layers, one after the other, in the same working memory."""
+        grown = {f.name: getattr(self, f.name) * count for f in fields(self)}
+        return Cost(**grown | {"working": self.working if count else 0})
+
+
+class Programs:
+    """Costs of stages on a session's chip, compiled once. known: costs by what was asked, which are added to."""
+
+    def __init__(self, session: Session, known: MutableMapping[str, Any] | None = None) -> None:
+        cluster = parse(session.target.name)
+        self.session, self.ranks = session, cluster.ranks
+        session.communicator = Unheard(0, self.ranks) if self.ranks > 1 else None
+        self.cores = CORES_PER_RANK.get(session.chip.name, 1) if self.ranks > 1 else 1  # that share a rank's work
+        self.compiled = 0
+        self.known: MutableMapping[str, Any] = {} if known is None else known
+        self._routines: dict[Any, Routine] = {}
+        self._read: dict[str, Cost] = {}
+
+    def layer(self, model: Model, block: Block, share: Share) -> Cost:
+        """Of one block between others."""
+        one, two = (self.stage(model, (block,) * n, share) for n in (1, 2))
+        found = two.less(one)
+        return found if share.context == 1 else replace(found, flops=self._flops(model, block, share))
+
+    def _flops(self, model: Model, block: Block, share: Share) -> float:
+        """Of this rank's part of a layer: those of a whole context, of which hidden pairs count, divided."""
+        whole = replace(share, context=1)
+        one, two = (model_flops(stage(model, (block,) * n, whole, self.ranks).graph) for n in (1, 2))
+        return float(two - one) / share.context
+
+    def ends(self, model: Model, share: Share, first: bool, last: bool) -> Cost:
+        """Of what precedes and follows the blocks, by a stage of one block with them and without; what is in the
+        block does not matter to them, so that it is a plain one."""
+        block = model.stacks[0 if first else -1][1]
+        attention = PLAIN.get(share.attention, share.attention)
+        share = replace(share, length=share.tokens, context=1, expert=1, attention=attention)
+        if isinstance(block.network, Experts):
+            block = replace(block, network=Dense(block.network.size, block.network.gated))
+        return self.stage(model, (block,), share, first, last).less(self.stage(model, (block,), share))
+
+    def stage(
+        self, model: Model, blocks: tuple[Block, ...], share: Share, first: bool = False, last: bool = False
+    ) -> Cost:
+        """Of these blocks, with the embedding or the head."""
+        key = _key(model if first or last else None, blocks, share, first, last)
+        return self._kept(key, lambda: stage(model, blocks, share, self.ranks, first, last))
+
+    def update(self, parameters: Floats) -> Floats:
+        """Seconds of AdamW on so many parameters: memory sets its pace, so that a part of them shows it."""
+        known = self._kept("adamw", lambda: Stage(adamw(UPDATED), 0))
+        return (known.forward + known.backward) * parameters / UPDATED
+
+    def _kept(self, key: str, make: Callable[[], Stage]) -> Cost:
+        key = key if self.cores == 1 else f"on {self.cores} cores {key}"
+        if key not in self._read:
+            if key not in self.known:
+                self.known[key] = asdict(self._made(make(), key))
+            self._read[key] = Cost(**self.known[key])
+        return self._read[key]
+
+    def _made(self, made: Stage, key: str) -> Cost:
+        self.compiled += 1
+        return _measured(self._executable(made.graph, key), made.forward_end, float(model_flops(made.graph)))
+
+    def _executable(self, graph: Graph, key: str) -> Executable:
+        """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once."""
+        options = device.options_of(graph, self.session)
+        program = compiler.compile(graph, self.session.chip, options, self._routines)
+        about = {"key": key, "name": graph.name}
+        return Executable(program, "", about, self.session.chip, "off", 0.0, cores=self.cores)
+
+
+def _key(model: Model | None, blocks: tuple[Block, ...], share: Share, first: bool, last: bool) -> str:
+    """What was asked, as text. model: where its ends take part."""
+    ends = replace(model, name="", stacks=(), source="", sequence=0) if model is not None else None
+    return repr((ends, blocks, share, first, last))
+
+
+def _measured(executable: Executable, forward_end: int, flops: float) -> Cost:
+    program = executable.program
+    phase = memory.phases(program, program.outputs[forward_end], ())
+    spent = {memory.FORWARD: 0, memory.BACKWARD: 0, memory.UPDATE: 0}
+    for name, ps in zip(phase, shares(executable)):
+        spent[name] += ps
+    live = memory.temporaries(program, phase, {})
+    kept = sum(t.bytes for t in live.tensors if t.kind == "activation")
+    scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
+    forward, backward = spent[memory.FORWARD] / PS_PER_S, (spent[memory.BACKWARD] + spent[memory.UPDATE]) / PS_PER_S
+    talk = communication([(executable, 1)], forward + backward)
+    exposed = sum(kind["exposed_s"] for kind in talk["kinds"].values()) if talk is not None else 0.0
+    return Cost(
+        forward, backward, exposed, kept,
+        max(live.peak - kept, 0) + scratch, flops,
+    )  # fmt: skip

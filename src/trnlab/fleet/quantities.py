@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Amounts as people write them, 2T tokens, 30d, $1M, 2GW; an amount of one kind is never read as another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trnlab.errors import UsageError
+
+_COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
+_NUMBER = re.compile(r"\s*(\$?)\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is counted: its name, the factor of each suffix, and an example."""
+
+    name: str
+    units: Mapping[str, float]
+    example: str
+    dollar: bool = False
+
+
+TOKENS = Kind("tokens", _COUNTS, "2T")
+COUNT = Kind("count", _COUNTS, "500000 or 500k")
+TIME = Kind(
+    "time",
+    {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "y": 31536000.0},
+    "30d or 12h",
+)
+POWER = Kind("power", {"W": 1.0, "kW": 1e3, "MW": 1e6, "GW": 1e9}, "2GW")
+MONEY = Kind("money", _COUNTS, "$1M", dollar=True)
+
+
+def parse(text: str, kind: Kind, option: str) -> float:
+    """The amount, in the kind's own unit: tokens, seconds, watts, US dollars. Raises UsageError (TRN173)."""
+    found = _NUMBER.fullmatch(text)
+    if found is None or found[3] not in kind.units or bool(found[1]) > kind.dollar:
+        raise _wrong(text, kind, option)
+    value = float(re.sub("[_,]", "", found[2])) * kind.units[found[3]]
+    if value <= 0:
+        raise _wrong(text, kind, option)
+    return value
+
+
+def parse_range(text: str, option: str) -> tuple[int, int]:
+    """`16..256`, or `16` alone: both ends. Raises UsageError (TRN173)."""
+    found = re.fullmatch(r"([0-9]+)(?:\.\.([0-9]+))?", text.strip())
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if low < 1 or high < low:
+        raise _wrong(text, Kind("range", {}, "16..256 or 64"), option)
+    return low, high
+
+
+def _wrong(text: str, kind: Kind, option: str) -> UsageError:
+    units = ", ".join(unit for unit in kind.units if unit)
+    return UsageError(
+        f"{option} takes an amount of {kind.name}", code="TRN173",
+        limit=f"a positive number{f' with one of {units}' if units else ''}", got=text,
+        remedy=f"write it as {kind.example}",
+    )  # fmt: skip

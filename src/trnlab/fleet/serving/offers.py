@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to serve a model on an instance: how many ranks share a copy, what fits beside its weights, how long its
+programs take. Neuron's from compiled programs, others' by a roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trnlab import chips
+from trnlab.chips.catalog import Target
+from trnlab.fabric.cluster import CORES_PER_RANK, parse
+from trnlab.fleet.models import Block, Dense, Model
+from trnlab.fleet.others import efficiency, prices
+from trnlab.fleet.others.catalogue import Instance, instance, instances
+from trnlab.fleet.others.prices import Price
+from trnlab.fleet.serving.costs import Costs
+from trnlab.fleet.serving.graphs import Program, decode
+from trnlab.fleet.serving.queue import Engine
+from trnlab.graph.ir import Graph
+from trnlab.porting.job import room
+
+BATCHES = (1, 4, 16, 64)
+OTHERS = (*BATCHES, 256)  # of a roofline, which costs nothing
+HALF = 2  # bytes of an element of weights and cache
+CACHE = ("_keys", "_values")
+RESERVED = 0.1  # of a GPU's memory, for what is neither weights nor cache; assumed
+COMPILED, ROOFLINE = "compiled programs", "roofline"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Tokens of each request: of its prompt, and of the answer."""
+
+    prompt: int
+    output: int
+
+    @property
+    def places(self) -> int:
+        """Of the cache: prompt and answer, in steps of 256 as programs are made for."""
+        return -(-(self.prompt + self.output) // 256) * 256
+
+    @property
+    def padded(self) -> int:
+        """Of the prompt's program, in steps of 128."""
+        return -(-self.prompt // 128) * 128
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A way to serve on one instance. tensor: ranks of a copy; copies: of the model on an instance; engine: what one
+    of them takes; bytes of a rank: weights, cache of a request, working, room."""
+
+    target: str
+    tensor: int
+    copies: int
+    engine: Engine
+    weights: int
+    cache: int
+    working: int
+    room: int
+    basis: str
+    exposed: float  # the share of a decoding step in which ranks wait for each other
+    price: Price | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A way that cannot be, and why."""
+
+    target: str
+    tensor: int
+    why: str
+
+
+def price_of(target: str) -> Price | None:
+    """The newest one: on demand, else capacity block, else reserved, else spot."""
+    known = prices.latest(target)
+    return next((known[kind] for kind in prices.KINDS if kind in known), None)
+
+
+def degrees(model: Model, ranks: int) -> Iterator[tuple[int, str | None]]:
+    """Sizes of tensor groups, and why one cannot be."""
+    for tensor in range(1, ranks + 1):
+        if ranks % tensor:
+            continue
+        why = None
+        for _, block in model.stacks:
+            a = block.attention
+            assert isinstance(block.network, Dense)
+            if a.heads % tensor or (a.kv_heads % tensor and tensor % a.kv_heads):
+                why = "ranks do not divide the heads"
+            elif block.network.size % tensor:
+                why = "ranks do not divide the network"
+        yield tensor, why
+
+
+def of_neuron(
+    costs: Costs, model: Model, request: Request, policy: str, batches: tuple[int, ...] = BATCHES
+) -> Iterator[Offer | Refused]:
+    """All ways on a target of Neuron."""
+    target = costs.session.target
+    ranks, have = parse(target.name).ranks, room(target)
+    for tensor, why in degrees(model, ranks):
+        if why is not None:
+            yield Refused(target.name, tensor, why)
+            continue
+        weights, cache = bytes_of(model, Program(1, request.places, tensor))
+        if weights + cache > have:
+            yield Refused(target.name, tensor, "weights and one request do not fit in memory")
+            continue
+        before = costs.of("prefill", model, Program(1, request.padded, tensor))
+        free = have - weights - before.working
+        steps, working, exposed = {}, before.working, 0.0
+        for batch in sizes(free // cache, batches):
+            step = costs.of("decode", model, Program(batch, request.places, tensor))
+            if weights + batch * cache + max(working, step.working) <= have:
+                working, exposed = max(working, step.working), step.exposed / step.seconds
+                steps[batch] = step.seconds
+        if not steps:
+            yield Refused(target.name, tensor, "weights and one request do not fit in memory")
+            continue
+        yield Offer(
+            target.name, tensor, ranks // tensor, Engine(before.seconds, steps, policy), weights, cache, working,
+            have, COMPILED, exposed, price_of(target.name),
+        )  # fmt: skip
+
+
+def sizes(most: int, batches: tuple[int, ...]) -> list[int]:
+    """Batches that programs are made for: those of the list that have room, and where the next one has not, one of
+    nearly as many as have, 9 in 10 of them by eights (what else a program needs is not known before)."""
+    fit = [batch for batch in batches if batch <= most]
+    if len(fit) < len(batches):
+        rounded = int(0.9 * most) // 8 * 8 or most
+        fit += [rounded] * (rounded > max(fit, default=0))
+    return fit
+
+
+def bytes_of(model: Model, share: Program) -> tuple[int, int]:
+    """Of one rank: weights, and the cache of one request; exactly those of its programs' inputs."""
+    group = (tuple(range(share.tensor)),)
+    one, two = (_bytes(decode(model, layers, share, group)) for layers in (1, 2))
+    weights, cache = (a + (model.layers - 1) * (b - a) for a, b in zip(one, two))
+    return weights, cache // share.batch
+
+
+def _bytes(graph: Graph) -> tuple[int, int]:
+    weights = cache = 0
+    for value in graph.inputs:
+        nbytes = value.type.size * HALF
+        if value.name.endswith(CACHE):
+            cache += nbytes
+        elif value.name not in ("ids", "places", "held"):
+            weights += nbytes
+    return weights, cache
+
+
+def logical_cores(target: Target) -> int:
+    """NeuronCores of a rank, one of which is timed."""
+    return CORES_PER_RANK.get(target.chip.name, 1)
+
+
+def is_neuron(name: str) -> bool:
+    """Whether a name is that of a target of Neuron; raises as `chips.target` for one that nobody knows."""
+    if name in instances():
+        return False
+    chips.target(name)
+    return True
+
+
+def of_others(name: str, model: Model, request: Request, policy: str) -> Iterator[Offer | Refused]:
+    """All ways on another vendor's instance: the larger of operations at the best rate that was measured for a
+    product and of bytes at the memory's, and rings; no engine reaches it, so that it is a bound."""
+    where = instance(name)
+    have = int(where.accelerator.memory * (1 - RESERVED))
+    for tensor, why in degrees(model, where.count):
+        if why is not None:
+            yield Refused(name, tensor, why)
+            continue
+        shared = Program(1, request.places, tensor)
+        weights, cache = bytes_of(model, shared)
+        fit = sizes((have - weights) // cache, OTHERS)
+        steps = {b: _step(where, model, tensor, b, weights, cache) for b in fit}
+        if not steps:
+            yield Refused(name, tensor, "weights and one request do not fit in memory")
+            continue
+        prefill = _step(where, model, tensor, request.prompt, weights, 0, request.prompt)
+        yield Offer(
+            name, tensor, where.count // tensor, Engine(prefill, steps, policy), weights, cache, 0, have, ROOFLINE,
+            0.0, price_of(name),
+        )  # fmt: skip
+
+
+def _step(where: Instance, model: Model, tensor: int, rows: int, weights: int, cache: int, context: int = 0) -> float:
+    """Seconds of so many rows of tokens: of a batch that reads its cache, or of a prompt over itself."""
+    gpu = where.accelerator
+    head = model.vocabulary * model.hidden
+    products = 2.0 * rows * (sum(n * block.used for n, block in model.stacks) + (0 if context else head)) / tensor
+    scores = sum(n * _scores(block) for n, block in model.stacks) * rows * context / tensor
+    form = "bf16" if "bf16" in gpu.peaks else "fp16"
+    rate = gpu.peak(form) * efficiency.product(gpu, form).share
+    nbytes = weights + rows * cache
+    work = max((products + scores) / rate, nbytes / (gpu.bandwidth * efficiency.of_memory(nbytes)))
+    ring = efficiency.inside(where).ring(rows * model.hidden * HALF, tensor, 2) if tensor > 1 else 0.0
+    return work + 2 * model.layers * ring
+
+
+def _scores(block: Block) -> float:
+    """Operations for each pair of places, the masked half left out."""
+    return block.attention.heads * (block.attention.size + block.attention.value_size)

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph of one rank's step on one microbatch: some blocks of a model, with the embedding or the head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trnlab.errors import UsageError
+from trnlab.fleet import contexts, experts, latent
+from trnlab.fleet.models import Attention, Block, Experts, Model
+from trnlab.fleet.shares import Rank, Share
+from trnlab.fleet.tape import Tape
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Graph, Value
+from trnlab.numerics.dtypes import dtype, float32, int32
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A graph of forward and backward.
+
+    forward_end: the output that the forward pass ends with.
+    """
+
+    graph: Graph
+    forward_end: int
+
+
+def stage(
+    model: Model, blocks: tuple[Block, ...], share: Share, ranks: int, first: bool = False, last: bool = False
+) -> Stage:
+    """Forward and backward of some blocks of a model; `first` with the embedding, `last` with head and loss.
+
+    ranks: all that work at the same time, in tensor groups of neighbours.
+    """
+    count = share.tensor
+    groups = tuple(tuple(range(i, i + count)) for i in range(0, ranks, count))
+    layers = Layers(Tape(f"{model.name}_stage", dtype(share.form), groups), share)
+    tape = layers.tape
+    x = layers.embedding(model) if first else tape.given(layers.local(model.hidden))
+    entered = x
+    for i, block in enumerate(blocks):
+        x = layers.block(f"block_{i}", block, x)
+    if last:
+        x, gradient = layers.head(model, x)
+    else:
+        gradient = None
+        tape.leave(x)
+    end = tape.left - 1
+    graph = tape.finish(x, gradient, None if first else entered)
+    return Stage(graph, end)
+
+
+def adamw(parameters: int) -> Graph:
+    """The update of so many parameters: gradients, master weights and moments in float32, weights in bfloat16."""
+    b = GraphBuilder("adamw")
+    shape = (128, parameters // 128)
+    gradient = b.input("gradient", shape, float32)
+    master, mean, square = (b.input(name, shape, float32) for name in ("master", "mean", "square"))
+    rate, scale = b.input("rate", (), float32), b.input("scale", (), float32)
+    average = b.add(b.multiply(mean, 0.9), b.multiply(gradient, 0.1))
+    size = b.add(b.multiply(square, 0.95), b.multiply(b.multiply(gradient, gradient), 0.05))
+    move = b.divide(average, b.add(b.multiply(b.sqrt(size), b.broadcast_to(scale, shape)), 1e-8))
+    decayed = b.multiply(master, 0.99999)
+    new = b.subtract(decayed, b.multiply(move, b.broadcast_to(rate, shape)))
+    b.output(b.convert(new, dtype("bfloat16")))
+    for value, old in ((new, master), (average, mean), (size, square)):
+        b.output(value, alias_of=old)
+    return b.build()
+
+
+@dataclass
+class Layers(Rank):
+    """Layers of a model on a tape: blocks and their ends."""
+
+    def block(self, name: str, block: Block, x: Value) -> Value:
+        """x [B, S / t, H] -> the same."""
+        x = self.tape.add(x, self._attention(name, block, self.norm(name + "_1", block, x)))
+        normed = self.norm(name + "_2", block, x)
+        if isinstance(block.network, Experts):
+            return self.tape.add(x, experts.network(self, name, block.network, normed))
+        return self.tape.add(x, self.dense(name, block.network, normed))
+
+    def _attention(self, name: str, block: Block, x: Value) -> Value:
+        """Of a rank's heads; x [B, S / t, H] -> the same."""
+        a, tape = block.attention, self.tape
+        q, k, v = latent.projected(self, name, a, x) if a.kv_rank else self._projected(name, a, x)
+        out = tape.cut(self._attended(q, k, v, a.causal), 3, 0, a.value_size)
+        return self.scattered(self.linear(name + "_o", tape.joined(out), block.hidden, a.bias == "all"))
+
+    def _projected(self, name: str, a: Attention, x: Value) -> tuple[Value, Value, Value]:
+        """Queries, keys and values [B, N, S, D] of a rank's heads."""
+        tape, x, bias = self.tape, self.gathered(x), a.bias != "none"
+        heads, shared = self.part(a.heads), self.part(a.kv_heads)
+        q, k, v = (
+            tape.heads(self.linear(f"{name}_{n}", x, count * size, bias), size)
+            for n, count, size in (("q", heads, a.size), ("k", shared, a.size), ("v", shared, a.value_size))
+        )
+        if a.norms:
+            q, k = (tape.norm(y, tape.weight(f"{name}_{n}_norm", a.size)) for y, n in ((q, "q"), (k, "k")))
+        if a.rope:
+            q, k = self.turned(q, k)
+        return q, k, v
+
+    def _attended(self, q: Value, k: Value, v: Value, causal: bool) -> Value:
+        kind, tape = self.share.attention, self.tape
+        if self.share.context > 1 and kind in ("written", "again"):
+            raise UsageError(
+                "a divided context asks for a kernel of attention", code="TRN176", limit="fused attention",
+                got=f"{kind} with {self.share.context} context parallel ranks", remedy="plan without cp",
+            )  # fmt: skip
+        if self.share.context > 1:
+            return contexts.attention(tape, q, k, v, self.share.context, causal, again=kind == "remade")
+        if kind in ("written", "again"):
+            return tape.written_attention(q, k, v, causal, again=kind == "again")
+        return tape.attention(q, k, v, causal, again=kind == "remade")
+
+    def embedding(self, model: Model) -> Value:
+        """[B, S / t, H] of token ids; a rank has a part of the table's rows. What others have is left out by its
+        index, which costs nothing here. Of an image, of its patches, with a place for the class token among them."""
+        tape, share = self.tape, self.share
+        if model.patch:
+            return self.linear("patches", tape.given(self.local(model.patch)), model.hidden, bias=True)
+        ids = tape.given((share.batch, share.tokens), int32)
+        table = tape.weight("table", -(-model.vocabulary // share.tensor), model.hidden)
+        return self.scattered(tape.embedded(table, ids))
+
+    def head(self, model: Model, x: Value) -> tuple[Value, Value]:
+        """Logits of this rank's part of the vocabulary, and their gradient."""
+        tape = self.tape
+        if model.final_norm:
+            x = self.norm("final", model.stacks[-1][1], x)
+        if model.classes:
+            logits = self.linear("head", tape.first(x), model.classes, bias=True)
+            return logits, tape.cross_entropy(logits, tape.given((self.share.batch, 1), int32))
+        logits = self.linear("head", self.gathered(x), -(-model.vocabulary // self.share.tensor))
+        labels = tape.given((self.share.batch, self.share.tokens), int32)
+        return logits, tape.cross_entropy(logits, labels)

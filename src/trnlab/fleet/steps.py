@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps of many layouts at once: seconds by cause and bytes by class, from compiled stages and the fabric.
+
+N in shapes counts layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from trnlab.fabric.cluster import Cluster
+from trnlab.fleet.arrays import Bools, Floats, Ints
+from trnlab.fleet.exchange import Exchange
+from trnlab.fleet.frames import Frame, frame_of
+from trnlab.fleet.layout import Layout, Layouts, columns_of, layers_of
+from trnlab.fleet.models import Block, Model
+from trnlab.fleet.parts import Parts, PartsOf, Piece, Training, pieces_of
+from trnlab.fleet.pipes import Pipes, held_of, parameters_of
+from trnlab.fleet.programs import Cost, Programs
+from trnlab.fleet.shares import Share
+from trnlab.fleet.talk import hidden, streamed
+from trnlab.porting.job import room
+from trnlab.precision import MODES
+
+AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
+CAUSES = (
+    "compute", "recompute", "tensor parallel", "context parallel", "experts", "pipeline", "gradients", "weights",
+    "optimizer",
+)  # fmt: skip
+CLASSES = ("weights", "gradients", "optimizer", "activations", "working")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of all ranks. seconds: by cause, which add up to `total`; bytes: by class, of the rank with most;
+    flops: of the model's products, all ranks together; peak: FLOP/s of all chips. exact: whether its stages were
+    compiled as they are, and not reckoned from others."""
+
+    layout: Layout
+    total: float
+    seconds: dict[str, float]
+    bytes: dict[str, int]
+    room: int
+    flops: float
+    peak: float
+    tokens: int
+    exact: bool = True
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank has room for its part."""
+        return sum(self.bytes.values()) <= self.room
+
+    @property
+    def mfu(self) -> float:
+        """Share of what the chips' matrix engines could do."""
+        return self.flops / (self.total * self.peak)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all ranks."""
+        return self.tokens / self.total
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps of N layouts; each array [N]."""
+
+    layouts: Layouts
+    seconds: Mapping[str, Floats]
+    bytes: Mapping[str, Floats]
+    flops: Floats
+    exact: Bools
+    room: int
+    peak: float
+    tokens: int
+
+    def __len__(self) -> int:
+        return len(self.layouts)
+
+    @property
+    def total(self) -> Floats:
+        """Seconds of the whole step."""
+        return np.asarray(np.sum([self.seconds[cause] for cause in CAUSES], axis=0))
+
+    @property
+    def memory(self) -> Floats:
+        """Bytes of the rank with most."""
+        return np.asarray(np.sum([self.bytes[name] for name in CLASSES], axis=0))
+
+    def take(self, which: Bools | Ints) -> Steps:
+        """Some of them."""
+        seconds = {name: column[which] for name, column in self.seconds.items()}
+        sizes = {name: column[which] for name, column in self.bytes.items()}
+        return Steps(
+            self.layouts.take(which), seconds, sizes, self.flops[which], self.exact[which], self.room, self.peak,
+            self.tokens,
+        )  # fmt: skip
+
+    def step(self, i: int) -> Step:
+        """One of them."""
+        seconds = {name: float(self.seconds[name][i]) for name in CAUSES}
+        sizes = {name: int(self.bytes[name][i]) for name in CLASSES}
+        return Step(
+            self.layouts.layout(i), sum(seconds.values()), seconds, sizes, self.room, float(self.flops[i]), self.peak,
+            self.tokens, bool(self.exact[i]),
+        )  # fmt: skip
+
+
+@dataclass
+class Planner:
+    """Steps of trainings on a cluster, from the same programs and collectives. form, attention, network: of the
+    stages, see `Share`."""
+
+    cluster: Cluster
+    programs: Programs
+    exchange: Exchange
+    form: str = "bfloat16"
+    attention: str = "fused"
+    network: str = "kept"
+    _parts: dict[tuple[str, Share], Parts] = field(default_factory=dict)
+
+    def step(self, training: Training, layout: Layout) -> Step:
+        """The step of a layout that has no obstacle, from its own programs."""
+        layouts = columns_of([layout])
+        parts = {piece: self.parts(training, piece) for piece in pieces_of(layouts)[0]}
+        return self.steps(training, layouts, parts).step(0)
+
+    def share(self, training: Training, piece: Piece) -> Share:
+        """What a rank of such groups has of a layer."""
+        attention = AGAIN[self.attention] if piece.again else self.attention
+        return Share(
+            piece.microbatch, training.sequence, piece.tensor, self.form, attention, self.network, piece.context,
+            piece.expert,
+        )  # fmt: skip
+
+    def parts(self, training: Training, piece: Piece) -> Parts:
+        """The costs of a share, compiled unless they are known."""
+        model, share = training.model, self.share(training, piece)
+        key = model.name, share
+        if key not in self._parts:
+            layers = tuple(self._layer(model, block, share) for _, block in model.stacks)
+            first, last = (self.programs.ends(model, share, first, not first) for first in (True, False))
+            self._parts[key] = Parts(layers, first, last)
+        return self._parts[key]
+
+    def _layer(self, model: Model, block: Block, share: Share) -> Cost:
+        """One that makes the core of attention again says what that adds."""
+        found = self.programs.layer(model, block, share)
+        if share.attention == self.attention:
+            return found
+        before = self.programs.layer(model, block, replace(share, attention=self.attention))
+        return replace(found, again=max(found.backward - before.backward, 0.0))
+
+    @property
+    def room(self) -> int:
+        """Bytes that a rank has."""
+        return room(self.cluster.target)
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s of all cores, also of those that a rank leaves idle: all of them are paid for."""
+        chip = self.cluster.target.chip
+        return self.cluster.target.cores * self.cluster.instances * chip.peak_flops(
+            MODES[self.programs.session.precision]
+        )  # fmt: skip
+
+    def least(self, training: Training, layouts: Layouts) -> Floats:
+        """Bytes that a rank needs whatever its stage is: weights, gradients, the optimizer's state."""
+        found, model = np.zeros(len(layouts)), training.model
+        for p in np.unique(layouts["pipeline"]):
+            rows = layouts["pipeline"] == p
+            some = layouts.take(rows)
+            common, experts = parameters_of(model, layers_of(int(p), model.layers), int(p))
+            tensor, expert = some["tensor"][:, None], some["expert"][:, None]
+            held = held_of(some, common / tensor, experts / (tensor * expert))
+            found[rows] = np.sum(list(held.values()), axis=0).max(1)
+        return found
+
+    def steps(self, training: Training, layouts: Layouts, parts: PartsOf) -> Steps:
+        """The steps of layouts that have no obstacle. parts: of every piece that they have."""
+        return self.framed(self.frame(training, layouts), parts)
+
+    def frame(self, training: Training, layouts: Layouts) -> Frame:
+        """What no program changes of the steps of layouts that have no obstacle."""
+        return frame_of(self.exchange, training, layouts)
+
+    def framed(self, frame: Frame, parts: PartsOf) -> Steps:
+        """The steps of a frame's layouts."""
+        n = len(frame.layouts)
+        seconds, sizes = ({name: np.zeros(n) for name in names} for names in (CAUSES, CLASSES))
+        flops, exact, passes = np.zeros(n), np.zeros(n, np.bool_), np.zeros((3, n))
+        for shape in frame.shapes:
+            pipes, rows = Pipes(shape, parts), shape.rows
+            for name, column in pipes.seconds().items():
+                seconds[name][rows] = column
+            for name, column in pipes.bytes().items():
+                sizes[name][rows] = column
+            flops[rows], exact[rows] = pipes.flops, pipes.exact
+            passes[:, rows] = pipes.forward, pipes.backward, pipes.layers
+        seconds |= self._end_of_step(frame, *passes)
+        return Steps(frame.layouts, seconds, sizes, flops, exact, self.room, self.peak, frame.training.tokens)
+
+    def _end_of_step(self, frame: Frame, forward: Floats, backward: Floats, layers: Floats) -> dict[str, Floats]:
+        """Gradients added up over data and context parallel ranks, the update, and the new weights given back.
+        forward, backward: of the busiest rank's `layers`; all [N]."""
+        x, training = frame.layouts, frame.training
+        gradients = hidden(frame.spread, backward, layers, x["overlap"])
+        weights = hidden(frame.given, forward, layers, x["overlap"])
+        third = np.flatnonzero(x["zero"] == 3)
+        if len(third):
+            of_third, streams = x.take(third), frame.streams.take(third)
+            found = streamed(streams, training.model.layers, forward[third], backward[third], of_third["overlap"])
+            asked, given_back = (one * of_third.microbatches(training.batch) for one in found)
+            weights[third] += asked
+            gradients[third] += given_back
+        return {"gradients": gradients, "weights": weights, "optimizer": self.programs.update(frame.updated)}

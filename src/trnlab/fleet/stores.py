@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where checkpoints go, and how long their bytes take to get there and back.
+
+What one instance can send is bounded, and what a store takes from all together: for a file system by its size.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+
+from trnlab.chips.sources import assumed, derived, documented
+from trnlab.chips.spec import Figure
+from trnlab.errors import UsageError
+
+TIB = 2.0**40
+_FSX = "Amazon FSx for Lustre user guide, aggregate file system performance"
+_CLIENT = assumed(12.5e9, "byte/s", "100 Gbit/s, what one instance is commonly seen to reach; recalled, not verified")
+_BUCKETS = assumed(1e12, "byte/s", "of one account from one region: prefixes multiply, and no bound is published")
+HOST_LINK = assumed(
+    16e9, "byte/s", "from a chip to its host: not published; eight lanes of PCIe Gen4 as for other cards"
+)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A place for checkpoints. client: byte/s of one instance; whole: byte/s of all together; write, read: byte/s of
+    each TiB of a file system; usd: dollars for a GB and month. None: no such bound, nothing beyond the instances."""
+
+    name: str
+    client: Figure
+    whole: Figure | None = None
+    write: Figure | None = None
+    read: Figure | None = None
+    usd: Figure | None = None
+
+    def seconds(self, nbytes: float, instances: int, tib: float, reading: bool = False) -> float:
+        """To write (or read) a state of so many bytes from so many instances at once, to a file system of `tib`."""
+        each = self.read if reading else self.write
+        rates = [instances * self.client.value, *([tib * each.value] if each is not None else [])]
+        return nbytes / min([*rates, *([self.whole.value] if self.whole is not None else [])])
+
+    def size(self, nbytes: float, kept: int) -> float:
+        """TiB of a file system that holds so many checkpoints, in steps of 2.4, which is how they are sold."""
+        return math.ceil(kept * nbytes / TIB / 2.4) * 2.4 if self.write is not None else 0.0
+
+
+def _lustre(throughput: int, write: float, read: float, usd: float) -> Store:
+    return Store(
+        f"lustre-{throughput}", _CLIENT, None,
+        documented(write * 1e6, "byte/s per TiB", f"{_FSX}: PERSISTENT-{throughput}, disk"),
+        documented(read * 1e6, "byte/s per TiB", f"{_FSX}: PERSISTENT-{throughput}, network baseline"),
+        assumed(usd, "USD per GB and month", "price list of 2025, recalled"),
+    )  # fmt: skip
+
+
+STORES = {
+    store.name: store
+    for store in (
+        Store("s3", _CLIENT, _BUCKETS, usd=assumed(0.023, "USD per GB and month", "price list of 2025, recalled")),
+        _lustre(125, 125, 320, 0.145),
+        _lustre(250, 250, 640, 0.21),
+        _lustre(500, 500, 1300, 0.34),
+        _lustre(1000, 1000, 2600, 0.60),
+        Store(
+            "neighbour", derived(0.0, "byte/s", "the network cards of the instance: a copy in another host's memory")
+        ),
+    )
+}
+
+
+def store(name: str, network: float) -> Store:
+    """The store of this name; network: byte/s of an instance's cards, which set the pace to a neighbour's memory.
+
+    Raises UsageError (TRN164) for another name, and for a neighbour where there are no cards.
+    """
+    if name not in STORES:
+        close = difflib.get_close_matches(name, STORES, n=1, cutoff=0.4)
+        raise UsageError(
+            f"unknown store of checkpoints {name!r}", code="TRN164", limit=", ".join(STORES), got=name,
+            remedy=f"did you mean {close[0]!r}?" if close else "choose one of those above",
+        )  # fmt: skip
+    found = STORES[name]
+    if name != "neighbour":
+        return found
+    if network <= 0:
+        raise UsageError(
+            "instances without network cards have no neighbour to keep a checkpoint", code="TRN164",
+            limit="s3 or a class of lustre", got=name, remedy="choose another store, or instances with network cards",
+        )  # fmt: skip
+    return Store(name, found.client._replace(value=network))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks of many layouts send each other beside their tensor groups, timed on the network.
+
+Letters of shapes: N layouts, K kinds of blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trnlab.fleet.arrays import Bools, Floats, Ints
+from trnlab.fleet.exchange import Exchange
+from trnlab.fleet.experts import places
+from trnlab.fleet.layout import Layouts
+from trnlab.fleet.models import Block, Experts, Model
+from trnlab.fleet.parts import Training
+from trnlab.fleet.pipes import SUM, WEIGHT, Talk, entering
+
+SENDS = 2  # of rows, in each pass: to the experts, and back
+
+
+def talk_of(exchange: Exchange, training: Training, x: Layouts) -> Talk:
+    """What a microbatch exchanges, of each layout."""
+    stride = np.where(x["pipeline"] > 1, x["tensor"] * x["context"] * x["data"], 0)
+    blocks = [block for _, block in training.model.stacks]
+    rows = np.stack([_rows(block, training, x) for block in blocks], axis=1)
+    keys = np.stack([_keys(block, training, x) for block in blocks], axis=1)
+
+    def each(kind: str, count: Ints, sizes: Floats) -> Floats:
+        return np.stack([exchange.seconds(kind, x["tensor"], count, size) for size in sizes.T], axis=1)
+
+    gathered, scattered = (each(kind, x["context"], keys) for kind in ("all_gather", "reduce_scatter"))
+    lent = np.where(x["context"][:, None] > 1, 2 * keys, 0.0)  # and their gradients
+    arriving = np.where(x["expert"][:, None] > 1, rows, 0.0)
+    return Talk(
+        exchange.send(stride, entering(training, x)), SENDS * each("all_to_all", x["expert"], rows),
+        gathered, gathered + scattered, (lent + arriving).max(1),
+    )  # fmt: skip
+
+
+def _rows(block: Block, training: Training, x: Layouts) -> Floats:
+    """[N] bytes of a rank's buffer of rows for all experts; 0 without experts."""
+    if not isinstance(block.network, Experts):
+        return np.zeros(len(x))
+    tokens = x["microbatch"] * training.sequence // (x["tensor"] * x["context"])
+    each, which = np.unique(tokens, return_inverse=True)
+    room = np.array([places(block.network, n) for n in each.tolist()])[which.reshape(-1)]
+    return np.asarray(room * block.network.count * block.hidden * WEIGHT, np.float64)
+
+
+def _keys(block: Block, training: Training, x: Layouts) -> Floats:
+    """[N] bytes of the keys and values of all places of a microbatch's sequences."""
+    a = block.attention
+    heads = np.maximum(a.kv_heads // x["tensor"], 1)
+    return np.asarray(x["microbatch"] * training.sequence * heads * (2 * a.size) * WEIGHT, np.float64)
+
+
+def summed(
+    exchange: Exchange, x: Layouts, kind: str, zero: int, width: int, common: Floats, experts: Floats
+) -> Floats:
+    """[N] seconds of one collective over the ranks that have the same parameters, of layouts of one ZeRO stage; those
+    of experts are alike on fewer ranks. common, experts: [N] parameters; width: bytes of each."""
+    alike = x["data"] * x["context"]
+    count, fewer = (np.where(x["zero"] == zero, n, 1) for n in (alike, alike // x["expert"]))
+    found = exchange.seconds(kind, x["tensor"], count, common * width)
+    return found + exchange.seconds(kind, x["tensor"] * x["expert"], fewer, experts * width)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Seconds of gathering weights (`asked`) and of spreading gradients (`given`) under ZeRO-3: [3, N] of the
+    embedding, of one layer, of the head."""
+
+    asked: Floats
+    given: Floats
+
+    def take(self, rows: Bools | Ints) -> Streams:
+        """Of some of the layouts."""
+        return Streams(self.asked[:, rows], self.given[:, rows])
+
+
+def streams_of(exchange: Exchange, model: Model, x: Layouts) -> Streams:
+    """Of each layout; 0 of other stages of ZeRO."""
+    layers, experts = model.layers, sum(n * block.expert_parameters for n, block in model.stacks)
+    common = model.parameters - model.embedding_parameters - model.head_parameters - experts
+    sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (model.head_parameters, 0.0))
+    asked, given = (
+        np.stack([summed(exchange, x, kind, 3, width, own / x["tensor"], theirs / (x["tensor"] * x["expert"]))
+                  for own, theirs in sizes]) for kind, width in (("all_gather", WEIGHT), ("reduce_scatter", SUM))
+    )  # fmt: skip
+    return Streams(asked, given)
+
+
+def streamed(
+    streams: Streams, layers: int, forward: Floats, backward: Floats, overlap: Ints
+) -> tuple[Floats, Floats]:
+    """Exposed seconds of gathering weights and of spreading gradients for a microbatch, by unit: the embedding,
+    each layer, the head. Weights of the next unit are gathered, and gradients of the last one spread, while one is
+    computed; nothing hides the first units' weights and the last gradients. forward, backward: of all layers; all
+    [N]."""
+    forward, backward = forward / layers, backward / layers
+    (first, each, last), (first_back, each_back, last_back) = streams.asked, streams.given
+    asked = first + each + np.maximum(each - forward, 0.0) * (layers - 1)
+    asked += np.maximum(last - forward, 0.0) + np.maximum(each - backward, 0.0) * layers
+    beside = np.maximum(backward - each, 0.0)  # of a layer's way back, beside which gradients travel
+    back = np.maximum(last_back - beside, 0.0) + np.maximum(each_back - beside, 0.0) * (layers - 1)
+    back = back + each_back + first_back
+    asked = np.where(overlap > 0, asked, first + 2 * last + 2 * layers * each)
+    back = np.where(overlap > 0, back, first_back + last_back + layers * each_back)
+    return asked, back
+
+
+def hidden(talk: Floats, beside: Floats, layers: Floats, overlap: Ints) -> Floats:
+    """What stays exposed of an exchange beside a pass, whose gradients (or weights) become ready layer by layer: at
+    least that of one layer."""
+    return np.where(overlap > 0, np.maximum(talk - beside * (1 - 1 / layers), talk / layers), talk)

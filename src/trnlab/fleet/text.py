@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan for people, as text. SECTIONS, in order; each is lines about a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from trnlab.chips.catalog import Target
+from trnlab.fleet.money import SECONDS_PER_DAY
+from trnlab.fleet.overheads import overheads
+from trnlab.fleet.planning import Candidate, Plan
+from trnlab.fleet.steps import CAUSES, CLASSES
+from trnlab.units import format_bytes, format_count
+
+ROWS, REASONS = 12, 12
+BAR = 24
+
+
+def text(plan: Plan) -> str:
+    """The whole answer. Raises UsageError as `Plan.chosen`."""
+    return "\n\n".join("\n".join(section(plan)) for section in SECTIONS)
+
+
+def question(plan: Plan) -> Iterator[str]:
+    """What was asked."""
+    asked, model = plan.question, plan.question.model
+    used = f", {format_count(model.used)} of them for a token" if model.used != model.parameters else ""
+    yield f"{model.name}: {format_count(model.parameters)} parameters{used}"
+    low, high = asked.instances
+    number = f"{low:,} to {high:,}" if high > low else f"{low:,}"
+    steps = f"steps of {asked.batch:,} sequences of {asked.training.sequence:,}"
+    where = f"on {number} {' or '.join(asked.targets)}"
+    yield f"{format_count(asked.tokens)} tokens in {steps}, {asked.precision}, {where}"
+    if asked.deadline is not None:
+        yield f"within {asked.deadline / SECONDS_PER_DAY:.3g} days"
+
+
+def chosen(plan: Plan) -> Iterator[str]:
+    """The layout of choice: time, cost."""
+    c = plan.chosen
+    step = c.step
+    yield f"cheapest in time: {c.cluster.name} ({c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks), {step.layout}"
+    yield (f"  {c.bill.days:.3g} days at a goodput of {c.goodput:.1%}; {step.tokens_per_s:,.0f} tokens/s, "
+           f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores")  # fmt: skip
+    if not step.exact:
+        yield "  reckoned from programs of one sequence: microbatches this large were not compiled"
+
+
+def dollars(plan: Plan) -> Iterator[str]:
+    """What it costs by each kind of price, which are never mixed."""
+    c = plan.chosen
+    hours = c.bill.device_hours / c.cluster.target.chips
+    epoch = plan.question.epoch
+    last = f" {'$/epoch':>14}" if epoch else ""
+    yield f"{'price':<16} {'$/h':>9} {'$ in all':>14} {'$/Mtokens':>10}{last}   of {hours:,.0f} instance hours"
+    for kind, low, high in prices(c.cluster.target):
+        if low is None or high is None:
+            yield f"{kind:<16} {'none':>9} {'':>14} {'':>10}   none published for {c.cluster.target.name}"
+            continue
+        each = f"{low:,.2f}" + (f"-{high:,.2f}" if high != low else "")
+        total, per = low * hours, low * hours / plan.question.tokens * 1e6
+        once = f" {per * epoch / 1e6:>14,.2f}" if epoch else ""
+        yield f"{kind:<16} {each:>9} {total:>14,.0f} {per:>10.3g}{once}" + ("   (from)" if high != low else "")
+    if c.cluster.target.price_source:
+        yield f"prices of {c.cluster.target.price_date}; {c.cluster.target.price_source}"
+
+
+def prices(target: Target) -> Iterator[tuple[str, float | None, float | None]]:
+    """Kinds of price with lowest and highest dollars an hour; None where none is known."""
+    for kind, price in (
+        ("on-demand", target.on_demand), ("reserved", target.reserved), ("capacity block", target.capacity_block),
+    ):  # fmt: skip
+        yield kind, price, price
+    found = [float(part) for part in target.spot.split("-") if part.replace(".", "").isdigit()]
+    yield "spot", min(found, default=None), max(found, default=None)
+
+
+def causes(plan: Plan) -> Iterator[str]:
+    """Where the time of a step goes."""
+    step = plan.chosen.step
+    yield f"step {step.total:>9.3g} s"
+    for cause in CAUSES:
+        seconds = step.seconds[cause]
+        if seconds > 0:
+            yield f"  {cause:<16} {seconds:>9.3g} s {seconds / step.total:>7.1%}  {_bar(seconds / step.total)}"
+    yield "  and on average, within the goodput:"
+    for name, seconds, why in overheads(plan.question, plan.chosen).lines(plan.chosen):
+        yield f"  {name:<16} {seconds:>9.3g} s {seconds / step.total:>7.1%}  {why}"
+
+
+def memory(plan: Plan) -> Iterator[str]:
+    """What fills the memory of the rank that has most."""
+    step = plan.chosen.step
+    total = sum(step.bytes.values())
+    yield f"memory of a rank: {format_bytes(total)} of {format_bytes(step.room)}"
+    for name in CLASSES:
+        yield f"  {name:<16} {format_bytes(step.bytes[name]):>11} {step.bytes[name] / step.room:>7.1%}  " + _bar(
+            step.bytes[name] / step.room
+        )  # fmt: skip
+
+
+def front(plan: Plan) -> Iterator[str]:
+    """Of which none is both sooner and cheaper."""
+    yield "none is both sooner and cheaper than these:"
+    yield from rows(_spread(plan.front))
+
+
+def rows(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """A table of candidates."""
+    yield f"{'days':>8} {'$':>14} {'$/Mtok':>8} {'MFU':>6} {'memory':>9}  cluster and layout"
+    for c in candidates:
+        usd = f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-"
+        each = f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million is not None else "-"
+        size = format_bytes(sum(c.step.bytes.values()))
+        what = f"{c.cluster.name}, {c.step.layout}"
+        yield f"{c.bill.days:>8.3g} {usd:>14} {each:>8} {c.step.mfu:>6.1%} {size:>9}  {what}"
+
+
+def _spread(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """At most ROWS, the first and the last among them."""
+    if len(candidates) <= ROWS:
+        return candidates
+    return [candidates[round(i * (len(candidates) - 1) / (ROWS - 1))] for i in range(ROWS)]
+
+
+def refused(plan: Plan) -> Iterator[str]:
+    """What did not come into question."""
+    yield f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit; the others:"
+    for reason, count in plan.refused.most_common(REASONS):
+        yield f"  {count:>9,}  {reason}"
+
+
+def _bar(share: float) -> str:
+    return "█" * round(min(share, 1.0) * BAR)
+
+
+SECTIONS: list[Callable[[Plan], Iterator[str]]] = [question, chosen, dollars, causes, memory, front, refused]
