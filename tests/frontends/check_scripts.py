@@ -130,7 +130,7 @@ for x, y in batches():
 """,
     "a tensor that is printed": in_step("    z = h.mean()\n    print('logits', h)  # TRN255"),
     "too large for a core": HEAD + """
-model = nn.Sequential(*(nn.Linear(16384, 16384, bias=False) for _ in range(5))).to("neuron")
+model = nn.Sequential(*(nn.Linear(16384, 16384, bias=False) for _ in range(6))).to("neuron")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 step = compile_step(model, optimizer, lambda m, x: m(x).square().mean())
 for i in range(4):

@@ -40,6 +40,7 @@ CASES = {
     "one by one, strided": (F.conv2d, (2, 8, 5, 6), (4, 8, 1, 1), {"stride": 2}),
     "patches": (F.conv2d, (2, 3, 16, 16), (32, 3, 4, 4), {"stride": 4}),
     "patches that leave a rest": (F.conv2d, (2, 3, 18, 19), (32, 3, 4, 4), {"stride": 4}),
+    "patches of many images": (F.conv2d, (17, 3, 48, 32), (8, 3, 16, 16), {"stride": 16}),
     "depthwise": (F.conv2d, (2, 6, 9, 8), (6, 1, 3, 3), {"padding": 1, "groups": 6}),
     "depthwise, multiplied": (F.conv2d, (1, 4, 9, 8), (8, 1, 5, 5), {"padding": 2, "stride": 2, "groups": 4}),
     "grouped": (F.conv2d, (2, 8, 7, 7), (12, 2, 3, 3), {"groups": 4}),

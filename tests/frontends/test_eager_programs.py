@@ -52,6 +52,11 @@ CASES = {
     "several results": lambda x, i: torch.cat([t.float().reshape(-1) for t in x.max(-1)]),
     "made anew": lambda x, i: torch.full_like(x, 2.5) + torch.zeros_like(x),
     "convolution": lambda x, i: F.conv1d(x[None], x[:, :3].reshape(1, 4, 3)),
+    "made from numbers": lambda x, i: torch.cat(
+        [torch.arange(3, device=x.device, dtype=t).float() for t in (None, torch.int32, torch.bfloat16)]
+        + [torch.linspace(0, 1, 5, device=x.device), torch.eye(2, device=x.device)[0]]
+    ),
+    "over what nobody wrote": lambda x, i: torch.empty_like(i).scatter_(0, i.clamp(max=2), i * 7),
     "with itself": lambda x, i: x.clone().mul_(x),
     "half of the digits": lambda x, i: (x.bfloat16() * 2).float(),
 }
@@ -139,6 +144,15 @@ def test_what_the_chip_has_no_form_for_stays_with_the_host_and_is_counted(here):
     torch.manual_seed(0)
     assert torch.equal(drawn.cpu(), torch.empty(4).normal_())
     assert set(neuron.fallback_counts()) == {"aten::add", "aten::mul", "aten::sum", "aten::nonzero", "aten::normal_"}
+
+
+def test_formats_of_results_are_kept_where_the_host_converts(here):
+    """Into an empty tensor of another format PyTorch converts, and arange counts in the format of its result."""
+    i = torch.tensor([1, 2, 3])
+    for kind in (torch.float32, torch.float64, torch.uint8):
+        made = torch.add(i.to("neuron"), 1, out=torch.empty(0, dtype=kind, device="neuron")).cpu()
+        assert torch.equal(made, torch.tensor([2, 3, 4], dtype=kind))
+        assert torch.equal(torch.arange(3, dtype=kind, device="neuron").cpu(), torch.arange(3, dtype=kind))
 
 
 def test_printing_a_tensor_is_the_hosts_work(here):

@@ -33,6 +33,9 @@ class Losses:
     def __init__(self):
         self.executables, self.losses, self.tokens = {}, [], []
 
+    def begins(self):
+        pass
+
     def executed(self, executable):
         self.executables[executable.key] = executable
 

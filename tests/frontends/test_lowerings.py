@@ -352,6 +352,18 @@ def test_an_index_out_of_range_is_an_error_with_its_line(name, on):
     assert caught.value.where.file == __file__
 
 
+@pytest.mark.parametrize("on", ["interpreter", TRN1])
+def test_an_assertion_of_the_program_is_an_error_with_its_message(on):
+    def positive(x):
+        torch._assert_async((x > 0).all(), "all must be positive")
+        return x * 2
+
+    through_graph(positive, [torch.ones(3)], gradients=False, on=on)
+    with pytest.raises(NumericsError, match=r"TRN228: .*all must be positive") as caught:
+        through_graph(positive, [torch.tensor([1.0, -1.0, 2.0])], gradients=False, on=on)
+    assert caught.value.where.file == __file__
+
+
 def test_labels_that_are_ignored_may_lie_outside():
     check(F.cross_entropy, [normal(3, 6), torch.tensor([0, -100, 5])])
 

@@ -151,6 +151,42 @@ def test_a_count_of_steps_stays_exact_where_all_is_bf16() -> None:
     assert {float(s["step"]) for s in optimizer.state.values()} == {301.0}, "256 + 1 is 256 in bf16"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_count_on_the_device_stays_exact_under_torch_compile() -> None:
+    model = nn.Linear(4, 4).to("neuron")
+    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+        optimizer.state[p] = {
+            "step": torch.full((), 299.0, device="neuron"), "exp_avg": torch.zeros_like(p),
+            "exp_avg_sq": torch.zeros_like(p),
+        }  # fmt: skip
+    torch.compiler.reset()
+    with use("bf16-all"):
+        update = torch.compile(optimizer.step, backend="neuron")
+        update()
+        update()
+    assert {float(s["step"]) for s in optimizer.state.values()} == {301.0}, (
+        "between 256 and 512 bf16 has even numbers"
+    )
+
+
+def test_a_count_on_the_device_stays_exact_operator_by_operator() -> None:
+    """An optimizer outside of compiled code, once one has run: each of its operators is a program of its own."""
+    model = nn.Linear(4, 4).to("neuron")
+    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+    torch.compiler.reset()
+    with use("bf16-all"):
+        torch.compile(model, backend="neuron")(torch.ones(2, 4).to("neuron")).sum().backward()
+        optimizer.step()
+        for state in optimizer.state.values():
+            state["step"].fill_(299.0)
+        optimizer.step()
+        optimizer.step()
+    assert {s["step"].device.type for s in optimizer.state.values()} == {"neuron"}
+    assert {float(s["step"].cpu()) for s in optimizer.state.values()} == {301.0}
+
+
 def test_rules_go_before_the_mode() -> None:
     rules = Rules((Rule(("h.0",), Choice("bf16")), Rule(("lm_head",), Choice("fp8", "tensor")),
                    Rule(("h.1.fc",), Choice("fp32"))))  # fmt: skip

@@ -12,8 +12,8 @@ from jax import lax  # noqa: E402
 from stablehlo_oracle import against_xla, keys  # noqa: E402
 
 from trnlab import chips  # noqa: E402
-from trnlab.errors import TrnlabError  # noqa: E402
-from trnlab.frontends.common.engine import DeviceEngine  # noqa: E402
+from trnlab.errors import RunError, TrnlabError, UsageError  # noqa: E402
+from trnlab.frontends.common.engine import DeviceEngine, InterpreterEngine  # noqa: E402
 from trnlab.frontends.stablehlo import import_module  # noqa: E402
 from trnlab.runtime import session  # noqa: E402
 
@@ -265,11 +265,56 @@ def test_a_loop_in_the_branch_that_is_not_taken_does_not_run():
 
 def test_a_long_loop_becomes_one_of_the_host_and_that_is_said(capsys):
     def f(x):
-        return lax.fori_loop(0, 30, lambda i, c: jnp.sin(c) + i, x)
+        def body(i, c):
+            return jnp.sin(c) + lax.while_loop(lambda n: n < i, lambda n: n + 1, 0)  # rounds that are not alike
+
+        return lax.fori_loop(0, 30, body, x)
 
     assert against_xla(f, np.ones(3, np.float32)).graph is not None
     assert against_xla(f, np.ones(3, np.float32), most_ops=40).graph is None
     assert "TRN238" in capsys.readouterr().err
+
+
+def counting(until):
+    """A loop that counts up to a number that only data says."""
+    jitted = jax.jit(lambda n: lax.while_loop(lambda s: s != n, lambda s: s + 1, jnp.zeros_like(n)))
+    run = import_module(jitted.lower(np.int32(0)).compiler_ir("stablehlo"), "counting").load(
+        InterpreterEngine().compile
+    )
+    return run([np.int32(until)])[0]
+
+
+def test_a_loop_without_end_is_told_and_stopped(monkeypatch, capsys):
+    """It counts away from the number that it waits for; the line is the user's."""
+    monkeypatch.setenv("TRNLAB_MOST_ROUNDS", "1500")
+    with pytest.raises(RunError) as caught:
+        counting(-1)
+    assert caught.value.code == "TRN511"
+    assert "1,500" in str(caught.value)
+    assert "TRNLAB_MOST_ROUNDS" in str(caught.value)
+    assert caught.value.where is not None
+    assert caught.value.where.file.endswith("test_stablehlo_import.py")
+    told = capsys.readouterr().err
+    assert told.count("TRN512") == 1
+    assert "1,000 times" in told
+
+
+@pytest.mark.parametrize(("most", "rounds"), [("1100", 1100), ("none", 1100), (None, 999)])
+def test_as_many_rounds_as_allowed_are_done(most, rounds, monkeypatch, capsys):
+    """The last one that is allowed, any number where there is no limit; a loop of fewer than 1000 says nothing."""
+    monkeypatch.delenv("TRNLAB_MOST_ROUNDS", raising=False)
+    if most is not None:
+        monkeypatch.setenv("TRNLAB_MOST_ROUNDS", most)
+    assert counting(rounds) == rounds
+    assert capsys.readouterr().err.count("TRN512") == (rounds > 1000)
+
+
+@pytest.mark.parametrize("told", ["0", "-1", "many", ""])
+def test_a_limit_that_is_no_number_is_refused(told, monkeypatch):
+    monkeypatch.setenv("TRNLAB_MOST_ROUNDS", told)
+    with pytest.raises(UsageError) as caught:
+        counting(1)
+    assert caught.value.code == "TRN511"
 
 
 def test_branches_on_data_are_selected_and_known_ones_followed():
@@ -342,3 +387,30 @@ def test_what_nobody_reads_is_not_refused():
                 "-> tensor<2xf32> {", "-> (tensor<2xf32>, tensor<2xf64>) {"
             )
         )
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_scatters_take_any_body(unique):
+    """Updates of one row are combined one after the other, in order; a row that does not exist is dropped."""
+    x, u = np.arange(1, 13, dtype=np.float32).reshape(4, 3), np.linspace(-1, 2, 9, dtype=np.float32).reshape(3, 3)
+    rows = np.array([[2, 9, 0]] if unique else [[2, 2, 1], [3, 9, 3]], np.int32)
+    numbers = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+    def f(x, u, i):
+        halved = x.at[i].apply(lambda v: v / 2 + 1, unique_indices=unique)
+        mixed = lax.scatter_apply(x, i[:, None], jnp.tanh, numbers, update_shape=u.shape, unique_indices=unique)
+        return halved, mixed, x.at[i, i % 3].apply(jnp.negative, unique_indices=unique)
+
+    for i in rows:
+        against_xla(f, x, u, i, tolerance=1e-6)
+        against_xla(lambda x, u, i: f(x, u, i)[0].astype(jnp.int32), x, u, i, exact=True)
+
+
+@pytest.mark.parametrize("direction", ["left", "right"])
+def test_searches_in_sorted_numbers_compare_in_total_order(direction):
+    there = np.array([-np.inf, -2.0, -0.0, 0.0, 1.5, 1.5, np.inf], np.float32)
+    wanted = np.array([-3.0, 0.0, -0.0, 1.5, np.nan, 2.0, -np.inf], np.float32)
+    against_xla(lambda x, y: jnp.searchsorted(x, y, side=direction), there, wanted, exact=True)
+    against_xla(lambda x, y: lax.sort((x, y), num_keys=2), np.repeat(there, 2), np.tile(wanted, 2), exact=True)
+    against_xla(lambda x, y: (lax.eq_to_p.bind(x, y), lax.le_to_p.bind(x, y), lax.lt_to_p.bind(x, y)),
+                there, wanted, exact=True)  # fmt: skip

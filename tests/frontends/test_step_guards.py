@@ -5,6 +5,7 @@ Every case is trained twice, step by step: eagerly on the CPU, and with `compile
 on the simulated chip. Losses, other results, parameters, buffers and all else that a case names must agree.
 """
 
+import copy
 import random
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -785,6 +786,73 @@ def lstm(to):
 def test_as_eager_training(name, engine):
     expected = trained(CASES[name], eager, lambda x: x)
     agree(trained(CASES[name], captured, lambda x: x.to("neuron")), expected)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_a_recurrent_layer_is_captured_once(kind, capfd):
+    """It holds its weights a second time, in a list; afterwards that has the real ones, and copies of it train."""
+    model = Recurrent(kind).to("neuron")
+    with session.activate(session.Session(chips.target("trn1"), "fp32")):
+        step = neuron.compile_step(model, torch.optim.SGD(model.parameters(), 0.1), classify)
+        for i in range(2):
+            step(*data(i, lambda t: t.to("neuron")))
+        assert model.cell._flat_weights == list(model.cell.parameters())
+        other = copy.deepcopy(model)
+        step = neuron.compile_step(other, torch.optim.SGD(other.parameters(), 0.1), classify)
+        step(*data(2, lambda t: t.to("neuron")))
+    assert "captured again" not in capfd.readouterr().err
+
+
+def test_what_libraries_do_by_themselves_is_no_change(tmp_path, monkeypatch, capfd):
+    """A thread of tqdm writes down when it last looked, modules of transformers make attributes when they are asked
+    for; a step that could read any attribute (getattr with a computed name) sees both."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "progress.py").write_text(
+        "import threading\nclass Monitor(threading.Thread):\n    woken = 0.0\n"
+        "monitor = Monitor()\nmonitor.woken = 1.0\n"
+    )
+    (site / "lazy.py").write_text(
+        "def __getattr__(name):\n    if name != 'SCALE':\n        raise AttributeError(name)\n"
+        "    globals()[name] = 2.0\n    return 2.0\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    import lazy
+    import progress
+
+    model, name = nn.Linear(4, 3).to("neuron"), "bias"
+
+    def loss(net, x, y):
+        known = (progress.monitor, lazy, getattr(net, name))
+        return F.cross_entropy(net(x), y) * len(known)
+
+    with session.activate(session.Session(chips.target("trn1"), "fp32")):
+        step = neuron.compile_step(model, torch.optim.SGD(model.parameters(), 0.1), loss)
+        for i in range(3):
+            step(*data(i, lambda t: t.to("neuron")))
+            progress.monitor.woken += 1.0
+            assert lazy.SCALE == 2.0
+    assert "captured again" not in capfd.readouterr().err
+
+
+torch.fx.wrap("doubled")
+
+
+def doubled(x):
+    return 2 * x
+
+
+def test_a_function_that_fx_would_wrap_is_no_change(capfd):
+    """torchvision names its window attention so; FX replaces such functions while it traces."""
+    model = nn.Linear(4, 3).to("neuron")
+    with session.activate(session.Session(chips.target("trn1"), "fp32")):
+        step = neuron.compile_step(
+            model, torch.optim.SGD(model.parameters(), 0.1), lambda net, x, y: F.cross_entropy(doubled(net(x)), y)
+        )
+        for i in range(2):
+            step(*data(i, lambda t: t.to("neuron")))
+    assert "captured again" not in capfd.readouterr().err
+    assert torch.fx._symbolic_trace._wrapped_fns_to_patch, "FX knows it afterwards"
 
 
 def test_a_module_that_is_imported_meanwhile_is_no_change(tmp_path, monkeypatch, capfd):

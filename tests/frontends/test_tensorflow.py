@@ -217,6 +217,37 @@ def test_rates_are_inputs_and_freezing_asks_for_another_program():
         assert moved == [False, False, True, True]
 
 
+def test_numbers_of_layers_that_change_are_seen(capsys):
+    """A momentum, a factor of a regularizer and a flag of the loss, each as a host that traces again has them."""
+
+    def run(make_step):
+        keras.utils.set_random_seed(1)
+        factor = keras.regularizers.L2(0.1)
+        norm = L.BatchNormalization()
+        model = keras.Sequential([L.Input((8,)), L.Dense(8, kernel_regularizer=factor), norm, L.Dense(4)])
+        optimizer, losses = keras.optimizers.SGD(0.1), []
+        optimizer.build(model.trainable_variables)
+        step = make_step(model, optimizer)
+        for i, (x, y) in enumerate(batches((6, 8), (6,), 6)):
+            if i == 2:
+                norm.momentum, factor.l2 = 0.5, 0.3
+            if i == 4:
+                norm.momentum = 0.99
+            losses.append(float((step() if make_step is keras_again else step)(x, y)))
+        return np.array(losses), norm.moving_mean.numpy(), step
+
+    def keras_again(model, optimizer):
+        return lambda: keras_step(model, optimizer)
+
+    losses, mean, _ = run(keras_again)
+    with use(InterpreterEngine()):
+        found, ours, step = run(lambda m, o: neuron.compile_step(m, CROSS_ENTROPY, o))
+    np.testing.assert_allclose(found, losses, rtol=1e-5)
+    np.testing.assert_allclose(ours, mean, rtol=1e-4, atol=1e-6)
+    assert len(step._function._traces) == 3
+    assert "momentum was 0.99, is 0.5" in capsys.readouterr().err
+
+
 def test_sample_weights_and_losses_by_name():
     model, _, *shapes = digits()
     (x, _), *_ = batches(*shapes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for torch_xla and torch_neuronx, so that scripts written for them run: their device is `neuron`.
+"""Stand-ins for torch_xla, torch_neuronx and horovod.torch: scripts written for them run, on the device `neuron`.
 
 `install()` makes the imports find the modules of `torch/xla`, and PyTorch is imported when they are. Nothing is lazy
 here, so that marking a step or waiting does nothing; there is one process, so that reductions over processes return
@@ -36,9 +36,12 @@ MODULES = {
     "torch_neuronx.utils": "trnlab.frontends.torch.xla.neuronx",
     "torch_neuronx.xla_impl": "trnlab.frontends.torch.xla.neuronx",
     "torch_neuronx.xla_impl.ops": "trnlab.frontends.torch.xla.neuronx",
+    "horovod": "trnlab.frontends.torch.horovod",
+    "horovod.torch": "trnlab.frontends.torch.horovod",
 }
 ELSEWHERE = {
     "torch_xla": "of torch_xla there are the device, steps, one process and a profiler that writes nothing",
+    "horovod": "of Horovod there is horovod.torch",
     "torch_neuronx": "models are compiled here by torch.compile(backend='neuron') and compile_step",
 }
 

@@ -36,7 +36,8 @@ class Engine(Protocol):
 def checked(graph: Graph, program: Program) -> Program:
     """`program` with the checks of its graph: inputs before it runs, the flags of its last output after.
 
-    Raises NumericsError: TRN210 for a 64-bit integer beyond 32 bits, TRN213 for an index out of range.
+    Raises NumericsError: TRN210 for a 64-bit integer beyond 32 bits, TRN213 for an index out of range,
+    TRN228 for an assertion of the program.
     """
     if not graph.checks and not graph.limits:
         return program
@@ -50,6 +51,22 @@ def checked(graph: Graph, program: Program) -> Program:
             for place in np.flatnonzero(results.pop())[:1]:
                 raise _violated(graph.checks[place])
         return results
+
+    return run
+
+
+def started(graph: Graph, load: Callable[[Graph], Program]) -> Program:
+    """What runs a graph: `load` makes it, of the graph that its state begins with, too, when that is first needed."""
+    if graph.start is None:
+        return load(graph)
+    place, first = graph.start.state, graph.start.graph
+    made: dict[bool, Program] = {}
+
+    def run(inputs: Sequence[Array]) -> list[Array]:
+        begun = bool(np.any(inputs[place]))
+        if begun not in made:
+            made[begun] = load(graph if begun else first)
+        return made[begun](inputs)
 
     return run
 
@@ -70,6 +87,11 @@ def _violated(check: Check, got: str | None = None) -> NumericsError:
             f"an index of {check.origin} is out of range", code="TRN213", where=check.where, got=got,
             limit=f"{check.low} to {check.high - 1}", remedy="make the table larger, or mask and clamp the indices",
         )  # fmt: skip
+    if check.rule == "holds":
+        return NumericsError(
+            f"the program asserts: {check.origin}", code="TRN228", where=check.where,
+            remedy="look at the values of the batch",
+        )  # fmt: skip
     return NumericsError(
         f"a 64-bit integer of {check.origin} does not fit in the 32 bits that the chip has", code="TRN210",
         where=check.where, limit=f"{check.low} to {check.high - 1}",
@@ -82,17 +104,24 @@ class InterpreterEngine:
 
     def compile(self, graph: Graph) -> Program:
         """See `Engine`."""
+        return checked(graph, started(graph, self._load))
+
+    @staticmethod
+    def _load(graph: Graph) -> Program:
         from trnlab.graph.interpret import interpret
+        from trnlab.runtime import session
 
         def run(inputs: Sequence[Array]) -> list[Array]:
             host_ops.current().program_started()
-            outputs = [np.array(o) for o in interpret(graph, inputs)]
+            now = session.active()
+            ranks = now.communicator if now is not None else None
+            outputs = [np.array(o) for o in interpret(graph, inputs, ranks=ranks)]
             for i, j in graph.aliases.items():
                 inputs[j][...] = outputs[i]
                 outputs[i] = inputs[j]
             return outputs
 
-        return checked(graph, run)
+        return run
 
     def step_done(self, loss: float, tokens: int) -> None:
         """See `Engine`."""
@@ -103,6 +132,10 @@ class DeviceEngine:
 
     def compile(self, graph: Graph) -> Program:
         """See `Engine`."""
+        return checked(graph, started(graph, self._load))
+
+    @staticmethod
+    def _load(graph: Graph) -> Program:
         from trnlab.runtime import device, session
 
         now = session.current()
@@ -112,7 +145,7 @@ class DeviceEngine:
             now.counters.host.program_started()
             return loaded.run(inputs)
 
-        return checked(graph, run)
+        return run
 
     def step_done(self, loss: float, tokens: int) -> None:
         """See `Engine`; tells the session's run, if it keeps one."""

@@ -25,6 +25,7 @@ import os
 import pickle
 import random
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -228,7 +229,7 @@ class Image:
 
     def _code(self, value: Any, label: str) -> Node | None:
         """A class or module of the user's."""
-        module = sys.modules.get(value.__module__) if isinstance(value, type) else value
+        module = sys.modules.get(_module_name(value)) if isinstance(value, type) else value
         file = getattr(module, "__file__", None) or ("" if getattr(module, "__name__", "") == "__main__" else "<")
         if file == "<" or self.framework.library(file):
             return None
@@ -238,12 +239,15 @@ class Image:
 
     def _object(self, value: Any, label: str) -> Node | None:
         kind = type(value)
-        home = kind.__module__.partition(".")[0]
+        module = _module_name(kind)
+        home = module.partition(".")[0]
         if home == "builtins" or (home in sys.stdlib_module_names and home not in _OPEN | {"__main__"}):
             return None
-        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
         if home not in _OPEN and file and self.framework.library(file):
             return None
+        if isinstance(value, threading.Thread) and "/site-packages/" in file:
+            return None  # its own business, at any time: tqdm's notes when it last looked at its bars
         self._class_of(value)
         slots = any("__slots__" in vars(k) and vars(k)["__slots__"] for k in kind.__mro__)
         if slots:
@@ -336,6 +340,12 @@ def shown(value: Any) -> str:
 
 def _short(value: Any) -> bool:
     return type(value).__module__.startswith("trnlab.frontends.common")
+
+
+def _module_name(kind: type) -> str:
+    """Where a class is from; of one whose instances have a slot called `__module__`, where its base is from."""
+    names = (k.__module__ for k in kind.__mro__)
+    return next((n for n in names if isinstance(n, str)), "builtins")
 
 
 def _container(value: Any, label: str) -> Node | None:

@@ -104,11 +104,16 @@ class Fields(Node):
             value = now.get(key, MISSING)
             if value is not known:
                 yield key, known, value
-        if now.keys() != self._keys:
+        if now.keys() != self._keys and not self._is_lazy():
             new = [k for k in now if k not in self._keys and k in self.names and k not in self.skip]
             if not new:
                 self._keys = frozenset(now)
             yield from ((key, MISSING, now[key]) for key in new)
+
+    def _is_lazy(self) -> bool:
+        """Whether the object is a module that makes its attributes when they are first asked for: a new one is what
+        asking gave before."""
+        return isinstance(self.owner, ModuleType) and hasattr(self.owner, "__getattr__")
 
     def store(self, key: Any, value: Any) -> None:
         if not isinstance(self.owner, type):

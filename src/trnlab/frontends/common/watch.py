@@ -7,6 +7,8 @@ import gc
 import pickle
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -48,6 +50,20 @@ class Watch:
             self.image.mention(code, frame.f_globals)
         elif framework.names_only(file):
             self.image.mention_names(code)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Within the block nothing is watched: for calls into a library that reach no code of the user's."""
+    hook = sys.getprofile()
+    if not isinstance(getattr(hook, "__self__", None), Watch):
+        yield
+        return
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.setprofile(hook)
 
 
 def random_states() -> dict[str, Any]:

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,10 +23,13 @@ from trnlab.frontends.common import engine
 from trnlab.frontends.jax.arrays import from_array, to_array
 from trnlab.frontends.jax.kernels import for_chip
 from trnlab.frontends.stablehlo import Program, import_module
+from trnlab.frontends.stablehlo.formats import in_precision
+from trnlab.precision import Rules
 from trnlab.runtime import session
 from trnlab.runtime.notices import say
 
 Array = np.ndarray[Any, Any]
+Formats = tuple["str | None", "str | Path | Rules | None"]  # precision and rules
 _MOST_PROGRAMS = 32  # that one function keeps; the one that was not used for longest goes first
 
 
@@ -37,23 +41,28 @@ def jit(
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     step: bool | None = None,
+    precision: str | None = None,
+    precision_rules: str | Path | Rules | None = None,
     **options: Any,
 ) -> Any:
     """`fun`, compiled for the simulated chip on its first call with new shapes; takes and gives pytrees.
 
     The arguments are those of `jax.jit`, and mean what they mean there. step: whether a call is a training step, its
     loss the first scalar that it returns. None: it is one if an argument is donated, or if such a scalar comes
-    with an argument's successor (of the same structure, shapes and types).
-    Raises, when called, UnsupportedOpError (TRN231 to TRN235) with the line of what cannot run.
+    with an argument's successor (of the same structure, shapes and types). precision, precision_rules: the mode and
+    the rules (or their file) in which it computes, see docs/precision.md; None: those of the session.
+    Raises, when called, UnsupportedOpError (TRN231 to TRN235) with the line of what cannot run; UsageError (TRN121,
+    TRN245, TRN246) for a precision that does not exist, or not on the chip.
     """
     given = {
         "donate_argnums": donate_argnums, "donate_argnames": donate_argnames, "static_argnums": static_argnums,
         "static_argnames": static_argnames,
     }  # fmt: skip
     options |= {name: value for name, value in given.items() if value is not None}
+    formats = precision, precision_rules
     if fun is None:
-        return lambda fun: Compiled(fun, options, step)
-    return Compiled(fun, options, step)
+        return lambda fun: Compiled(fun, options, step, formats)
+    return Compiled(fun, options, step, formats)
 
 
 @dataclass
@@ -72,7 +81,10 @@ class _Trace:
 class Compiled:
     """See `jit`. `program` is that of the latest call, `graph` its graph (None where it has several)."""
 
-    def __init__(self, fun: Callable[..., Any], options: Mapping[str, Any], step: bool | None) -> None:
+    def __init__(
+        self, fun: Callable[..., Any], options: Mapping[str, Any], step: bool | None, formats: Formats = (None, None)
+    ) -> None:
+        self._formats = formats
         self._host = jax.jit(fun, keep_unused=True, **options)
         self._step = step
         self._static = _static(fun, options)
@@ -100,6 +112,10 @@ class Compiled:
                 _say_once(f"{self.name!r} is called while JAX transforms a function on the host, and runs there: "
                           "transform inside of the function that is compiled for the chip")  # fmt: skip
             return self._host(*args, **kwargs)
+        with session.computing(*self._formats):
+            return self._run(args, kwargs, dynamic, leaves)
+
+    def _run(self, args: Any, kwargs: Any, dynamic: Any, leaves: list[Any]) -> Any:
         trace = self._trace(args, kwargs, dynamic)
         self.program = trace.program
         kinds = trace.program.argument_types
@@ -120,7 +136,7 @@ class Compiled:
     def _trace(self, args: Any, kwargs: Any, dynamic: Any) -> _Trace:
         with _inside():
             traced = self._host.trace(*args, **kwargs)
-        key = id(traced.jaxpr), id(engine.current()), id(session.active())
+        key = id(traced.jaxpr), id(engine.current()), id(session.active()), session.precision_now()
         found = self._traces.pop(key, None)
         if found is None:
             found = self._compile(traced, dynamic)
@@ -137,6 +153,7 @@ class Compiled:
         program = import_module(
             module, self.name, names=[_named(path, self._names, self._static[0]) for path in paths]
         )
+        in_precision(program, session.asked())
         run = program.load(engine.current().compile)
         given = [info.donated for info in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))]
         donated = [d and i in program.donated for i, d in enumerate(given)]

@@ -29,13 +29,14 @@ def import_module(
     names: Sequence[str] | None = None,
     donated: Mapping[int, int] | None = None,
     most_ops: int = MOST_OPS,
+    ranks: int = 1,
     locate: Callable[[Any], Location | None] = mlir.location,
 ) -> Program:
     """The program of a module's public function.
 
     module: MLIR text, bytecode, or an `ir.Module`. names: of the arguments, for people. donated: for an argument's
     number the result's that takes its place, beside those that the module says (tf.aliasing_output).
-    most_ops: of a loop that is unrolled; a longer one runs round by round.
+    most_ops: of a loop that is unrolled; a longer one runs round by round. ranks: that run the module together.
     locate: the user's line of an op of MLIR. An op that is refused matters only where a result needs it.
     Raises UsageError (TRN230) for what is no module, UnsupportedOpError (TRN231 to TRN235) with the line of what
     cannot run.
@@ -46,7 +47,7 @@ def import_module(
     main = functions.get("main") or next(iter(functions.values()), None)
     if main is None:
         raise UsageError("the module has no function", code="TRN230", remedy="export one with a public @main")
-    tracer = Tracer(name, functions, most_ops=most_ops, locate=locate)
+    tracer = Tracer(name, functions, most_ops=most_ops, ranks=ranks, locate=locate)
     block = main.regions[0].blocks[0]
     shown = names if names is not None else [f"arg{i}" for i in range(len(block.arguments))]
     arguments = [tracer.argument(mlir.type_of(a.type), n) for a, n in zip(block.arguments, shown)]

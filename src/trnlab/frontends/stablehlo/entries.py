@@ -19,6 +19,7 @@ from trnlab.frontends.stablehlo.mlir import FLOAT64, WIDE
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
 from trnlab.graph.ir import TensorType, Value
+from trnlab.graph.loops import Window
 from trnlab.graph.ops import ELEMENTWISE, OPS
 from trnlab.numerics.dtypes import bool_, float32
 
@@ -38,12 +39,22 @@ class Recipe:
     origin: str
 
 
+@dataclass(frozen=True, eq=False)
+class Update:
+    """A tensor that goes round a loop, `into`, of which the round at hand overwrites a window with `value`."""
+
+    into: Entry
+    value: Entry
+    window: Window
+
+
 @dataclass(eq=False)
 class Entry:
     """One value. known: its elements. value: in the graph of `segment`. slot: its number among the program's.
 
     `home` is the tracer that it belongs to; known numbers belong to nobody. error: why there is no such
-    value, for whoever needs it.
+    value, for whoever needs it. each, update: only in the round of a loop (`rolled`): its elements in each of the
+    rounds, [rounds, ...]; a tensor of which one window is written.
     """
 
     type: TensorType
@@ -54,6 +65,8 @@ class Entry:
     slot: int | None = None
     home: Any = None
     error: TrnlabError | None = None
+    each: Array | None = None
+    update: Update | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from trnlab.errors import TrnlabError, UsageError
 from trnlab.files import why, write_atomic
 from trnlab.frontends.common import engine
 from trnlab.frontends.stablehlo import Program, import_module
+from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.frontends.stablehlo.mlir import WIDE
 from trnlab.graph.ir import TensorType
 from trnlab.runtime.notices import say, tell
@@ -34,7 +35,7 @@ def run_file(path: Path, session: Session, out: Path | None, inputs: Path | None
     inputs: an .npz whose arrays have the arguments' names (arg0, arg1, ...) or are in their order; without it they
     are random, by the session's seed. Raises UsageError (TRN230, TRN236) for files that do not fit.
     """
-    program = import_module(read(path), path.stem)
+    program = in_precision(import_module(read(path), path.stem), session)
     given = arguments(program, inputs, session.seed)
 
     def work() -> int:

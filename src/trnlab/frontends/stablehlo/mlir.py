@@ -43,6 +43,12 @@ _ELEMENTS: dict[str, DType] = {
 _HELD = ", ".join(sorted(name for name, held in _ELEMENTS.items() if held not in (FLOAT64, UINT64)))
 _OURS = str(Path(trnlab.__file__).parent)
 _PLACE = re.compile(r'"([^"]+)"\("([^"]+)":(\d+):\d+|"([^"]+)":(\d+):\d+')
+_NAME = re.compile(r'loc\("([^"]+)"')
+_TRANSFORMED = re.compile(r"(\w+)\((.*)\)")
+_NO_MODULES = frozenset({
+    "while", "body", "cond", "scan", "closed_call", "checkpoint", "rematted_computation", "remat", "custom_jvp_call",
+    "custom_vjp_call", "core_call", "pjit", "branch_0_fun", "branch_1_fun",
+})  # fmt: skip
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|<frozen ")
 
 
@@ -181,6 +187,11 @@ def ints(op: Any, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
     return tuple(int(n) for n in attr)
 
 
+def columns(op: Any, name: str) -> int:
+    """The length of the rows of a dense table."""
+    return int(ir.RankedTensorType(op.attributes[name].type).shape[-1])
+
+
 def int_(op: Any, name: str, default: int | None = None) -> int:
     """One integer."""
     if default is not None and not has(op, name):
@@ -196,6 +207,11 @@ def bools(op: Any, name: str, default: tuple[bool, ...] = ()) -> tuple[bool, ...
     if isinstance(attr, ir.DenseElementsAttr):
         return tuple(bool(n) for n in np.array(attr).reshape(-1))
     return tuple(bool(n) for n in attr)
+
+
+def flag(op: Any, name: str) -> bool:
+    """A yes or no; no where the op does not say."""
+    return has(op, name) and str(op.attributes[name]) == "true"
 
 
 def text(op: Any, name: str, default: str = "") -> str:
@@ -319,7 +335,35 @@ def location(op: Any) -> Location | None:
     if chosen is None:
         return None
     function, file, line = chosen
-    return Location(file, line, "" if function == "<module>" else function, linecache.getline(file, line).strip())
+    layer, phase = scope(op)
+    text = linecache.getline(file, line).strip()
+    return Location(file, line, "" if function == "<module>" else function, text, layer, phase)
+
+
+def scope(op: Any) -> tuple[str, str]:
+    """The module whose code an op is, and whether it is of the forward or the backward pass, as far as the name that
+    JAX gives it says so: jit(step)/transpose(jvp(Model))/Dense_0/dot_general."""
+    match = _NAME.match(str(op.location))
+    if match is None:
+        return "", ""
+    whole = match[1]
+    again = "rematted_computation" in whole
+    phase = "backward" if "transpose(" in whole and not again else "forward" if "jvp(" in whole else ""
+    parts = [_unwrapped(part) for part in whole.split("/")[:-1]]
+    return ".".join(part for part in parts if part and part not in _NO_MODULES and "->" not in part), phase
+
+
+def is_within(op: Any) -> bool:
+    """Whether the name of an op begins at the function that calls it."""
+    match = _NAME.match(str(op.location))
+    return match is not None and not match[1].startswith("jit(")
+
+
+def _unwrapped(part: str) -> str:
+    """What JAX's transformations are of: Model in transpose(jvp(Model)); nothing of jit(step)."""
+    while (match := _TRANSFORMED.fullmatch(part)) is not None:
+        part = "" if match[1] in ("jit", "pjit") else match[2]
+    return part
 
 
 def _places(shown: str) -> Iterator[tuple[str, str, int]]:

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.errors import Location
+from trnlab.frontends.stablehlo.rounds import Rounds
 from trnlab.graph.ir import Graph, TensorType
+from trnlab.numerics.dtypes import DType
 
 Array = np.ndarray[Any, Any]
 Runner = Callable[[Graph], Callable[[Sequence[Array]], list[Array]]]
@@ -33,7 +36,7 @@ class Loop:
     """Rounds of `body` as long as `condition` says so.
 
     state: slots that hold what goes round, first before the loop, in the end after it, from the slots `start`.
-    shared: slots of what both programs read beside it; each lists them after the state.
+    shared: slots of what both programs read beside it; each lists them after the state. where: the user's line.
     """
 
     condition: Program
@@ -42,6 +45,7 @@ class Loop:
     state: list[int]
     condition_shared: list[int]
     body_shared: list[int]
+    where: Location | None = None
 
 
 @dataclass
@@ -50,7 +54,8 @@ class Program:
 
     inputs: the slot of each argument, None where nobody reads it. outputs: the slot of each result. types: of the
     arguments and of the results, in the formats of the module (64-bit ones among them). donated: the result that
-    takes the place of an argument, by the argument's number.
+    takes the place of an argument, by the argument's number. states: slots of float32, by shape, that are zero at
+    first and keep from call to call what was written to them.
     """
 
     name: str
@@ -61,6 +66,7 @@ class Program:
     steps: list[Run | Loop] = field(default_factory=list)
     constants: dict[int, Array] = field(default_factory=dict)
     donated: Mapping[int, int] = field(default_factory=dict)
+    states: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph | None:
@@ -90,36 +96,47 @@ class _Loaded:
 
     def __init__(self, program: Program, compile: Runner) -> None:
         self.program = program
+        self._states = {slot: np.zeros(shape, np.float32) for slot, shape in program.states.items()}
         self.steps: list[Callable[[dict[int, Array]], None]] = [
             _loaded_run(step, compile) if isinstance(step, Run) else _loaded_loop(step, compile)
             for step in program.steps
         ]
 
     def __call__(self, arguments: Sequence[Array]) -> list[Array]:
-        slots = dict(self.program.constants)
+        slots = {**self.program.constants, **self._states}
         slots.update({slot: array for slot, array in zip(self.program.inputs, arguments) if slot is not None})
         for step in self.steps:
             step(slots)
+        self._states = {slot: slots[slot] for slot in self._states}
         return [slots[slot] for slot in self.program.outputs]
 
 
 def _loaded_run(step: Run, compile: Runner) -> Callable[[dict[int, Array]], None]:
     program, overwritten = compile(step.graph), set(step.graph.aliases.values())
+    kinds = [_stored(value.dtype) for value in step.graph.inputs]
 
     def run(slots: dict[int, Array]) -> None:
         given = [np.array(slots[s]) if i in overwritten else slots[s] for i, s in enumerate(step.inputs)]
-        slots.update(zip(step.outputs, program([np.asarray(a, order="C") for a in given])))
+        held = [np.asarray(a, kind, order="C") for a, kind in zip(given, kinds)]
+        slots.update(zip(step.outputs, program(held)))
 
     return run
 
 
+def _stored(kind: DType) -> Any:
+    """The NumPy dtype of floats, which may be narrower than a framework has them; None for all else."""
+    return kind.numpy if kind.is_float else None
+
+
 def _loaded_loop(step: Loop, compile: Runner) -> Callable[[dict[int, Array]], None]:
-    condition, body = step.condition.load(compile), step.body.load(compile)
+    condition, body, rounds = step.condition.load(compile), step.body.load(compile), Rounds(step.where)
 
     def run(slots: dict[int, Array]) -> None:
         state = [slots[s] for s in step.start]
         seen, used = [slots[s] for s in step.condition_shared], [slots[s] for s in step.body_shared]
+        rounds.begin()
         while bool(condition([*state, *seen])[0]):
+            rounds.next()
             state = body([*state, *used])
         slots.update(zip(step.state, state))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,7 @@ class Tracer:
     functions: Mapping[str, Any]
     outer: Tracer | None = None
     most_ops: int = MOST_OPS
+    ranks: int = 1
     locate: Callable[[Any], Location | None] = mlir.location
     segment: Segment = field(init=False)
     steps: list[Any] = field(default_factory=list)
@@ -165,6 +166,19 @@ class Tracer:
         return found
 
     # -- writing -----------------------------------------------------------------------------------------------------
+    @property
+    def in_round(self) -> bool:
+        """Whether what is read becomes the round of a loop, which the host cannot interrupt."""
+        return False
+
+    def window(self, x: Entry, starts: Sequence[Entry], sizes: Sequence[int]) -> Entry | None:
+        """A slice that the rounds of a loop see one after the other, see `rolled`."""
+        return None
+
+    def updated(self, x: Entry, update: Entry, starts: Sequence[Entry]) -> Entry | None:
+        """A tensor that the rounds of a loop write one part after the other, see `rolled`."""
+        return None
+
     def op(self, name: str, *operands: Entry, **attrs: Any) -> Entry:
         """An op of the graph with one result: computed at once where all is known, else written down."""
         defaults = {k: a.default for k, a in OPS[name].attrs.items() if a.default is not REQUIRED}
@@ -268,7 +282,7 @@ class Tracer:
     def _at(self, op: Any) -> Iterator[None]:
         """Stamp what is written with the op's place; one without is at the place of the call that leads to it."""
         saved = self.place
-        where = self.locate(op) or saved[0]
+        where = _within(saved[0], self.locate(op), op)
         self.place = where, mlir.origin(op)
         try:
             yield
@@ -285,7 +299,8 @@ class Tracer:
         shared = [[self.slot_of(e) for e in t.captured] for t in (condition, body)]
         results = [Entry(e.type, slot=self._slot(), home=self) for e in state]
         self._close()
-        self.steps.append(Loop(*programs, start, [_number(e.slot) for e in results], *shared))
+        state_slots = [_number(e.slot) for e in results]
+        self.steps.append(Loop(*programs, start, state_slots, shared[0], shared[1], self.place[0]))
         self.segment = Segment(f"{self.name}.{len(self.steps)}")
         return results
 
@@ -296,6 +311,7 @@ class Tracer:
             self.functions,
             self,
             self.most_ops,
+            self.ranks,
             self.locate,
             place=self.place,
         )
@@ -318,6 +334,16 @@ class Tracer:
         inputs = [e.slot if e.slot in read else None for e in given]
         kinds = [e.type for e in given], [e.type for e in results]
         return Program(self.name, inputs, outputs, *kinds, steps, self.constants, dict(donated or {}))
+
+
+def _within(outer: Location | None, own: Location | None, op: Any) -> Location | None:
+    """An op's place: its module lies in that of the call which leads to it, and so does its phase."""
+    if own is None or outer is None:
+        return own or outer
+    if not mlir.is_within(op):
+        return own
+    layer = ".".join(part for part in (outer.layer, own.layer) if part)
+    return replace(own, layer=layer, phase="backward" if outer.phase == "backward" else own.phase or outer.phase)
 
 
 def _raise_all(errors: Sequence[TrnlabError]) -> None:

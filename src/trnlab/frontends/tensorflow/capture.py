@@ -20,9 +20,11 @@ import tensorflow as tf
 from trnlab.errors import TrnlabError, UnsupportedOpError
 from trnlab.frontends.common.captured import Role
 from trnlab.frontends.stablehlo import Program, import_module
+from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.frontends.tensorflow import refusals
 from trnlab.frontends.tensorflow.lower import Lowered, lower
 from trnlab.graph.ir import Graph
+from trnlab.runtime import session
 
 
 @dataclass
@@ -104,7 +106,7 @@ def _imported(lowered: Lowered, name: str, names: Sequence[str]) -> Program:
     for graph in program.graphs():
         for op in graph.ops:
             op.loc = lines.resolved(op.loc)
-    return program
+    return in_precision(program, session.asked())
 
 
 def _flattened(result: Any) -> tuple[list[tf.Tensor], Any]:

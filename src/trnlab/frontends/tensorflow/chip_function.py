@@ -8,8 +8,9 @@ written in place, Python code runs while it is traced only. Called from another 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -21,8 +22,13 @@ from trnlab.frontends.common import engine
 from trnlab.frontends.stablehlo.tracer import narrow
 from trnlab.frontends.tensorflow import refusals
 from trnlab.frontends.tensorflow.capture import CapturedFunction, Reported, capture, leaves_of
+from trnlab.frontends.tensorflow.numbers import difference
 from trnlab.frontends.tensorflow.values import Array, to_array, to_tensor
+from trnlab.precision import Rules
+from trnlab.runtime import session
+from trnlab.runtime.notices import say
 
+Formats = tuple["str | None", "str | Path | Rules | None"]  # precision and rules
 _MOST_PROGRAMS = 32  # that one function keeps; the one that was not used for longest goes first
 
 
@@ -35,7 +41,8 @@ class _Trace:
 class ChipFunction:
     """See `function`. `captured` is what the latest call ran.
 
-    state: read at every call; where it is another, the function is captured again.
+    state: read at every call; where it is another, the function is captured again. numbers: the same for Python
+    numbers by name, of which a message says which one has changed.
     """
 
     def __init__(
@@ -43,9 +50,13 @@ class ChipFunction:
         python_function: Callable[..., Any],
         name: str | None = None,
         state: Callable[[], Hashable] | None = None,
+        numbers: Callable[[], Mapping[str, Any]] = dict,
+        formats: Formats = (None, None),
     ) -> None:
         functools.update_wrapper(self, python_function)
-        self.python_function, self.state = python_function, state
+        self.python_function, self.state, self.numbers = python_function, state, numbers
+        self.formats = formats
+        self._numbers: Mapping[str, Any] | None = None  # those of the latest call
         self.name = str(name or getattr(python_function, "__name__", "function"))
         self.captured: CapturedFunction | None = None
         self._traces: dict[Hashable, _Trace] = {}
@@ -54,7 +65,8 @@ class ChipFunction:
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        bound = ChipFunction(self.python_function.__get__(instance, owner), self.name, self.state)
+        method = self.python_function.__get__(instance, owner)
+        bound = ChipFunction(method, self.name, self.state, self.numbers, self.formats)
         instance.__dict__.setdefault(self.python_function.__name__, bound)
         return instance.__dict__[self.python_function.__name__]
 
@@ -64,9 +76,10 @@ class ChipFunction:
             return self.python_function(*args, **kwargs)
         args, kwargs = tf.nest.map_structure(_as_tensor, (args, kwargs))
         leaves = leaves_of((args, kwargs), self.name)
-        trace = self._trace(args, kwargs, leaves)
-        self.captured = trace.captured
-        results = _run(trace, leaves)
+        with session.computing(*self.formats):
+            trace = self._trace(args, kwargs, leaves)
+            self.captured = trace.captured
+            results = _run(trace, leaves)
         self._record(trace.captured, args, kwargs, leaves, results)
         return _reported(trace.captured.result, results)
 
@@ -81,7 +94,8 @@ class ChipFunction:
         if captured.written:
             raise refusals.written_under_tape(self.name, captured.written[0].name)
         if self._backward is None:
-            self._backward = ChipFunction(self._gradients, f"{self.name}.gradient", self.state)
+            name = f"{self.name}.gradient"
+            self._backward = ChipFunction(self._gradients, name, self.state, self.numbers, self.formats)
         backward = self._backward
 
         def back(*upstream: Any) -> Any:
@@ -100,25 +114,47 @@ class ChipFunction:
         return [None if g is None else tf.convert_to_tensor(g) for g in found]
 
     def _trace(self, args: Any, kwargs: Any, leaves: Sequence[Any]) -> _Trace:
-        state = self.state() if self.state is not None else None
-        form = (_structure((args, kwargs)), *map(_form, leaves), keras.config.floatx(), state)
+        form = self._form_of(args, kwargs, leaves)
         trace = self._traces.pop(form, None)
         if trace is None:
+            self._say_what_changed()
             captured = capture(self.python_function, args, kwargs, self.name)
             trace = _Trace(captured, captured.program.load(engine.current().compile))
             while len(self._traces) >= _MOST_PROGRAMS:
                 self._traces.pop(next(iter(self._traces)))
-        self._traces[form] = trace
+            form = self._form_of(args, kwargs, leaves)  # as the trace has left it: layers that count calls in Python
+        self._traces[form], self._numbers = trace, self.numbers()
         return trace
 
+    def _form_of(self, args: Any, kwargs: Any, leaves: Sequence[Any]) -> Hashable:
+        """What decides about the program."""
+        state = self.state() if self.state is not None else None
+        numbers = tuple((name, type(value), value) for name, value in self.numbers().items())
+        return (_structure((args, kwargs)), *map(_form, leaves), keras.config.floatx(), state, numbers,
+                str(session.precision_now()))  # fmt: skip
 
-def function(python_function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
-    """Run `python_function` on the chip, as a decorator or called; see the head of this module."""
+    def _say_what_changed(self) -> None:
+        changed = "" if self._numbers is None else difference(self._numbers, self.numbers())
+        if changed:
+            say(f"{self.name!r} is captured again: {changed}")
+
+
+def function(
+    python_function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    precision: str | None = None,
+    precision_rules: str | Path | Rules | None = None,
+) -> Any:
+    """Run `python_function` on the chip, as a decorator or called; see the head of this module.
+
+    precision, precision_rules: see `compile_step`.
+    """
     if python_function is None:
-        return functools.partial(function, name=name)
+        return functools.partial(function, name=name, precision=precision, precision_rules=precision_rules)
     if isinstance(python_function, tf.types.experimental.PolymorphicFunction):
         python_function = python_function.python_function
-    return ChipFunction(python_function, name)
+    return ChipFunction(python_function, name, formats=(precision, precision_rules))
 
 
 def _run(trace: _Trace, leaves: Sequence[Any]) -> list[tf.Tensor]:

@@ -22,6 +22,7 @@ import tensorflow as tf
 from trnlab.errors import UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.tensorflow.chip_function import ChipFunction
+from trnlab.frontends.tensorflow.numbers import numbers_of
 from trnlab.frontends.tensorflow.step import learned_from, trainable
 
 _MAKERS = ("train", "test", "predict")
@@ -90,7 +91,7 @@ def _batches(model: Any, kind: str) -> Callable[[Any], Any]:
 
 
 def _predict(model: Any) -> Callable[[Any], Any]:
-    step = ChipFunction(model.predict_step, f"{model.name}.predict_step")
+    step = ChipFunction(model.predict_step, f"{model.name}.predict_step", numbers=lambda: numbers_of(model))
 
     def run(batches: Any) -> Any:
         outputs = [step(_without_optionals(data)) for data in batches]
@@ -104,7 +105,10 @@ class _Step:
 
     def __init__(self, model: Any, kind: str) -> None:
         self.model, self.kind = model, kind
-        self.function = ChipFunction(self._step, f"{model.name}.{kind}_step", lambda: trainable(model))
+        self.function = ChipFunction(
+            self._step, f"{model.name}.{kind}_step", lambda: trainable(model),
+            lambda: numbers_of(model, model.loss, model.optimizer),
+        )  # fmt: skip
 
     def __call__(self, data: Any) -> Any:
         loss, logs = self.function(_without_optionals(data))

@@ -12,6 +12,7 @@ is saved, evaluated or trained on afterwards with Keras on the host is the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -21,27 +22,46 @@ import tensorflow as tf
 from trnlab.errors import UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.tensorflow.capture import CapturedFunction
-from trnlab.frontends.tensorflow.chip_function import ChipFunction
+from trnlab.frontends.tensorflow.chip_function import ChipFunction, Formats
+from trnlab.frontends.tensorflow.locations import layers_of
+from trnlab.frontends.tensorflow.numbers import numbers_of
+from trnlab.precision import Rules
 
 Loss = str | Callable[..., Any] | None
 
 
-def compile_step(model: Any, loss: Loss, optimizer: Any, *, name: str = "train_step") -> TrainStep:
+def compile_step(
+    model: Any,
+    loss: Loss,
+    optimizer: Any,
+    *,
+    name: str = "train_step",
+    precision: str | None = None,
+    precision_rules: str | Path | Rules | None = None,
+) -> TrainStep:
     """A step of `optimizer` on loss(y, model(x)) and the losses that layers add.
 
     loss: a keras.losses.Loss, a function of (y, predictions), or its name in Keras; None when the layers add all of
     it. The model is called with training=True where it takes that. Programs are compiled on first use, one per form
-    of the batch. Raises UsageError (TRN110) for a loss that is not one number.
+    of the batch. precision, precision_rules: the mode and the rules (or their file) in which it computes, see
+    docs/precision.md; None: those of the session. Raises UsageError (TRN110) for a loss that is not one number, and
+    TRN121, TRN245, TRN246 for a precision that does not exist, or not on the chip.
     """
-    return TrainStep(model, loss, optimizer, name)
+    return TrainStep(model, loss, optimizer, name, (precision, precision_rules))
 
 
 class TrainStep:
     """See `compile_step`. `captured` is the graph of the latest call."""
 
-    def __init__(self, model: Any, loss: Loss, optimizer: Any, name: str) -> None:
+    def __init__(self, model: Any, loss: Loss, optimizer: Any, name: str, formats: Formats = (None, None)) -> None:
         self.model, self.loss, self.optimizer, self.name = model, _loss(loss), keras.optimizers.get(optimizer), name
-        self._function = ChipFunction(self._step, name, lambda: trainable(model))
+        self._function = ChipFunction(
+            self._step,
+            name,
+            lambda: trainable(model),
+            lambda: numbers_of(model, self.loss, self.optimizer),
+            formats,
+        )
 
     @property
     def captured(self) -> CapturedFunction | None:
@@ -50,7 +70,8 @@ class TrainStep:
 
     def __call__(self, x: Any, y: Any = None, sample_weight: Any = None) -> tf.Tensor:
         """Train on one batch; returns its loss."""
-        loss = self._function(x, y, sample_weight)
+        with layers_of(self.model):
+            loss = self._function(x, y, sample_weight)
         engine.current().step_done(float(loss), learned_from((x, y)))
         return loss
 

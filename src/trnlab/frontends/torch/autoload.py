@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `import torch` runs through the `torch.backends` entry point; must stay cheap."""
 
+import os
+
 
 def autoload() -> None:
-    """Make `torch.device("neuron")` and `torch.compile(backend="neuron")` known."""
+    """Make `torch.device("neuron")` and `torch.compile(backend="neuron")` known.
+
+    With TRNLAB_TARGET, as in the processes that torchrun and `accelerate launch` start, the imports of the vendor's
+    packages too, by which libraries find the device; packages that are installed win.
+    """
     from trnlab.frontends.torch import device
 
     device.register()
+    if os.environ.get("TRNLAB_TARGET"):
+        from trnlab.frontends import vendor_imports
+
+        vendor_imports.install()

@@ -23,6 +23,7 @@ from functorch.compile import (  # type: ignore[import-untyped]
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
+from torch._library.fake_class_registry import FakeScriptObject
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -31,10 +32,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch import eager, kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.distributed.surroundings import guard
 from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
 from trnlab.frontends.torch.python_numbers import PythonNumbers
-from trnlab.frontends.torch.step import new_seed
+from trnlab.frontends.torch.types import is_opaque
 from trnlab.guards import collected
 from trnlab.runtime.notices import say
 
@@ -84,6 +87,7 @@ def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> C
 
     Raises UnsupportedOpError (inside PyTorch's own exception) that lists all operators without a lowering.
     """
+    guard()
     return _backend()(module, examples)
 
 
@@ -130,6 +134,7 @@ class CompiledGraph:
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n.name: i for i, n in enumerate(placeholders)}
         self._numbers = PythonNumbers(module)
+        self._objects = {i: n for i, n in enumerate(placeholders) if is_opaque(n.meta.get("val"))}
         self._plan = [
             item if item in self._numbers and not _is_tensor(item) else _planned(item, _owners(module))
             for item in _returned_by(module)
@@ -141,7 +146,7 @@ class CompiledGraph:
         self._compile()
 
     def _compile(self) -> None:
-        with collected() as self._guards:  # of the kernels in the graph, into which Dynamo does not look
+        with collected() as self._guards:  # of kernels and groups, into which Dynamo does not look
             self.imported: Imported = import_fx(self._module, self._name, self._aliases)
         self._place = {fx_place: i for i, fx_place in enumerate(self.imported.outputs)}
         self._program = engine.current().compile(self.imported.graph)
@@ -151,7 +156,7 @@ class CompiledGraph:
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run the program on tensors; returns what AOTAutograd expects of the graph."""
-        if any(guards.failed() for guards in self._guards):
+        if self._other_objects(args) or any(guards.failed() for guards in self._guards):
             self._compile()
         known = self._numbers.known(args)
         without_values = getattr(engine.current(), "stand_in", None)
@@ -174,11 +179,18 @@ class CompiledGraph:
         made = {n: _result(n, results[self._place[i]]) for n, i in self._computed.items()}
         return [self._returned(item, made | known, args) for item in self._plan]
 
+    def _other_objects(self, args: Sequence[Any]) -> bool:
+        """Whether a process group is not the one that the program was made for; from now on it is."""
+        changed = {n: args[i] for i, n in self._objects.items() if args[i] is not n.meta["val"].real_obj}
+        for n, group in changed.items():
+            n.meta["val"] = FakeScriptObject(group, n.meta["val"].script_class_name, group)
+        return bool(changed)
+
     def _input(self, own: str, placeholder: str | None, given: Mapping[str, Any]) -> Any:
         """A tensor that was given, a state of the program, or a seed."""
         if placeholder is not None:
             return given[placeholder]
-        return self._scales[own] if own in self._scales else new_seed()
+        return self._scales[own] if own in self._scales else new_seed(self.imported.shards.get(own, 0))
 
     def _returned(self, planned: Any, made: dict[fx.Node, Any], args: Sequence[Any]) -> Any:
         if isinstance(planned, fx.Node):
@@ -197,7 +209,7 @@ class _View:
     owner: fx.Node
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the graph returns, where `tensor` is the owner: itself, or a view of the same memory."""
+        """What the graph returns, where `tensor` is the owner: itself (or a process group), or a view of it."""
         if self.node is self.owner:
             return tensor
         fake = self.node.meta["val"]
@@ -239,6 +251,8 @@ def _planned(item: Any, owners: dict[Any, fx.Node]) -> _View | int | None:
         return int(value)
     if not isinstance(item, fx.Node):
         return item  # type: ignore[no-any-return]
+    if is_opaque(value):
+        return _View(item, item)
     node: Any = item.args[1] if item.target is _COPY else item
     owner = owners[_storage(node.meta["val"])]
     return _View(node, node if owner.op == "get_attr" else owner)

@@ -25,8 +25,12 @@ from torch.utils import _pytree as pytree
 from trnlab.frontends.common.captured import Captured, Role
 from trnlab.frontends.common.image import Image
 from trnlab.frontends.common.watch import Watch
-from trnlab.frontends.torch import hooks, kernels, tracing  # noqa: F401  (kernels hears of calls while PyTorch traces)
+from trnlab.frontends.torch import hooks, kernels, sharded, tracing  # noqa: F401  (kernels hears of calls while PyTorch traces)
+from trnlab.frontends.torch.again import Parts
+from trnlab.frontends.torch.data_parallel import average_gradients, forward_of_modules
 from trnlab.frontends.torch.dependencies import Dependencies, keep_traced, restore
+from trnlab.frontends.torch.distributed.captured import collectives_of_groups
+from trnlab.frontends.torch.fully_sharded import captured_units, settle
 from trnlab.frontends.torch.import_fx import EXACT, import_fx
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.optimizer_numbers import Before, Number
@@ -78,6 +82,7 @@ def capture_step(
     operator without a lowering, or what of the step cannot be captured; UsageError for a loss that is not one number.
     exact_counts: see `Subject`.
     """
+    settle(model)
     if optimizer is not None:
         hooks.check_optimizer(optimizer)
         prepare(optimizer)
@@ -127,7 +132,7 @@ class _Capture:
     def _add(self, role: Role, like: Tensor, device: str | None = None) -> None:
         self.roles.append(role)
         self.reals.append(like)
-        self.fakes.append(tracing.fake_like(self.mode, like, device))
+        self.fakes.append(tracing.fake_like(self.mode, sharded.local(like), device))
 
     def _lay_out(self) -> None:
         subject, optimizer = self.subject, self.subject.optimizer
@@ -150,12 +155,17 @@ class _Capture:
     # -- the traced function -----------------------------------------------------------------------------------------
     def _step(self, lines: RecordLines, *inputs: Tensor) -> list[Tensor]:
         given = dict(zip(self.roles, inputs))
-        own = {r: leaf_like(x, self._learns(r, real)) for (r, x), real in zip(given.items(), self.reals)}
+        own = {r: self._leaf(r, x, real) for (r, x), real in zip(given.items(), self.reals)}
         shown = [(real, own[r]) for r, real in zip(self.roles, self.reals) if r.kind not in ("count", "rate")]
         outside = Outside(shown, lines)
-        with outside, torch.enable_grad():
+        with outside, torch.enable_grad(), collectives_of_groups(lines):
             result, changed = self._run(lines, outside, given, own)
         return self._collect(result, changed, own, outside)
+
+    def _leaf(self, role: Role, x: Tensor, real: Tensor) -> Tensor:
+        if sharded.is_sharded(real):
+            return sharded.leaf(real, leaf_like(x, False), self._learns(role, real))
+        return leaf_like(x, self._learns(role, real))
 
     @staticmethod
     def _learns(role: Role, real: Tensor) -> bool:
@@ -172,18 +182,21 @@ class _Capture:
         for _, p, x in named:
             hooks.take_over(p, x)
         with tracing.parameters_replaced(self.subject.model, values):
-            with self.watch:
+            model, parts = self.subject.model, Parts()
+            with self.watch, forward_of_modules(model), captured_units(model, parts), parts.of_checkpoints():
                 result = self.loss_fn(self.subject.model, *pytree.tree_unflatten(leaves, self.spec))
                 loss = tracing.loss_of(result)
                 outside.phase = "the backward pass"
                 held = dict(self.subject.model.named_buffers())
                 tracing.gradients(lines, loss, named)
+                average_gradients(self.subject.model, named)
             tracing.clip(named, self.max_norm)
             changed = {r: held[r.name] for r in own if r.kind == "buffer" and r.name in held}
             with torch.no_grad():
                 changed |= (
                     self._optimized(outside, given, own, values) if self.subject.optimizer else self._gradients(named)
                 )
+            result = pytree.tree_map(sharded.whole, result)
         return result, changed
 
     @staticmethod
@@ -252,12 +265,13 @@ class _Capture:
         self.roles += found
         self.reals += [f.real for f in outside.found]
         changed |= {r: f.owned for r, f in zip(found, outside.found) if f.written}
-        self.dependencies.finish(outside, self._written(changed), self.reals)
+        self.dependencies.finish(outside, self._written(changed), [sharded.local(t) for t in self.reals])
         kept = keep_traced(self.dependencies, outside)
         results = {**report, **changed, **{Role("kept", place.label, i): x for i, (place, x) in enumerate(kept)}}
         self.results = list(results)
-        self.strides = [x.stride() for x in results.values()]
-        return [*(x.detach() for x in results.values()), *(f.base for f in outside.found)]
+        parts = [sharded.local(x) for x in results.values()]
+        self.strides = [x.stride() for x in parts]
+        return [*(x.detach() for x in parts), *(f.base for f in outside.found)]
 
     def _written(self, changed: Any) -> list[tuple[str, Tensor]]:
         """Inputs of the user's that the step writes to."""
@@ -269,9 +283,9 @@ class _Capture:
     def run(self, name: str) -> CapturedStep:
         """Trace, import, and say what is what."""
         try:
-            with collected() as self.dependencies.kernels:
+            with collected() as self.dependencies.others:
                 module = tracing.trace(self._step, self.fakes, self.mode, lambda: len(self.roles) - len(self.fakes))
-            return self._imported(module, name)
+                return self._imported(module, name)
         finally:
             restore(self.dependencies)
 
@@ -284,11 +298,14 @@ class _Capture:
         aliases = {i: of_role[role] for i, role in enumerate(self.results) if role in of_role}
         imported = import_fx(module, name, aliases)
         roles = {node.name: role for node, role in zip(placeholders, self.roles)}
-        seed = Role("seed", "seed")
+        shards = imported.shards
         outputs = next(n for n in module.graph.nodes if n.op == "output").args[0]
         own = {name: Role("scale", name) for name in imported.states}
         names = zip(imported.graph.inputs, imported.inputs)
-        inputs = [roles[n] if n is not None else own.get(v.name, seed) for v, n in names]
+        inputs = [
+            roles[n] if n is not None else own.get(v.name) or Role("seed", v.name, shards.get(v.name, 0))
+            for v, n in names
+        ]
         imported.graph.bounds.update(self._bounds(inputs))
         return CapturedStep(
             imported.graph,

@@ -11,6 +11,7 @@ Shape letters: B batch, H query heads, Hkv key heads (H is a multiple), T querie
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -167,6 +168,9 @@ def scaled_dot_product_attention(
     What a query that sees no key gives is zero, as on the CPU. With `is_causal` query t sees keys 0..t, and what
     `attn_mask` leaves of them.
     """
+    sharded = _of_dtensors(query)
+    if sharded is not None:
+        sharded.install()
     _refuse_as_pytorch_does(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     size = query.shape[-1]
     scale = (size**-0.5 if size else float("inf")) if scale is None else float(scale)
@@ -179,6 +183,8 @@ def scaled_dot_product_attention(
         and all(x.numel() for x in (query, key, value))
     )
     if not plain or lead is None:
+        if sharded is not None:
+            sharded.refuse_in_a_ring(query)
         return _written_out(query, key, value, bias, dropout_p, is_causal, scale)
     key_lead = lead if key_heads is None else (*lead[:-1], key_heads)
     q, k, v = _four(query, lead), _four(key, key_lead), _four(value, key_lead)
@@ -186,6 +192,16 @@ def scaled_dot_product_attention(
         bias = _four_of_bias(bias, lead, (query.shape[-2], key.shape[-2]))
     out = torch.ops.trnlab.attention(q, k, v, bias, is_causal, scale)[0]
     return out.reshape(*lead, query.shape[-2], value.shape[-1])
+
+
+def _of_dtensors(query: Tensor) -> Any:
+    """What DTensor has to know of attention, if it is of a DTensor; else nothing is loaded."""
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is None or not isinstance(query, module.DTensor):
+        return None
+    from trnlab.frontends.torch import sharded_attention
+
+    return sharded_attention
 
 
 def _leading(query: Tensor, key: Tensor, value: Tensor, gqa: bool) -> tuple[tuple[int, ...] | None, int | None]:

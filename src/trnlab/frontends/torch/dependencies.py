@@ -23,7 +23,7 @@ from trnlab.frontends.common.watch import random_states
 from trnlab.frontends.torch.outside import Outside, bits, share_memory
 from trnlab.frontends.torch.state import TorchState
 from trnlab.frontends.torch.subject import form
-from trnlab.guards import Guards
+from trnlab.guards import Guard
 
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, torch.dtype, torch.device)
 
@@ -82,7 +82,7 @@ class Dependencies:
         self._cells: list[_Cell] = []
         self._values: list[tuple[Place, bytes]] = []
         self._index: dict[int, list[Place]] | None = None
-        self.kernels: list[Guards] = []
+        self.others: list[Guard] = []  # of recorded kernels, and of process groups
         self._random = random_states()
         self.reusable = True
 
@@ -132,9 +132,7 @@ class Dependencies:
         change = self.image.failed()
         if change is not None:
             return f"{change}{self._own(change)}"
-        return next(self._moved(leaves, tensors), None) or next(
-            filter(None, (g.failed() for g in self.kernels)), None
-        )
+        return next(self._moved(leaves, tensors), None) or next(filter(None, (g.failed() for g in self.others)), None)
 
     def _own(self, change: Change) -> str:
         if any(c.label == change.label for c in self.changes):

@@ -10,6 +10,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from trnlab.frontends.torch import autocast, composites, generic, host_ops, module, modules, recurrent, storages
+from trnlab.frontends.torch.distributed import registration
 
 
 def register() -> None:
@@ -24,3 +25,4 @@ def register() -> None:
     storages.register()
     modules.register()
     generic.register()
+    registration.register()

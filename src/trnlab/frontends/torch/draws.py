@@ -20,7 +20,15 @@ from torch import fx
 from torch.fx import traceback as fx_traceback
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-_META, _KEY = "custom", "trnlab_draw"  # FX copies the dictionary of this name from node to node
+from trnlab.frontends.common.watch import unwatched
+
+_META, _KEY, _SHARD = (
+    "custom",
+    "trnlab_draw",
+    "trnlab_shard",
+)  # FX copies the dictionary of this name from node to node
+_APART = 0x9E3779B1  # odd, so that no two shards have one seed
+_PYTORCHS = ("aten", "prims", "_c10d_functional")
 
 
 class NoteDraws(TorchDispatchMode):
@@ -28,7 +36,10 @@ class NoteDraws(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded not in function.tags:
-            return function(*args, **(kwargs or {}))
+            if function.namespace not in _PYTORCHS or not all(t.__module__.startswith("torch.") for t in types):
+                return function(*args, **(kwargs or {}))
+            with unwatched():  # shapes of PyTorch's own operators, which is most of what runs in a capture
+                return function(*args, **(kwargs or {}))
         with _noted(_state()):
             result = function(*args, **(kwargs or {}))
         with _disable_current_modes():
@@ -46,16 +57,29 @@ def generator_kept() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
+@contextmanager
+def as_shard(place: int, layout: str) -> Iterator[None]:
+    """Within the block operators draw the numbers of one shard of a tensor. place: which one; layout: of the tensor,
+    the same text on all ranks."""
+    with _noted((place, layout), _SHARD):
+        yield
+
+
+def shard_of(node: fx.Node) -> tuple[int, str] | None:
+    """The shard that an operator draws for, and the layout; None for a tensor that is whole."""
+    return (node.meta.get(_META) or {}).get(_SHARD)
+
+
 def draw_of(node: fx.Node) -> str | None:
     """The state that an operator drew from, None where nothing was noted."""
     return (node.meta.get(_META) or {}).get(_KEY)
 
 
 @contextmanager
-def _noted(state: str) -> Iterator[None]:
+def _noted(value: Any, key: str = _KEY) -> Iterator[None]:
     meta = fx_traceback.current_meta
     before = meta.get(_META)
-    meta[_META] = {**(before or {}), _KEY: state}
+    meta[_META] = {**(before or {}), key: value}
     try:
         yield
     finally:
@@ -68,3 +92,13 @@ def _noted(state: str) -> Iterator[None]:
 def _state() -> str:
     with _disable_current_modes():
         return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
+
+
+def new_seed(shard: int = 0) -> torch.Tensor:
+    """A seed of 64 bits for one run of a program, from PyTorch's generator: `torch.manual_seed` decides.
+
+    shard: which one of a tensor draws from it; ranks with equal generators then have different seeds.
+    """
+    drawn = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int64)
+    drawn[0] += shard * _APART
+    return drawn.to(torch.int32)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -28,10 +29,12 @@ from trnlab.errors import NumericsError, TrnlabError
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch import factors
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
+from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.dlpack import as_host
 from trnlab.frontends.torch.host_ops import NOT_HERE, ask_first, give_memory
 from trnlab.frontends.torch.import_fx import Imported, import_fx
 from trnlab.frontends.torch.tracing import fake_like, functional
+from trnlab.frontends.torch.types import unnarrowed
 from trnlab.graph.ir import Graph, Value
 from trnlab.runtime import session
 
@@ -123,9 +126,9 @@ class _Call:
         numbers = [name in _numbers(op) for name, value in named.items() for _ in pytree.tree_leaves(value)]
         self.inputs: list[Tensor] = []
         self.forms = [self._form(leaf, number) for leaf, number in zip(self.leaves, numbers)]
-        self.possible = all(
-            isinstance(f, Hashable) and not isinstance(f, torch.Generator) for f in self.forms
-        ) and any(t.numel() for t in self.inputs)
+        plain = all(isinstance(f, Hashable) and not isinstance(f, torch.Generator) for f in self.forms)
+        # Of no elements nothing is to be computed, unless the operator makes them: `arange`, into an empty result.
+        self.possible = plain and (any(t.numel() for t in self.inputs) or _is_source(named))
         self.tensors_key = (op, self.spec_key, tuple(f for f in self.forms if isinstance(f, _Form)))
         self.key = (op, self.spec_key, tuple((type(f), f) for f in self.forms)) if self.possible else None
 
@@ -176,7 +179,8 @@ def _compiled(call: _Call, programs: _Programs) -> _Program | None:
         return None
     _busy.compiling = True
     try:
-        return _Program(call, programs.name(call))
+        with tracing_allowed():
+            return _Program(call, programs.name(call))
     except (TrnlabError, NotImplementedError, RuntimeError):  # PyTorch's own, where it cannot follow without values
         return None
     finally:
@@ -198,7 +202,9 @@ class _Program:
         output = next(n for n in module.graph.nodes if n.op == "output")
         self._fakes: list[Any] = [n.meta["val"] if n is not None else None for n in output.args[0]]
         self._inputs = {n.name: i for i, n in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
-        self._imported: Imported = import_fx(module, name)
+        self._exact = _of_numbers(module)
+        with unnarrowed() if self._exact else nullcontext():
+            self._imported: Imported = import_fx(module, name)
         if None in self._imported.inputs:
             raise NotImplementedError("draws random numbers")
         self._read = [v in _operands(self._imported.graph) for v in self._imported.graph.inputs]
@@ -209,7 +215,7 @@ class _Program:
         """Execute, store what was written, and return what the operator returns."""
         given = [call.inputs[self._inputs[name]] for name in self._imported.inputs if name is not None]
         values = [t if read else torch.zeros_like(as_host(t)) for t, read in zip(given, self._read)]
-        arrays = self._program([Buffer(t).array() for t in values])
+        arrays = self._program([Buffer(t, exact=self._exact).array() for t in values])
         named = pytree.tree_unflatten(call.leaves, call.spec)
         old = [t for name in _written(call.op) for t in pytree.tree_leaves(named[name]) if isinstance(t, Tensor)]
         for i, tensor in enumerate(old):
@@ -265,6 +271,21 @@ def _resizes(named: dict[str, Any]) -> bool:
     """Whether the caller gave an empty tensor for a result."""
     out = named.get("out")
     return isinstance(out, Tensor) and out.numel() == 0
+
+
+def _is_source(named: dict[str, Any]) -> bool:
+    """Whether an empty result is the only tensor that an operator is given."""
+    return _resizes(named) and sum(isinstance(v, Tensor) for v in pytree.tree_leaves(list(named.values()))) == 1
+
+
+def _of_numbers(module: fx.GraphModule) -> bool:
+    """Whether all floats that go in and come out are without dimensions, as where an optimizer counts its steps: they
+    stay float32 where all else is bf16, in which a count would stop at 256."""
+    ends = [n for n in module.graph.nodes if n.op in ("placeholder", "output")]
+    given = [n.meta.get("val") for n in ends if n.op == "placeholder"]
+    made = [n.meta.get("val") for n in ends[-1].all_input_nodes]
+    floats = [t for t in pytree.tree_leaves([given, made]) if isinstance(t, Tensor) and t.is_floating_point()]
+    return bool(floats) and all(t.dim() == 0 for t in floats)
 
 
 def _forget_writes(module: fx.GraphModule) -> None:

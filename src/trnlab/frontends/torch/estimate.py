@@ -23,9 +23,15 @@ class _Tally:
         self.script, self.ps = script, 0
         self.executables: dict[str, Executable] = {}  # kernels that the step calls by themselves look here
 
+    def begins(self) -> None:
+        """Nothing is rehearsed here."""
+
     def executed(self, executable: Executable) -> None:
         self.executables[executable.key] = executable
         self.ps += executable.timeline.total
+
+    def waited(self, seconds: float) -> None:
+        """Nothing: the step is a trial."""
 
     def updated(self) -> None:
         """Nothing: the step is a trial."""

@@ -45,14 +45,25 @@ def call(op: Any, given: dict[str, Any], resizes: bool = False) -> Any:
         return fused_optimizers.update(base, given)
     operands = {name: value for name, value in given.items() if name != "out"}
     if base not in _WRITTEN_OUT:
-        chosen = op.overloadpacket if resizes or base in _OTHER_OVERLOADS else op
-        return chosen(**(operands if resizes else given))
-    result = _WRITTEN_OUT[base](**operands)
+        if resizes:
+            return _resized(op.overloadpacket, operands, given["out"].dtype)
+        return (op.overloadpacket if base in _OTHER_OVERLOADS else op)(**given)
     if resizes:
-        return result
+        return _resized(_WRITTEN_OUT[base], operands, given["out"].dtype)
+    result = _WRITTEN_OUT[base](**operands)
     if "out" in given:
         return given["out"].copy_(result)
     return given["self"].copy_(result) if op._schema.is_mutable else result
+
+
+def _resized(function: Callable[..., Any], operands: dict[str, Any], dtype: torch.dtype) -> Any:
+    """The result for an empty `out` of this format. Raises NotImplementedError where PyTorch would convert it."""
+    if not any(isinstance(v, torch.Tensor) for v in operands.values()):
+        return function(**operands, dtype=dtype)  # makes elements from numbers
+    result = function(**operands)
+    if isinstance(result, torch.Tensor) and result.dtype is not dtype:
+        raise NotImplementedError(f"converts {result.dtype} to {dtype}")
+    return result
 
 
 def _scaled(x: Any, factor: Any) -> Any:

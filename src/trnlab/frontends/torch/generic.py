@@ -28,9 +28,16 @@ _OF_ACCELERATORS = (
 )  # fmt: skip
 
 
-def _is_pinned(self: Tensor, device: Any = None) -> bool:
-    """Never: no copy to the simulated device is faster from pinned memory."""
+def _never(self: Tensor, device: Any = None) -> bool:
     return False
+
+
+pinned: Callable[..., bool] = _never  # no copy to the simulated device is faster from pinned memory
+
+
+def _is_pinned(self: Tensor, device: Any = None) -> bool:
+    """Whether a tensor of the host counts as pinned."""
+    return pinned(self, device)
 
 
 def _pin_memory(self: Tensor, device: Any = None) -> Tensor:
@@ -77,11 +84,14 @@ def _printing(original: Callable[[Tensor, int], str]) -> Callable[[Tensor, int],
 
 
 def _resizing(original: Any) -> Any:
+    """Giving memory back (a size of 0, and later the old one again, as FSDP does) keeps it: nothing would be read
+    from it in between."""
+
     @wraps(original)
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
         if self.device.type != "neuron":
             return original(self, size)
-        if size != self.nbytes():
+        if size not in (0, self.nbytes()):
             raise UsageError(
                 "the memory of a tensor on the device cannot change its size", code="TRN153",
                 limit=f"{self.nbytes()} bytes", got=f"{size} bytes", remedy="make a new tensor",

@@ -11,6 +11,7 @@ Views and allocations compute nothing, and copies between host and device are wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -168,16 +169,37 @@ def _neuron(value: Any, originals: dict[int, Tensor]) -> Any:
 
 
 def only_device(device: torch.device) -> torch.device:
-    """The device itself. Raises UsageError for a neuron device other than the first: there is one."""
-    if device.type == "neuron" and device.index not in (None, 0):
-        raise no_such_device(device.index)
+    """The device itself. Raises UsageError for a neuron device that is not this process's: there is one."""
+    if device.type == "neuron":
+        only_index(device.index)
     return device
+
+
+def only_index(index: int | None) -> int:
+    """The number of the device by the number that a script calls it: on ranks that of the rank on its instance, too.
+
+    Raises UsageError (TRN151) for any other.
+    """
+    if index not in (None, 0) and index != local_rank():
+        raise no_such_device(index)
+    return 0
+
+
+def local_rank() -> int:
+    """Which of the ranks on this instance the process is."""
+    return int(os.environ.get("LOCAL_RANK") or 0) if local_ranks() > 1 else 0
+
+
+def local_ranks() -> int:
+    """How many ranks there are on this instance."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
 
 def no_such_device(index: object) -> UsageError:
     """The refusal of a device number."""
     return UsageError(
-        f"neuron:{index} does not exist", code="TRN151", limit="neuron:0, one simulated NeuronCore", got=index,
+        f"neuron:{index} does not exist", code="TRN151", got=index,
+        limit="neuron:0, the NeuronCore of this process; on ranks also neuron:LOCAL_RANK",
         remedy='use torch.device("neuron")',
     )  # fmt: skip
 
@@ -223,14 +245,19 @@ def _empty(
     if layout not in (None, torch.strided):
         raise no_sparse(layout)
     memory_format = memory_format or torch.contiguous_format
-    return as_neuron(torch.empty(size, dtype=dtype, device=_CPU, memory_format=memory_format))
+    return as_neuron(_without_garbage(torch.empty(size, dtype=dtype, device=_CPU, memory_format=memory_format)))
 
 
 def _empty_strided(
     size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> Tensor:
     only_device(device)
-    return as_neuron(torch.empty_strided(size, stride, dtype=dtype, device=_CPU))
+    return as_neuron(_without_garbage(torch.empty_strided(size, stride, dtype=dtype, device=_CPU)))
+
+
+def _without_garbage(new: Tensor) -> Tensor:
+    """64-bit integers begin at zero: the chip has 32 bits, and refuses what else lies in memory that nobody wrote."""
+    return new.zero_() if new.dtype is torch.int64 else new
 
 
 def _resize(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
@@ -290,6 +317,15 @@ def _record_stream(self: Tensor, s: Any) -> None:
     """Nothing: work on the device is done when the operator returns."""
 
 
+def _to_copy(
+    self: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    non_blocking: bool = False, memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    """PyTorch's own, without the pinned memory that a copy to the host takes which nobody waits for."""
+    op = torch.ops.aten._to_copy.default
+    return op.redispatch(_CPU_KEY, self, dtype=dtype, layout=layout, device=device, memory_format=memory_format)
+
+
 def _device_agnostic(op: Any) -> Kernel:
     """PyTorch's own CPU kernel, which for a view makes a new header over the same storage, whatever the device."""
 
@@ -314,6 +350,7 @@ def register() -> None:
         "resize_": _resize,
         "set_": _forget,
         "record_stream": _record_stream,
+        "_to_copy": _to_copy,
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
     }

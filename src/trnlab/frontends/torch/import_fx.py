@@ -9,9 +9,9 @@ names them all.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,16 +20,19 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
+from trnlab.frontends.common.formats import begin
 from trnlab.frontends.torch import factors, fused_modules, grouped, low_precision, provenance, survey
+from trnlab.frontends.torch.again import part_of
 from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.doubles import narrow_moments
 from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.refusals import UnsupportedOp
-from trnlab.frontends.torch.types import is_narrowed, is_wide, type_of, unnarrowed
+from trnlab.frontends.torch.types import is_narrowed, is_opaque, is_wide, type_of, unnarrowed
 from trnlab.frontends.torch.vendor_limits import note_limits
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, TensorType, Value
+from trnlab.graph.ops import OPS, SOURCE
 from trnlab.graph.overflow import Watch
 from trnlab.numerics.dtypes import bfloat16, float32
 
@@ -61,7 +64,8 @@ class Imported:
 
     `outputs[i]` is the place, among the FX graph's outputs, of graph output i; the updates of `states` follow them.
     states: names of inputs that are the program's own state, float32, zero at first: they overwrite themselves.
-    exact: names of placeholders that stay float32 where all else is narrowed.
+    exact: names of placeholders that stay float32 where all else is narrowed. shards: which shard of a tensor draws
+    from a seed, by the name of its input, for `draws.new_seed`.
     """
 
     graph: Graph
@@ -69,6 +73,7 @@ class Imported:
     outputs: tuple[int, ...]
     states: tuple[str, ...] = ()
     exact: frozenset[str] = frozenset()
+    shards: Mapping[str, int] = field(default_factory=dict)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -100,10 +105,13 @@ class _Importer:
         self.random = Randomness(self.b)
         self.watch = Watch(self.b)
         self.values: dict[fx.Node, Any] = {}
+        self.part: int | None = None  # of the operator at hand, see `again`
+        self.apart: dict[tuple[Value, int | None], Value] = {}
         self.inputs: dict[str, Value] = {}
         self.outputs: list[int] = []
         self.unsupported: list[UnsupportedOp] = []
         self.survey, self.of_gradients = survey.active(), set[int]()
+        self.counts = _counts(module, aliases)
         self.exact: set[fx.Node] = set()  # whose float32 is not narrowed where all else is
 
     def run(self) -> Imported:
@@ -123,18 +131,21 @@ class _Importer:
         self.watch.finish()
         places = {value: name for name, value in self.inputs.items()}
         graph = self.b.build()
+        begin(graph, formats)
         survey.of_graph(graph, (_name(n.target) for n in nodes if n.op == "call_function" and lowering_of(n.target)))
         inputs = tuple(places.get(v) for v in graph.inputs)
         values = {node: _replaced(held, formats.replaced) for node, held in self.values.items()}
         exact = frozenset(n.name for n in self.exact if n.op == "placeholder")
         provenance.note(graph, provenance.Provenance(self.module, values, inputs))
-        return Imported(graph, inputs, tuple(self.outputs), tuple(v.name for v in formats.states), exact)
+        states = (formats.state.name,) if formats.state is not None else ()
+        return Imported(graph, inputs, tuple(self.outputs), states, exact, self.random.places)
 
     def _is_exact(self, node: fx.Node) -> bool:
         """Whether a node is one of the step's own numbers (its learning rates, how many steps were made), or a number
         in the host's memory, or is made of nothing but these, or is read as a statistic of attention."""
         if node.op == "placeholder":
-            return bool(node.meta.get(EXACT)) or _is_host_number(node.meta.get("val")) or _is_statistic(node)
+            own = bool(node.meta.get(EXACT)) or node in self.counts
+            return own or _is_host_number(node.meta.get("val")) or _is_statistic(node)
         given = node.all_input_nodes
         return bool(given) and all(n in self.exact for n in given)
 
@@ -143,6 +154,8 @@ class _Importer:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and node.users:
             self.values[node] = int(value)  # shapes are static: this program is for this size
+        if is_opaque(value):
+            self.values[node] = value.real_obj  # and for this process group
         if not isinstance(value, torch.Tensor) or not (node.users or node.name in self.aliases.values()):
             return
         try:
@@ -222,6 +235,7 @@ class _Importer:
             raise Refused(
                 _NO_LOWERING, next((do for start, do in _WAYS_OUT.items() if name.startswith(start)), _LISTED)
             )
+        self.part = part_of(node)
         args, kwargs = self._translated(node.args), self._translated(node.kwargs)
         try:
             results = lowering(site, *args, **kwargs)
@@ -271,12 +285,22 @@ class _Importer:
     # -- helpers -----------------------------------------------------------------------------------------------------
     def _translated(self, argument: Any) -> Any:
         if isinstance(argument, fx.Node):
-            return self.values[argument]
+            outside = self.part is not None and part_of(argument) != self.part
+            return self._apart(self.values[argument]) if outside else self.values[argument]
         if isinstance(argument, (tuple, list)):
             return [self._translated(a) for a in argument]
         if isinstance(argument, dict):
             return {k: self._translated(a) for k, a in argument.items()}
         return argument
+
+    def _apart(self, value: Any) -> Any:
+        """A value as the part reads it that is computed again, so that it is not merged with the first time."""
+        if not isinstance(value, Value) or (value.op is not None and OPS[value.op.name].kind == SOURCE):
+            return value
+        key = value, self.part
+        if key not in self.apart:
+            self.apart[key] = self.b.optimization_barrier(value)
+        return self.apart[key]
 
     def _check(
         self,
@@ -293,6 +317,39 @@ class _Importer:
 def _is_host_number(value: Any) -> bool:
     """Optimizers keep their count of steps so."""
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu"
+
+
+def _counts(module: fx.GraphModule, aliases: Mapping[int, str]) -> set[fx.Node]:
+    """Numbers that the program overwrites by what it makes of such numbers alone, as optimizers on the device count
+    their steps. In bfloat16 such a count would stop at 256."""
+    placeholders = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
+    results = _flat(next(n for n in module.graph.nodes if n.op == "output").args[0])
+    pairs = [(placeholders[name], results[i]) for i, name in aliases.items() if name in placeholders]
+    made = {given: result for given, result in pairs if _are_numbers(given)}
+    while wrong := {given for given, result in made.items() if not _made_of(result, made)}:
+        made = {given: result for given, result in made.items() if given not in wrong}
+    return set(made)
+
+
+def _are_numbers(node: fx.Node) -> bool:
+    """Whether a node is a float without dimensions, or several."""
+    return all(
+        isinstance(v, torch.Tensor) and v.dim() == 0 and v.is_floating_point() for v in _flat(node.meta.get("val"))
+    )
+
+
+def _made_of(result: Any, given: Container[fx.Node]) -> bool:
+    """Whether a number is computed from those given and Python's numbers alone."""
+    waiting, seen = [result], set[fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, fx.Node) or not _are_numbers(node):
+            return False
+        if node not in given and not node.all_input_nodes:
+            return False
+        seen.add(node)
+        waiting += [n for n in node.all_input_nodes if n not in seen]
+    return True
 
 
 def _is_statistic(node: fx.Node) -> bool:

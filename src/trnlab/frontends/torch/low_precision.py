@@ -12,12 +12,11 @@ from typing import Any
 
 from torch import fx
 
+from trnlab.frontends.common.formats import choose_formats
 from trnlab.frontends.torch.locations import is_gradient
 from trnlab.frontends.torch.types import session
-from trnlab.graph.ir import Graph, Op, Value
-from trnlab.graph.passes.quantize import Quantized, quantize
-from trnlab.numerics.dtypes import float8_e4m3, float8_e4m3fn
-from trnlab.precision import EVERYTHING, Choice
+from trnlab.graph.ir import Graph, Value
+from trnlab.graph.passes.quantize import Quantized
 from trnlab.runtime.notices import say
 
 _TANGENT = "tangents"  # how AOTAutograd calls the incoming gradients of a backward graph
@@ -26,19 +25,10 @@ _TANGENT = "tangents"  # how AOTAutograd calls the incoming gradients of a backw
 def apply(module: fx.GraphModule, graph: Graph, values: Mapping[fx.Node, Any]) -> Quantized:
     """Give the products of a graph their formats; `values` are those of the nodes that it was imported from."""
     now = session()
-    if now is None or (now.precision in ("bf16", "fp32", EVERYTHING) and not now.rules.rules):
+    if now is None:
         return Quantized()
-    rules, mode = now.rules, now.precision
-    base = now.compile_options()["precision"]
-
-    def choose(op: Op) -> Choice | None:
-        if op.loc is None or not op.loc.layer:
-            return None  # of no module: of an optimizer, or a function of the loss
-        choice = rules.choose(op.loc.layer, mode)
-        return None if choice.format == base else choice
-
-    e4m3 = float8_e4m3fn if now.chip.has("fp8_e4m3fn") else float8_e4m3
-    return quantize(graph, choose, gradients(module, values), e4m3, rules.history)
+    back = gradients(module, values)
+    return choose_formats(graph, now, lambda op: op.loc.layer if op.loc is not None else "", back.__contains__)
 
 
 def gradients(module: fx.GraphModule, values: Mapping[fx.Node, Any]) -> set[Value]:

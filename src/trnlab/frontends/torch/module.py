@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch.host_ops import no_such_device
+from trnlab.frontends.torch import moving
+from trnlab.frontends.torch.host_ops import local_ranks, only_index
 
 
 def is_available() -> bool:
@@ -45,25 +46,23 @@ def _is_compiled() -> bool:
 
 
 def device_count() -> int:
-    """One core: a model runs on one NeuronCore."""
-    return 1
+    """One core for each process: a model runs on one NeuronCore."""
+    return local_ranks()
 
 
 def current_device() -> int:
     """Index of the device in use."""
+    moving.allow()
     return 0
 
 
 def _get_device_index(device: Any = None, optional: bool = False, allow_cpu: bool = False) -> int:
-    """Index of a device; raises UsageError for any other than the only one."""
-    index = device if isinstance(device, int) or device is None else torch.device(device).index
-    if index not in (None, 0):
-        raise no_such_device(index)
-    return 0
+    """Index of a device; raises UsageError for any other than this process's."""
+    return only_index(device if isinstance(device, int) or device is None else torch.device(device).index)
 
 
 def set_device(device: Any) -> None:
-    """Accept the only device there is; raises UsageError for any other index."""
+    """Accept the device of this process; raises UsageError for any other index."""
     _get_device_index(device)
 
 
@@ -217,8 +216,15 @@ class device:
         return None
 
 
-class Event:
-    """A point in the queue. Timings between two of them are the host's, not the chip's."""
+class Event(torch.Event):
+    """A point in the queue. Timings between two of them are the host's, not the chip's.
+
+    To PyTorch's C++, whose streams read events without asking what they are, it is one that was never recorded.
+    """
+
+    def __new__(cls, device: Any = None, enable_timing: bool = False, **kwargs: Any) -> Event:
+        """An event of the only device."""
+        return super().__new__(cls, device="neuron")  # type: ignore[return-value]
 
     def __init__(self, device: Any = None, enable_timing: bool = False, **kwargs: Any) -> None:
         self._time: float | None = None

@@ -21,6 +21,7 @@ from torch.nn.modules import module as nn_module
 import trnlab
 from trnlab.frontends.common.image import Image
 from trnlab.frontends.common.nodes import Fields, Items, Names, Node, Parts, Summary
+from trnlab.frontends.torch.distributed.surroundings import surroundings
 from trnlab.nki.kernel import Kernel
 
 _FIXED = tuple(f"{Path(str(m.__file__)).parent}/" for m in (torch, trnlab, np, numba, llvmlite))
@@ -29,12 +30,20 @@ _STANDARD = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "p
 _VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)
 # Looked after by the step itself; the last is set by it and by learning rate schedulers, which alone read it.
 _OPTIMIZERS_OWN = frozenset({"state", "param_groups", "defaults", "_opt_called"})
+_MODULES_OWN = frozenset({"_parameters"})
+_RECURRENTS_OWN = _MODULES_OWN | {"_flat_weights", "_flat_weight_refs"}  # the parameters again
 _GENERATED = ("<frozen", "<eval_with_key", "<__array_function__")
+
+
+# Keras's layers are PyTorch's modules on that backend: its code, too, reads attributes of what users made.
+_KERAS = f"{os.sep}site-packages{os.sep}keras{os.sep}src{os.sep}"
 
 
 @lru_cache(maxsize=4096)
 def _library(file: str) -> bool:
-    return file.startswith((*_FIXED, *_GENERATED)) or (file.startswith(_STANDARD) and "/site-packages/" not in file)
+    if file.startswith((*_FIXED, *_GENERATED)) or _KERAS in file:
+        return True
+    return file.startswith(_STANDARD) and "/site-packages/" not in file
 
 
 class _Children(Items):
@@ -58,7 +67,7 @@ class TorchState:
 
     def names_only(self, file: str) -> bool:
         """See `Framework`."""
-        return file.startswith(_NAMES_ONLY)
+        return file.startswith(_NAMES_ONLY) or _KERAS in file
 
     def is_tensor(self, value: Any) -> bool:
         """See `Framework`."""
@@ -77,7 +86,7 @@ class TorchState:
         if isinstance(value, nn.Module):
             self._children[id(value._modules)] = value._modules
             self._buffers[id(value._buffers)] = value._buffers
-            return Fields(value, label, names, frozenset({"_parameters"}))
+            return Fields(value, label, names, _RECURRENTS_OWN if isinstance(value, nn.RNNBase) else _MODULES_OWN)
         if id(value) in self._children:
             return _Children(value, label)
         if id(value) in self._buffers:
@@ -98,7 +107,7 @@ def visit_hooks(image: Image) -> None:
 
 
 def ambient() -> Mapping[str, Hashable]:
-    """PyTorch's switches that decide what an operator does."""
+    """PyTorch's switches that decide what an operator does, and what operators of several ranks read."""
     found: dict[str, Hashable] = {
         "torch.get_default_dtype()": torch.get_default_dtype(),
         "torch.get_default_device()": torch.get_default_device(),
@@ -108,4 +117,4 @@ def ambient() -> Mapping[str, Hashable]:
     for device in ("neuron", "cpu"):
         enabled = torch.is_autocast_enabled(device)
         found[f"autocast of {device!r}"] = torch.get_autocast_dtype(device) if enabled else "off"
-    return found
+    return found | surroundings()

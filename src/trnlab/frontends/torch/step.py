@@ -25,10 +25,12 @@ from torch.utils import _pytree as pytree
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.torch import hooks, low_precision
+from trnlab.frontends.torch import hooks, low_precision, replay, sharded
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.capture import CapturedStep, LossFunction, Reported, capture_step
 from trnlab.frontends.torch.dlpack import as_host, as_neuron
+from trnlab.frontends.torch.draws import new_seed
+from trnlab.frontends.torch.fully_sharded import settle
 from trnlab.frontends.torch.optimizer_numbers import store
 from trnlab.frontends.torch.state import ambient
 from trnlab.frontends.torch.subject import Subject, check_devices, exactly, form, prepare
@@ -80,7 +82,7 @@ class TrainStep:
         self._programs: list[_Trace] = []
         self._buffers: dict[Any, Buffer] = {}
         self._said: set[str] = set()
-        self._scales: dict[tuple[str, int], Tensor] = {}  # histories of amax, by name and length
+        self._scales: dict[tuple[str, tuple[int, ...]], Tensor] = {}  # histories of amax, by name and shape
         self._exact_counts = False  # see Subject
 
     def __call__(self, *batch: Any) -> Any:
@@ -88,6 +90,12 @@ class TrainStep:
         eager = getattr(engine.current(), "train_step", None)
         if eager is not None:  # an engine that takes whole steps
             return eager(self, batch)
+        kept = replay.active()
+        return self.train(batch) if kept is None else kept.call(self, batch)
+
+    def train(self, batch: tuple[Any, ...]) -> Any:
+        """As a call, without a look at checkpoints."""
+        settle(self.model)
         prepare(self.optimizer)
         subject = Subject(self.model, self.optimizer, self._exact_counts)
         check_devices(subject)
@@ -102,6 +110,15 @@ class TrainStep:
         engine.current().step_done(loss, learned_from(leaves))
         hooks.run_post_hooks(self.optimizer)
         return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the step keeps besides model and optimizer: histories behind the scales of FP8."""
+        return {"scales": [[name, list(shape), tensor] for (name, shape), tensor in self._scales.items()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self._scales = {(name, tuple(shape)): tensor.clone() for name, shape, tensor in state["scales"]}
+        self._buffers = {role: known for role, known in self._buffers.items() if role.kind != "scale"}
 
     # -- finding a program -------------------------------------------------------------------------------------------
     def _trace(self, subject: Subject, batch: Any, leaves: list[Any], batch_form: Hashable) -> _Trace:
@@ -208,7 +225,7 @@ class TrainStep:
                 torch.tensor(float(self.optimizer.param_groups[role.place]["lr"]), dtype=torch.float32), exact=True
             )
         if role.kind == "seed":
-            return Buffer(new_seed())
+            return Buffer(new_seed(role.place))
         if role.kind == "scale":
             return Buffer(self._scale(role.name), exact=True)
         if role.kind == "count":
@@ -221,6 +238,7 @@ class TrainStep:
             tensor = self.captured.dependencies.places[role.place].now()
         else:
             tensor = tensors[role.place]
+        tensor = sharded.local(tensor)
         known = self._buffers.get(role)
         if known is None or not known.still(tensor):
             known = self._buffers[role] = Buffer(tensor, role.name)
@@ -230,8 +248,8 @@ class TrainStep:
         """The history behind a scale; those of the same name go on in another program of the step."""
         assert self.captured is not None
         graph = self.captured.graph
-        length = next(v.shape[0] for v in graph.inputs if v.name == name)
-        return self._scales.setdefault((name, length), torch.zeros(length))
+        shape = next(v.shape for v in graph.inputs if v.name == name)
+        return self._scales.setdefault((name, shape), torch.zeros(shape))
 
     def _store_count(self, parameters: list[Tensor], role: Role, value: Any) -> None:
         for i in role.place:
@@ -258,10 +276,11 @@ def _differs(before: Mapping[str, Hashable], now: Mapping[str, Hashable]) -> str
 def _setting(value: Hashable) -> str:
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
         return value[1]
-    if isinstance(value, tuple) and len(value) == 5 and isinstance(value[1], torch.dtype):
-        shape, dtype, device, learns, strides = value
+    if isinstance(value, tuple) and len(value) in (5, 6) and isinstance(value[1], torch.dtype):
+        shape, dtype, device, learns, strides, *placed = value
         text = f"{str(dtype).removeprefix('torch.')}{list(shape)} on {device}, requires_grad={learns}"
-        return text if strides is None else f"{text}, strides {strides}"
+        text = text if strides is None else f"{text}, strides {strides}"
+        return f"{text}, {placed[0][1]} on ranks {placed[0][0].mesh.tolist()}" if placed else text
     text = "absent" if value is None else str(value)
     return text if len(text) <= 100 else text[:97] + "..."
 
@@ -298,8 +317,3 @@ def learned_from(leaves: list[Any]) -> int:
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     ids = [x for x in tensors if not x.is_floating_point()]
     return ids[-1].numel() if ids else len(tensors[0]) if tensors and tensors[0].dim() else 0
-
-
-def new_seed() -> Tensor:
-    """A seed of 64 bits for one run of a program, from PyTorch's generator: `torch.manual_seed` decides."""
-    return torch.randint(-(2**31), 2**31, (2,), dtype=torch.int64).to(torch.int32)

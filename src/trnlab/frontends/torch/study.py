@@ -66,6 +66,8 @@ class StudyEngine(DeviceEngine):
                 return plain(inputs)
             before = [np.array(x) for x in inputs]
             outputs = plain(inputs)
+            if graph.start is not None:  # scales of what this step saw, which is what it began with
+                before[graph.start.state] = np.array(inputs[graph.start.state])
             found, _ = Examined(graph, source, now).run(before, outputs)
             self._keep(graph, source, found)
             return outputs

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trnlab.errors import UsageError
-from trnlab.frontends.torch import hooks
+from trnlab.frontends.torch import data_parallel, fully_sharded, hooks, sharded
 
 RATES = (2.0**-40, 2.0**20)  # where learning rates lie in training; a rate of 0 is that of a warm-up's first step
 COUNTS = (0.0, 2.0**24)  # steps that a float counts exactly
@@ -88,6 +88,7 @@ class Subject:
             found[f"{kind} {name!r}"] = form(tensor)
             if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
                 found[f"hooks on {name!r}"] = tuple(tuple(table) for table in hooks.gradient_hooks(tensor))
+        found |= data_parallel.settings(self.model) | fully_sharded.settings(self.model)
         if self.optimizer is not None:
             self._add_optimizer(self.optimizer, found)
         return found
@@ -124,7 +125,8 @@ def is_number(value: Any) -> bool:
 def form(tensor: Tensor) -> Hashable:
     """What a program takes for granted of a tensor: not its values."""
     strides = None if tensor.is_contiguous() else tensor.stride()
-    return tensor.shape, tensor.dtype, tensor.device.type, tensor.requires_grad, strides
+    plain = tensor.shape, tensor.dtype, tensor.device.type, tensor.requires_grad, strides
+    return (*plain, sharded.placed(tensor)) if sharded.is_sharded(tensor) else plain
 
 
 def exactly(value: Any) -> Hashable:

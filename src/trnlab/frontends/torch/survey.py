@@ -55,6 +55,11 @@ class Survey:
         limits = [f"{label} {value}" for label, value in (("limit", error.limit), ("got", error.got)) if value]
         return self.note(error.code, error.what, error.where, why="; ".join(limits), do=str(error.remedy or ""))
 
+    def add(self, other: Survey) -> None:
+        """What another walk of the same script met, as on another rank."""
+        for key, finding in other._found.items():
+            self._found.setdefault(key, finding)
+
     def uses(self, uses: Sequence[UnsupportedOp], of_gradients: Collection[int]) -> None:
         """Operators that the importer refuses; of_gradients: those (by place) that are of the way back, which say
         nothing new where the line has a finding already."""

@@ -30,7 +30,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 
 from trnlab.errors import UnsupportedOpError, UsageError
-from trnlab.frontends.torch import hooks, survey
+from trnlab.frontends.torch import hooks, sharded, survey
 from trnlab.frontends.torch.assumed import Assumed
 from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.import_fx import decompositions
@@ -72,7 +72,7 @@ def trace(
             format_of(fake.dtype)
     with (
         mode, fx_traceback.preserve_node_meta(), torch.autograd.set_multithreading_enabled(False), generator_kept(),
-        _distributions_unchecked(),
+        _distributions_unchecked(), _functions_not_wrapped(),
     ):  # fmt: skip
         lines, gathered = RecordLines(), survey.active()
 
@@ -88,6 +88,7 @@ def trace(
             raise _on_two_devices(error, lines) from error
         except NotImplementedError as error:
             raise _not_on_the_device(error, lines) from error
+    _leave_out_profiling(first)
     first.graph.eliminate_dead_code()
     return functionalised(first, [*fakes, *_inputs_found(first, found())], mode)
 
@@ -101,6 +102,29 @@ def _distributions_unchecked() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(default)
+
+
+@contextmanager
+def _functions_not_wrapped() -> Iterator[None]:
+    """Within the block FX leaves the user's globals alone.
+
+    What `torch.fx.wrap` names it would replace while it traces (torchvision's models do so). That is for tracing by
+    proxies; here operators are traced, and the step would depend on a function that is gone afterwards.
+    """
+    wrapped = fx._symbolic_trace._wrapped_fns_to_patch
+    held = dict(wrapped)
+    wrapped.clear()
+    try:
+        yield
+    finally:
+        wrapped.update(held)
+
+
+def _leave_out_profiling(module: fx.GraphModule) -> None:
+    """Take out what `torch.profiler.record_function` leaves in a trace: it computes nothing."""
+    for node in reversed(module.graph.nodes):
+        if str(node.target).startswith("profiler."):
+            module.graph.erase_node(node)
 
 
 def _inputs_found(module: fx.GraphModule, count: int) -> list[Tensor]:
@@ -178,8 +202,19 @@ def functional(function: Callable[..., Any], fakes: Sequence[Tensor], mode: Fake
 def parameters_replaced(model: nn.Module, values: dict[Any, Tensor]) -> Iterator[None]:
     """Within the block the model holds `values[p]` in place of each parameter or buffer p, tied ones included."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    with _reparametrize_module(model, {name: values[p] for name, p in named if p in values}):
+    with _recurrent_kept(model), _reparametrize_module(model, {name: values[p] for name, p in named if p in values}):
         yield
+
+
+@contextmanager
+def _recurrent_kept(model: nn.Module) -> Iterator[None]:
+    """Recurrent layers hold their weights a second time, in a list that they renew when they see others: put back."""
+    held = [(m, m._flat_weights[:], m._flat_weight_refs) for m in model.modules() if isinstance(m, nn.RNNBase)]
+    try:
+        yield
+    finally:
+        for layer, weights, references in held:
+            layer._flat_weights, layer._flat_weight_refs = weights, references
 
 
 @contextmanager
@@ -229,7 +264,7 @@ def gradients(lines: RecordLines, loss: Tensor, named: Sequence[tuple[str, Tenso
     else:
         found = torch.autograd.grad(loss, [x for *_, x in wanted], torch.ones_like(loss), allow_unused=True)
     for (name, p, x), grad in zip(wanted, found):
-        x.grad = grad
+        x.grad = grad = sharded.placed_as(grad, x)
         if grad is not None:
             hooks.accumulated(p, x, name)
 

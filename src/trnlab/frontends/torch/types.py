@@ -8,13 +8,13 @@ bfloat16, but for what `unnarrowed` is said of.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._library.fake_class_registry import FakeScriptObject
 
 from trnlab.errors import UnsupportedOpError
 from trnlab.graph.ir import TensorType
@@ -85,10 +85,7 @@ def session() -> Session | None:
     """The session whose precision decides; None where nobody has chosen a target, as in tests of the importer."""
     from trnlab.runtime import session as sessions
 
-    now = sessions.active()
-    if now is None and (os.environ.get("TRNLAB_TARGET") or sessions.platform(os.environ)):
-        now = sessions.current()
-    return now
+    return sessions.asked()
 
 
 def is_narrowed() -> bool:
@@ -122,3 +119,8 @@ def kind_of(format: DType) -> torch.dtype:
 def type_of(tensor: torch.Tensor) -> TensorType:
     """Shape and format that a tensor has on the chip."""
     return TensorType(tuple(int(n) for n in tensor.shape), format_of(tensor.dtype))
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether a value of a graph is an object that PyTorch does not look into: a process group, a mesh."""
+    return isinstance(value, FakeScriptObject)

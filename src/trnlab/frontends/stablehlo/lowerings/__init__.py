@@ -5,6 +5,9 @@ from trnlab.frontends.stablehlo.lowerings import (
     calls as calls,
 )
 from trnlab.frontends.stablehlo.lowerings import (
+    collectives as collectives,
+)
+from trnlab.frontends.stablehlo.lowerings import (
     control as control,
 )
 from trnlab.frontends.stablehlo.lowerings import (

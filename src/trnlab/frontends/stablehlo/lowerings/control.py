@@ -2,8 +2,9 @@
 """Calls, branches and loops.
 
 A branch whose index is known is the only one that is read. Otherwise all are, and their results are selected: nothing
-here has side effects. A loop whose condition is known goes round while it is read. One that only data can end, or
-that would make the graph too long, runs round by round, see `program`.
+here has side effects. A short loop whose condition is known goes round while it is read; a longer one whose rounds
+are alike is an op of the graph, see `rolled`. One that only data can end, or that would make the graph too long,
+runs round by round, see `program`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import numpy as np
 from trnlab.frontends.stablehlo import mlir
 from trnlab.frontends.stablehlo.entries import Entry
 from trnlab.frontends.stablehlo.registry import Site, lowers
+from trnlab.frontends.stablehlo.rolled import NotRolledError, roll
 from trnlab.numerics.dtypes import bool_, int32
 from trnlab.runtime.notices import say
 
 _LONG = "TRN238"
+SHORT = 1000  # ops of a loop that is unrolled although its rounds are alike
 
 
 @lowers("func.call", "call")
@@ -85,12 +88,24 @@ def _pick(site: Site, condition: Entry, x: Entry, y: Entry) -> Entry:
 
 @lowers("stablehlo.while")
 def while_(site: Site) -> list[Entry]:
-    """Round and round as long as that is known, and short enough; the rest round by round when the program runs."""
+    """Round and round as long as that is known, and short; else one op; the rest round by round when it runs."""
+    t = site.t
+    found = _unrolled(site, min(SHORT, t.most_ops)) or roll(site) or _unrolled(site, t.most_ops)
+    if found is not None:
+        return found
+    where = f" at {t.place[0]}" if t.place[0] else ""
+    say(f"{_LONG}: the loop{where} would be more than {t.most_ops:,} ops if unrolled, and its rounds are not alike: "
+        "it runs round by round, and the host asks its condition each time")  # fmt: skip
+    return _run_by_host(site, site.operands)
+
+
+def _unrolled(site: Site, most: int) -> list[Entry] | None:
+    """All rounds one after the other; None where that would be more than so many ops. What only data can end runs
+    by the host from there on."""
     t, state = site.t, list(site.operands)
-    begin = t.segment.mark()
-    written = len(t.b.graph.ops)
+    begin, written, cut = t.segment.mark(), len(t.b.graph.ops), False
     while True:
-        before = t.segment.mark()
+        before, segment = t.segment.mark(), t.segment
         (more,) = site.region(0, *state)
         if more.known is None:
             t.segment.back_to(before)
@@ -98,17 +113,17 @@ def while_(site: Site) -> list[Entry]:
         if not bool(more.known):
             return state
         state = site.region(1, *state)
-        if len(t.b.graph.ops) - written > t.most_ops:
+        cut = cut or t.segment is not segment  # a loop within runs by the host: there is no way back
+        if not cut and len(t.b.graph.ops) - written > most:
             t.segment.back_to(begin)
-            where = f" at {t.place[0]}" if t.place[0] else ""
-            say(f"{_LONG}: the loop{where} would make more than {t.most_ops:,} ops if unrolled; it runs round by "
-                "round, and the host asks its condition each time")  # fmt: skip
-            return _run_by_host(site, site.operands)
+            return None
 
 
 def _run_by_host(site: Site, state: Sequence[Entry]) -> list[Entry]:
     """The loop as programs of their own: its condition, and its body. In a branch that does not count, no round."""
     t = site.t
+    if t.in_round:
+        raise NotRolledError
     types = [e.type for e in state]
     guard = t.guards[0] if t.guards else None
     for other in t.guards[1:]:

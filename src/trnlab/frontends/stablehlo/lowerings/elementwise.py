@@ -91,12 +91,11 @@ def compare(site: Site) -> Entry:
     direction = mlir.word(site.raw, "comparison_direction")
     if mlir.word(site.raw, "compare_type") != "TOTALORDER":
         return site.op("compare", x, y, comparison_direction=direction)
-    if direction in ("GT", "LE"):
-        return _not(site, total_less(site, x, y)) if direction == "LE" else total_less(site, y, x)
-    if direction in ("LT", "GE"):
-        less = total_less(site, x, y)
-        return less if direction == "LT" else _not(site, less)
-    raise Refused(f"a comparison {direction} in total order", "compare with the operators of JAX")
+    if direction in ("EQ", "NE"):
+        keys = [_key(site, site.op("bitcast_convert", _wide(site, e), dtype=int32)) for e in (x, y)]
+        return site.op("compare", *keys, comparison_direction=direction)
+    less = total_less(site, y, x) if direction in ("GT", "LE") else total_less(site, x, y)
+    return less if direction in ("GT", "LT") else _not(site, less)
 
 
 def _not(site: Site, x: Entry) -> Entry:
@@ -105,11 +104,7 @@ def _not(site: Site, x: Entry) -> Entry:
 
 def total_less(site: Site, x: Entry, y: Entry) -> Entry:
     """x < y where all numbers stand in one order: their bits as whole numbers, of negative ones in reverse."""
-    word = (
-        site.t.op("bitcast_convert", _wide(site, x), dtype=int32),
-        site.op("bitcast_convert", _wide(site, y), dtype=int32),
-    )
-    keys = [_key(site, w) for w in word]
+    keys = [_key(site, site.op("bitcast_convert", _wide(site, e), dtype=int32)) for e in (x, y)]
     return site.op("compare", *keys, comparison_direction="LT")
 
 

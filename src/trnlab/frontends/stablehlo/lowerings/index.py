@@ -27,6 +27,7 @@ from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
 from trnlab.graph.ir import TensorType
 from trnlab.numerics.dtypes import bool_, int32, uint32
 
+_MOST_IN_TURN = 256  # updates that are combined one after the other
 _MOST_COMPARED = 2**26  # rows times updates that an assignment compares
 _COMBINED = ("multiply", "maximum", "minimum", "and", "or")
 
@@ -39,6 +40,9 @@ def dynamic_slice(site: Site) -> Entry:
     """A slice where the places are known; else rows by number."""
     x, *starts = site.operands
     sizes = mlir.ints(site.raw, "slice_sizes")
+    window = site.t.window(x, starts, sizes)
+    if window is not None:
+        return window
     begins = [_clamped(site, s, n - size) for s, n, size in zip(starts, x.shape, sizes)]
     x = _cut(site, x, begins, sizes)
     for dim, (begin, size) in enumerate(zip(begins, sizes)):
@@ -111,6 +115,9 @@ def _first_of_run(ids: Entry) -> int | None:
 def dynamic_update_slice(site: Site) -> Entry:
     """Each element of x asks which element of the update lies over it, if any."""
     x, update, *starts = site.operands
+    updated = site.t.updated(x, update, starts)
+    if updated is not None:
+        return updated
     begins = [_clamped(site, s, n - size) for s, n, size in zip(starts, x.shape, update.shape)]
     if all(b.known is not None for b in begins):
         return _placed(site, x, update, [int(b.known) for b in begins if b.known is not None])
@@ -386,7 +393,13 @@ def _combined(site: Site, kind: str | None, table: Entry, ids: Entry, lines: Ent
         return _assigned(site, table, ids, lines)
     if kind == "add" or kind in _COMBINED:
         return _compared(site, kind, table, ids, lines)
-    raise Refused("its body is neither an assignment nor a sum, product or extreme", "combine by .at[].add or .set")
+    if mlir.flag(site.raw, "unique_indices"):
+        hit, taken = _last_update(site, table, ids, lines)
+        return site.op("select", hit, site.region(0, table, taken)[0], table)
+    if updates > _MOST_IN_TURN:
+        raise Refused(f"its body is neither an assignment nor a sum, product or extreme, for {updates} rows that may "
+                      "be the same", "say unique_indices=True, or combine by .at[].add or .set")  # fmt: skip
+    return _in_turn(site, table, ids, lines)
 
 
 def _added(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
@@ -405,8 +418,27 @@ def _hits(site: Site, table: Entry, ids: Entry) -> Entry:
     )
 
 
+def _in_turn(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
+    """One update after the other, by any body: all rows are combined with it, and the one that is meant stays."""
+    number = site.op("iota", shape=(table.shape[0],), dtype=int32, iota_dimension=0)
+    for i in range(ids.shape[0]):
+        place = site.op("slice", ids, start_indices=(i,), limit_indices=(i + 1,), strides=(1,))
+        hit = site.op("compare", number, site.t.broadcast(place, number.shape), comparison_direction="EQ")
+        hit = site.op("broadcast_in_dim", hit, shape=table.shape, broadcast_dimensions=(0,))
+        line = _cut(site, lines, [site.t.number(n, int32) for n in (i, 0)], (1, table.shape[1]))
+        found = site.region(0, table, site.t.broadcast(line, table.shape))[0]
+        table = site.op("select", hit, found, table)
+    return table
+
+
 def _assigned(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
     """The last of the updates of each row."""
+    hit, taken = _last_update(site, table, ids, lines)
+    return site.op("select", hit, taken, table)
+
+
+def _last_update(site: Site, table: Entry, ids: Entry, lines: Entry) -> tuple[Entry, Entry]:
+    """Which elements of the table are updated, and the last update of each."""
     hits = _hits(site, table, ids)
     number = site.op("iota", shape=hits.shape, dtype=int32, iota_dimension=1)
     last = site.op("reduce", site.op("select", hits, number, site.t.number(-1, int32, hits.shape)), dimensions=(1,),
@@ -414,8 +446,7 @@ def _assigned(site: Site, table: Entry, ids: Entry, lines: Entry) -> Entry:
     zero = site.t.number(0, int32, last.shape)
     taken = take_rows(site, lines, site.op("maximum", last, zero))
     hit = site.op("compare", last, zero, comparison_direction="GE")
-    hit = site.op("broadcast_in_dim", hit, shape=table.shape, broadcast_dimensions=(0,))
-    return site.op("select", hit, taken, table)
+    return site.op("broadcast_in_dim", hit, shape=table.shape, broadcast_dimensions=(0,)), taken
 
 
 def _compared(site: Site, kind: str, table: Entry, ids: Entry, lines: Entry) -> Entry:

@@ -113,7 +113,14 @@ def set_dimension_size(site: Site) -> Entry:
     return x
 
 
-@lowers("stablehlo.optimization_barrier", "mhlo.copy", "sdy.sharding_constraint", "stablehlo.copy")
+@lowers("stablehlo.optimization_barrier")
+def optimization_barrier(site: Site) -> list[Entry]:
+    """The operands, each behind a barrier of its own: what `jax.checkpoint` computes again reads through these, and
+    is not merged with the first time. Numbers that are known, or in 64 bits, need nothing that would be kept."""
+    return [x if x.known is not None or x.is_wide else site.op("optimization_barrier", x) for x in site.operands]
+
+
+@lowers("mhlo.copy", "sdy.sharding_constraint", "stablehlo.copy")
 def identity(site: Site) -> list[Entry]:
     """The operands themselves: the order of ops is the compiler's here."""
     return site.operands

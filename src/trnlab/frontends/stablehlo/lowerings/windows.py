@@ -7,7 +7,7 @@ everything up to a place, as running sums have them, are doubled instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -16,11 +16,13 @@ import numpy as np
 
 from trnlab.frontends.stablehlo import mlir
 from trnlab.frontends.stablehlo.entries import Entry
+from trnlab.frontends.stablehlo.lowerings.control import simple_body
 from trnlab.frontends.stablehlo.registry import Refused, Site, lowers
-from trnlab.numerics.dtypes import bool_, int32
+from trnlab.numerics.dtypes import bool_, float32, int32
 
 _LARGEST = 1024  # elements of a window that is walked
 Element = tuple[int, ...]
+Body = Callable[..., Sequence[Entry]]
 
 
 @dataclass(frozen=True)
@@ -73,20 +75,30 @@ def _windows(site: Site, rank: int) -> Windows:
 
 @lowers("stablehlo.reduce_window")
 def reduce_window(site: Site) -> Sequence[Entry]:
-    """The body, applied to what each window holds so far and its next element."""
+    """The body, applied to what each window holds so far and its next element. Sums and products of 16-bit floats
+    are rounded once, at the end."""
     count = len(site.operands) // 2
-    xs, starts = site.operands[:count], site.operands[count:]
+    dtype = site.operands[0].type.dtype
+    kind = simple_body(site) if count == 1 and dtype.is_float and dtype.itemsize == 2 else None
+    if kind not in ("add", "multiply"):
+        return _reduced(site, site.operands[:count], site.operands[count:], lambda *held: site.region(0, *held))
+    x, start = (site.op("convert", v, dtype=float32) for v in site.operands)
+    found = _reduced(site, [x], [start], lambda total, element: [site.op(kind, total, element)])
+    return [site.op("convert", v, dtype=dtype) for v in found]
+
+
+def _reduced(site: Site, xs: Sequence[Entry], starts: Sequence[Entry], body: Body) -> Sequence[Entry]:
     windows = _windows(site, len(xs[0].shape))
     places = windows.places(xs[0].shape)
     along = _running(windows, xs[0].shape)
     if along is not None:
-        return _doubled(site, xs, starts, *along)
+        return _doubled(site, xs, starts, body, *along)
     padded = [windows.padded(site, x, s) for x, s in zip(xs, starts)]
-    found = [site.t.broadcast(s, places) for s in starts]
+    found: Sequence[Entry] = [site.t.broadcast(s, places) for s in starts]
     if 0 in places:
         return found
     for element in windows.elements():
-        found = site.region(0, *found, *(windows.at(site, p, element, places) for p in padded))
+        found = body(*found, *(windows.at(site, p, element, places) for p in padded))
     return found
 
 
@@ -104,14 +116,16 @@ def _running(windows: Windows, shape: Sequence[int]) -> tuple[int, bool] | None:
     return dim, sides[0] == 0
 
 
-def _doubled(site: Site, xs: Sequence[Entry], starts: Sequence[Entry], dim: int, back: bool) -> list[Entry]:
+def _doubled(
+    site: Site, xs: Sequence[Entry], starts: Sequence[Entry], body: Body, dim: int, back: bool
+) -> Sequence[Entry]:
     """Each place takes what the one 1, 2, 4, ... before it holds; beyond the ends lies the starting value."""
-    size, found, distance = xs[0].shape[dim], list(xs), 1
-    found = site.region(0, *(site.t.broadcast(s, xs[0].shape) for s in starts), *found)
+    size, distance = xs[0].shape[dim], 1
+    found = body(*(site.t.broadcast(s, xs[0].shape) for s in starts), *xs)
     while distance < size:
         shift = -distance if back else distance
         moved = [_shifted(site, f, s, dim, shift) for f, s in zip(found, starts)]
-        found = site.region(0, *(moved + found if not back else found + moved))
+        found = body(*((*moved, *found) if not back else (*found, *moved)))
         distance *= 2
     return found
 

@@ -7,19 +7,28 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
+import torch
 from torch import nn
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import Location
+from trnlab.frontends.torch.check import ranks
+from trnlab.frontends.torch.check.stages import Followed
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
+from trnlab.frontends.torch.types import is_narrowed
 from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
+from trnlab.porting.job import network_of
+from trnlab.porting.pipeline import Pipeline, forecast_pipeline
 from trnlab.porting.result import ERROR, WARNING, Operator, Report, TargetResult, Tensor
+from trnlab.porting.text import seconds
+from trnlab.runtime.communication import Asked
 from trnlab.runtime.script import Script
-from trnlab.runtime.session import Session
+from trnlab.runtime.session import Session, activate
 from trnlab.units import format_bytes
 
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "state": "state", "batch": "batch", "outside": "batch"}
@@ -29,20 +38,36 @@ _STATUS = {"refused": 0, "host": 1, "supported": 2}
 def examine(script: Script, targets: Sequence[Target], session: Session) -> Report:
     """Follow the script, then compile and time its step for each target."""
     started = time.perf_counter()
-    walk = follow(script, session)
+    mail: dict[tuple[int, int], Any] = {}
+    walk = follow(script, session, mail)
+    batches = ranks.batches() if session.communicator is not None else 0
+    pipeline, found = None, None
+    if walk.divided is not None:
+        found = Followed(script, session, walk, work_of, _kinds)
+        pipeline, walk = found.pipeline(mail), found.walk
     report = Report(str(script.path), session.precision, steps=len(walk.steps), complete=walk.complete)
     step = walk.typical or Step()
     report.how = _how(step)
     report.operators = _operators(walk, step)
     report.per_step, report.counted = step.per_step, step.counted
-    work = _work(walk, step)
+    with activate(session):
+        work = work_of(walk, step)
+    work.batches = batches
+    if session.communicator is not None:
+        work.asked = walk.asked
+        report.notes += ranks.notes(targets)
     report.parameters = _parameters(work)
     walk.loaders.tell(walk.survey)
     _host(walk, step)
-    for target in targets if work.parts else ():
-        report.targets.append(_of_target(walk, work, target, session))
+    if pipeline is not None:
+        assert session.communicator is not None
+        _divided(report, pipeline, walk, batches, session.communicator.size)
+    for target in targets if work.parts and (pipeline is not None or found is None) else ():
+        report.targets.append(_of_target(walk, pipeline or work, target, session))
     _nothing(walk, step)
     report.findings = walk.survey.findings
+    if work.asked and not work.parts:
+        report.notes += [_exchanged(work.asked, replace(session, target=target)) for target in targets]
     if step.host and not step.graphs:
         report.notes.append("no time, memory or price is told, because nothing of the step is compiled")
     if walk.survey.refused and report.targets:
@@ -51,14 +76,41 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     return report
 
 
+def _divided(report: Report, pipeline: Pipeline, walk: Walked, batches: int, size: int) -> None:
+    """What a report says of all ranks of a pipeline."""
+    report.per_step = pipeline.per_step
+    pipeline.batches = batches or int(len(pipeline.members) == size)
+    report.parameters = sum(prod(t.shape) for m in pipeline.members for t in m.kept if t.kind == "parameter")
+    if walk.compiled:
+        report.notes.append("eager stages are timed as torch.compile(stage, backend='neuron') makes them")
+    eager = sum((walk.typical or Step()).host.values())
+    if eager:
+        report.notes.append(f"{eager} operators of a rank's step are outside of compiled code: no time here has them")
+
+
+def _exchanged(asked: Sequence[Asked], session: Session) -> str:
+    """What a step of which nothing is compiled exchanges with other ranks."""
+    network = network_of(session)
+    found = [each.timed(network) for each in asked]
+    kinds = Counter(each.asked.kind for each in found)
+    named = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    return (
+        f"{network.network.cluster.name}: a step exchanges {format_bytes(sum(each.buffer for each in found))} "
+        f"({named}), which takes {seconds(sum(each.cost.seconds for each in found))} of the network"
+    )
+
+
 def _how(step: Step) -> str:
     if step.captured is not None:
         return "compile_step"
     return "torch.compile" if step.graphs else "eager"
 
 
-def _of_target(walk: Walked, work: Work, target: Target, session: Session) -> TargetResult:
-    result = forecast(work, target, session, walk.survey.raised)
+def _of_target(walk: Walked, work: Work | Pipeline, target: Target, session: Session) -> TargetResult:
+    if isinstance(work, Pipeline):
+        result = forecast_pipeline(work, target, session, walk.survey.raised)
+    else:
+        result = forecast(work, target, session, walk.survey.raised)
     if not result.fits:
         _too_large(walk, result)
     return result
@@ -67,8 +119,11 @@ def _of_target(walk: Walked, work: Work, target: Target, session: Session) -> Ta
 def _too_large(walk: Walked, result: TargetResult) -> None:
     m, largest = result.memory, ", ".join(f"{t.name} {format_bytes(t.bytes)}" for t in result.memory.largest[:3])
     cores = f"at least {result.layout.cores} cores" if result.layout is not None else "no number of cores is enough"
+    of = "one core"
+    if result.job is not None:
+        of, cores = "one rank", "divide more of it among the ranks"
     walk.survey.note(
-        "TRN258", f"the step does not fit in the HBM of one core of {result.chip}: {format_bytes(m.total)} of "
+        "TRN258", f"the step does not fit in the HBM of {of} of {result.chip}: {format_bytes(m.total)} of "
         f"{format_bytes(result.capacity)}", None,
         why=f"parameters {format_bytes(m.parameters)}, gradients {format_bytes(m.gradients)}, optimizer state "
         f"{format_bytes(m.state)}, activations {format_bytes(m.activations)}, temporaries "
@@ -116,13 +171,14 @@ def _nothing(walk: Walked, step: Step) -> None:
         )  # fmt: skip
 
 
-def _work(walk: Walked, step: Step) -> Work:
+def work_of(walk: Walked, step: Step) -> Work:
+    """The programs of a step, and what lies on the device beside theirs."""
     if step.captured is not None:
         kinds = tuple(_KINDS.get(role.kind, "temporary") for role in step.captured.inputs)
         loss = next((i for i, role in enumerate(step.captured.outputs) if role.kind == "loss"), None)
         return Work([Part(step.captured.graph, 1, kinds, loss)], [], step.per_step)
     times = Counter(step.graphs)
-    names = _names()
+    names = names_of()
     kept = [
         _tensor(names.get(key, name), kind, t)
         for kind, named in walk.kept.items()
@@ -144,7 +200,7 @@ def _kinds(step: Step, graph: Graph) -> tuple[str, ...]:
     return tuple(kinds.get(v.name or "", other) for v in graph.inputs)
 
 
-def _names() -> dict[int, str]:
+def names_of() -> dict[int, str]:
     """The longest path of every parameter in a model."""
     found: dict[int, str] = {}
     for module in gc.get_objects():
@@ -155,8 +211,10 @@ def _names() -> dict[int, str]:
 
 
 def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
-    nbytes = tensor.numel() * tensor.element_size()
-    return Tensor(name, kind, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), nbytes)
+    """A tensor as it lies on the chip, where all may be bf16 that PyTorch calls float32."""
+    kind_held = torch.bfloat16 if tensor.dtype is torch.float32 and tensor.dim() and is_narrowed() else tensor.dtype
+    nbytes = tensor.numel() * kind_held.itemsize
+    return Tensor(name, kind, tuple(tensor.shape), str(kind_held).removeprefix("torch."), nbytes)
 
 
 def _parameters(work: Work) -> int:

@@ -57,6 +57,8 @@ class Unwritten(TorchDispatchMode):
         tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         if any(type(t) not in (Tensor, torch.nn.Parameter) for t in tensors):
             return op(*args, **kwargs)  # of PyTorch's tracers
+        if any(t.is_meta for t in tensors) or torch.device(kwargs.get("device") or "cpu").type == "meta":
+            return op(*args, **kwargs)  # they have no values by themselves
         name = op._schema.name
         if _is_on_device(tensors, kwargs) and not op.is_view and name not in _NO_WORK | _COPIES | _ALLOCATES:
             self._on_device(name)

@@ -25,8 +25,10 @@ from trnlab.errors import Location, TrnlabError, UsageError
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.assumed import note_values
 from trnlab.frontends.torch.capture import CapturedStep
+from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.loaders import Loaders
+from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
 from trnlab.frontends.torch.check.savers import nothing_saved
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
@@ -35,6 +37,7 @@ from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
 from trnlab.porting.result import WARNING
 from trnlab.runtime import device
+from trnlab.runtime.communication import Asked
 from trnlab.runtime.script import Script, failure
 from trnlab.runtime.session import Session, activate, current
 from trnlab.units import PS_PER_S
@@ -59,6 +62,8 @@ class Step:
     captured: CapturedStep | None = None
     host: Counter[str] = field(default_factory=Counter)
     host_places: Counter[Location] = field(default_factory=Counter)
+    asked: list[Asked] = field(default_factory=list)  # exchanged with other ranks outside of graphs
+    passes: dict[tuple[int, bool], Ran] = field(default_factory=dict)  # of a pipeline, by stage and direction
     per_step: int = 0
     counted: str = ""
 
@@ -66,8 +71,13 @@ class Step:
 class Walked:
     """What a walk met. `steps`: those of training; `kept`: tensors that stay on the device between steps, by kind."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: Survey, mail: dict[tuple[int, int], Any] | None = None) -> None:
         self.survey, self.steps, self.now = survey, list[Step](), Step()
+        self.mail = mail if mail is not None else {}  # what stages of a pipeline said to each other
+        self.divided: Divided | None = None
+        self.compiled = self.early = False  # stages that the script leaves eager; whether other ranks come first
+        self._pass: tuple[int, bool] | None = None
+        self._hidden = False
         self.kept: dict[str, dict[int, tuple[str, Tensor]]] = {"parameter": {}, "gradient": {}, "state": {}}
         self.loaders = Loaders()
         self._learning = self._pending = False
@@ -77,6 +87,7 @@ class Walked:
         self._depth = 0
         self.complete = True
         self._trial = False
+        self._begun = False  # whether what is exchanged is part of a step, and not of what comes before the first
 
     # -- what the script does -------------------------------------------------------------------------------------
     def on_host(self, name: str) -> None:
@@ -93,6 +104,11 @@ class Walked:
 
     def executed(self, graph: Graph, inputs: Mapping[str, Any]) -> None:
         """A graph of `torch.compile` ran."""
+        if self._hidden:
+            return
+        self._begins()
+        if self._pass is not None:
+            self.now.passes.setdefault(self._pass, Ran()).graphs[graph] += 1
         if graph.name.startswith("forward") and self._pending:
             self._over()
         self.now.graphs.append(graph)
@@ -157,6 +173,13 @@ class Walked:
     def begun(self, shapes: tuple[str, ...]) -> None:
         """A step of `compile_step` begins with a batch of these shapes."""
         self._shapes.append(shapes)
+        self._begins()
+
+    def _begins(self) -> None:
+        """The first step has begun: what was exchanged before is done once."""
+        if not self._begun:
+            ranks.asked()
+            self._begun = True
 
     # -- where steps end ------------------------------------------------------------------------------------------
     def step_done(self, per_step: int, counted: str) -> None:
@@ -187,7 +210,32 @@ class Walked:
         """`loss.backward()` is called."""
         if self._pending:
             self._over()
-        self._learning = True
+        self._learning = self._begun = True
+
+    # -- pipelines ------------------------------------------------------------------------------------------------
+    def in_pass(self, which: tuple[int, bool] | None) -> None:
+        """See `pipelines.Walk`, as the next three."""
+        self._pass = which
+
+    def passes(self, stage: int, backward: bool) -> None:
+        """A pass of a stage was made."""
+        self.now.passes.setdefault((stage, backward), Ran()).passes += 1
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Within the block graphs and operators are of no step."""
+        self._hidden = True
+        try:
+            with self.aside():
+                yield
+        finally:
+            self._hidden = False
+            ranks.asked()
+
+    def waits(self) -> None:
+        """Other ranks have to be followed first."""
+        self.early = True
+        raise Enough
 
     def _over(self) -> None:
         if self._trial:
@@ -195,6 +243,7 @@ class Walked:
             return
         self.loaders.in_step()
         self.now.seen.clear()
+        self.now.asked += ranks.asked()
         self.steps.append(self.now)
         self.now, self._learning, self._pending = Step(), False, False
         self._first = self._first or time.perf_counter()
@@ -205,15 +254,19 @@ class Walked:
         """The script came to its end by itself."""
         if self._pending or (self.now.graphs and not self.steps):
             self.steps.append(self.now)
+        if len(self.steps) == 1:  # what follows the only step is of no other
+            self.steps[0].asked += ranks.asked()
 
     def trial(self, run: Callable[[], Any]) -> list[Graph]:
         """The graphs that a step runs which the script only wants to have timed; it is no step of the walk."""
         kept, self.now, self._trial = self.now, Step(), True
+        kept.asked += ranks.asked()
         try:
             with surveyed(Survey()):
                 run()
             return self.now.graphs
         finally:
+            ranks.asked()
             self.now, self._trial = kept, False
             self._learning = self._pending = False
 
@@ -231,6 +284,11 @@ class Walked:
         """The second step where there is one: the first has work that is done once."""
         return self.steps[min(1, len(self.steps) - 1)] if self.steps else None
 
+    @property
+    def asked(self) -> list[Asked]:
+        """What a step exchanges outside of graphs: the third, since replicas agree on their buckets in the second."""
+        return self.steps[min(2, len(self.steps) - 1)].asked if self.steps else []
+
 
 class _Engine(Followed):
     def step_time(self, measured: Callable[[], float]) -> float:
@@ -239,7 +297,7 @@ class _Engine(Followed):
         now = current()
         with values_kept():
             try:
-                return sum(device.obtain(g, now).timeline.total for g in graphs) / PS_PER_S
+                return sum(device.obtain(g, now).outline.total for g in graphs) / PS_PER_S
             except TrnlabError:
                 return math.inf
 
@@ -251,10 +309,10 @@ class _Engine(Followed):
             return super().train_step(step, batch)
 
 
-def follow(script: Script, session: Session) -> Walked:
-    """Run the script without values until it has made its first steps. Raises UsageError where it made none and ran
-    no program."""
-    walk = Walked(Survey())
+def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | None = None) -> Walked:
+    """Run the script without values until it has made its first steps. mail: what the stages of a pipeline said on
+    ranks that were followed before. Raises UsageError where it made none and ran no program."""
+    walk = Walked(Survey(), mail)
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(activate(session))
@@ -263,6 +321,8 @@ def follow(script: Script, session: Session) -> Walked:
         enter(listening())
         enter(walk.loaders.watching())
         enter(_watched(walk))
+        if session.communicator is not None:
+            enter(pipelines_told(walk))
         enter(nothing_saved())
         enter(_silent())
         enter(torch.autograd.set_multithreading_enabled(False))

@@ -4,6 +4,7 @@
 from trnlab.frontends.torch.lowerings import (
     attention,
     batch_norm,
+    collectives,
     convolution,
     division,
     elementwise,
@@ -30,6 +31,7 @@ __all__ = [
     "Site",
     "attention",
     "batch_norm",
+    "collectives",
     "convolution",
     "division",
     "elementwise",

@@ -8,6 +8,7 @@ from typing import Any
 
 from trnlab.frontends.torch.lowerings.registry import LATE, Site, lowers
 from trnlab.graph.ir import Value
+from trnlab.graph.powers import beside_one
 from trnlab.numerics.dtypes import bool_, float32
 
 _UNARY = {
@@ -44,7 +45,9 @@ def arithmetic(site: Site, name: str, x: Any, y: Any) -> Value:
     """A two-operand op in the result's format; with a number beside a 16-bit tensor, in fp32 and rounded once."""
     if site.dtype.is_float and site.dtype is not float32 and not (isinstance(x, Value) and isinstance(y, Value)):
         return site.cast(site.b.binary(name, site.wide(x), site.wide(y)))
-    return site.b.binary(name, site.cast(x), site.cast(y))
+    x, y = site.cast(x), site.cast(y)
+    exact = beside_one(site.b, name, x, y) if name in ("add", "subtract") else None
+    return site.b.binary(name, x, y) if exact is None else exact
 
 
 def _scaled(site: Site, x: Any, alpha: float) -> Any:
@@ -271,6 +274,13 @@ def same(site, x, **layout):
 @lowers("copy.default")
 def copy(site, target, source, non_blocking=False):
     return site.b.broadcast_to(site.cast(source), site.shape)
+
+
+@lowers("_assert_async.default", "_assert_async.msg")
+def assert_async(site, condition, message="a condition of the program does not hold"):
+    b = site.b
+    site.watch.require(condition if condition.dtype is bool_ else b.compare(condition, "NE", 0), message)
+    return None
 
 
 # -- activations ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.frontends.torch.draws import shard_of
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import int32
@@ -28,7 +29,7 @@ def _uniform(site: Site, generator: Any = None, shape: tuple[int, ...] | None = 
             "the seed of a compiled program comes from PyTorch's default generator",
             "leave out `generator=`, and use torch.manual_seed",
         )
-    return site.random.uniform(site.shape if shape is None else shape, site.draw)
+    return site.random.uniform(site.shape if shape is None else shape, site.draw, shard_of(site.node))
 
 
 def _positive(site: Site, generator: Any = None) -> Value:

@@ -65,31 +65,43 @@ class Randomness:
     """Where a graph's random numbers come from: a seed, an input made on first use, and numbers of its sequence.
 
     Each operator gets a range of numbers of its own, as long as its result. Operators of one `draw` (an operator that
-    checkpointing runs a second time, see `draws`) get the same numbers.
+    checkpointing runs a second time, see `draws`) get the same numbers. Shards of a tensor draw from a seed of their
+    own, one for each layout, so that ranks have one program. places: which shard is here, by the name of such an
+    input.
     """
 
     def __init__(self, b: GraphBuilder) -> None:
         self._b = b
         self._next = 0
-        self._known: dict[tuple[Hashable, int, tuple[int, ...]], Value] = {}
-        self.seed: Value | None = None
+        self._known: dict[Hashable, Value] = {}
+        self._seeds: dict[str, Value] = {}  # by layout, "" of whole tensors
+        self.places: dict[str, int] = {}
 
-    def uniform(self, shape: tuple[int, ...], draw: tuple[Hashable, int] | None = None) -> Value:
+    def uniform(
+        self, shape: tuple[int, ...], draw: tuple[Hashable, int] | None = None, shard: tuple[int, str] | None = None
+    ) -> Value:  # fmt: skip
         """fp32 numbers in [0, 1), independent of every other call's.
 
         `draw`: what the operator drew from and how many tensors of numbers it has drawn already; the same, the same
-        numbers.
+        numbers. shard: which one of a tensor this is, and its layout, see `draws`.
         """
-        key = None if draw is None else (*draw, shape)
+        key = None if draw is None else (*draw, shape, shard)
         if key is not None and key in self._known:
             return self._known[key]
-        if self.seed is None:
-            self.seed = self._b.input("seed", (2,), int32)
         first, self._next = self._next, self._next + prod(shape)
-        drawn = self._b.rng_uniform(shape, self.seed, first)
+        drawn = self._b.rng_uniform(shape, self._seed(shard), first)
         if key is not None:
             self._known[key] = drawn
         return drawn
+
+    def _seed(self, shard: tuple[int, str] | None) -> Value:
+        place, layout = shard if shard is not None else (0, "")
+        if layout not in self._seeds:
+            name = f"seed_of_shards{len(self.places)}" if layout else "seed"
+            self._seeds[layout] = self._b.input(name, (2,), int32)
+            if layout:
+                self.places[name] = place
+        return self._seeds[layout]
 
 
 class Site:

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from trnlab.frontends.common.engine import InterpreterEngine
 from trnlab.frontends.torch.dlpack import as_neuron
-from trnlab.frontends.torch.step import new_seed
+from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.verify.steps import Steps
 from trnlab.verify.bounds import roundoff
 

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script's training step as a plan takes it: its graphs, its batch, its parameters by name."""
+
+from __future__ import annotations
+
+import torch
+
+from trnlab.errors import UsageError
+from trnlab.fleet.captured import Captured
+from trnlab.frontends.torch.check.report import names_of, work_of
+from trnlab.frontends.torch.check.walk import Step, Walked, follow
+from trnlab.porting.result import ERROR
+from trnlab.runtime.script import Script
+from trnlab.runtime.session import Session, activate
+
+
+def captured(script: Script, session: Session) -> Captured:
+    """Follow a script to its second step. Raises UsageError (TRN193) where it makes none, or something refuses."""
+    walk = follow(script, session)
+    step = walk.typical
+    errors = [f"{f.code}: {f.what}" for f in walk.survey.findings if f.severity == ERROR]
+    if step is None or errors or not step.graphs or not step.per_step:
+        raise UsageError(
+            f"no training step of {str(script.path)!r} could be captured", code="TRN193",
+            got="; ".join(errors[:3]) or "no compiled step that counts what it trains on",
+            limit="a script that `trnlab check` finds nothing wrong with", remedy=f"trnlab check {script.path}",
+        )  # fmt: skip
+    with activate(session):
+        work = work_of(walk, step)
+    samples = _samples(step)
+    units = step.per_step // samples if step.counted == "tokens" else 1
+    return Captured(script.file.stem, work, samples, units, _parameters(walk, step), str(script.path))
+
+
+def _samples(step: Step) -> int:
+    """Sequences or images of a batch: the first size of what it comes in."""
+    if step.captured is not None:
+        shapes = [
+            v.shape for v, role in zip(step.captured.graph.inputs, step.captured.inputs) if role.kind == "batch"
+        ]
+    else:
+        forward = next((g for g in step.graphs if g.name.startswith("forward")), step.graphs[0])
+        known = step.kinds.get(forward, {})
+        shapes = [v.shape for v in forward.inputs if (v.name or "") not in known]
+    first = next((shape[0] for shape in shapes if shape), 1)
+    return int(first) if step.per_step % first == 0 else 1
+
+
+def _parameters(walk: Walked, step: Step) -> dict[str, tuple[int, ...]]:
+    if step.captured is not None:
+        pairs = zip(step.captured.graph.inputs, step.captured.inputs)
+        return {role.name: v.shape for v, role in pairs if role.kind == "parameter"}
+    names = names_of()
+    found: dict[int, tuple[str, torch.Tensor]] = walk.kept["parameter"]
+    return {names.get(key, name): tuple(tensor.shape) for key, (name, tensor) in found.items()}

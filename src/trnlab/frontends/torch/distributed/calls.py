@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank asks for, in a form that ranks exchange before they move data; and what to say where they disagree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from trnlab.errors import CollectiveError
+
+HEADER_BYTES = 1024
+LONGEST_SITE = 300
+COMPARED = {"operation": "operation", "dtype": "format", "elements": "size", "reduction": "reduction", "root": "root"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective or transfer, as one rank asks for it.
+
+    `elements`: of its tensor, -1 where ranks may differ. `root`: position in the group, -1 where there is none.
+    `number`: counts the calls of a group from one. `site`: the line of the user's script. `gives`, `takes`: how many
+    elements go to and come from each position, where parts are not equal.
+    """
+
+    operation: str
+    dtype: str = ""
+    elements: int = -1
+    reduction: str = ""
+    root: int = -1
+    number: int = 0
+    site: str = ""
+    gives: tuple[int, ...] = ()
+    takes: tuple[int, ...] = ()
+
+    def encoded(self) -> bytes:
+        """The header that goes to partners. Its length is fixed, so a site that is too long loses its beginning."""
+        values = list(astuple(self))
+        values[6] = self.site[-LONGEST_SITE:]
+        return json.dumps(values, separators=(",", ":")).encode().ljust(HEADER_BYTES)
+
+    @property
+    def text(self) -> str:
+        """For people: all_reduce(sum) of 1,024 float32."""
+        kind = f"{self.operation}({self.reduction})" if self.reduction else self.operation
+        size = f" of {self.elements:,} {self.dtype}" if self.elements >= 0 else ""
+        return f"{kind}{size}" + (f" with root {self.root}" if self.root >= 0 else "")
+
+
+def decoded(header: bytes) -> Call:
+    """The call that `Call.encoded` packed."""
+    values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in json.loads(header)]
+    return Call(*values)
+
+
+def check(calls: Mapping[int, Call], group: str) -> None:
+    """Raise CollectiveError (TRN270) when ranks ask for different things. `calls`: by rank."""
+    ranks = sorted(calls)
+    for field, name in COMPARED.items():
+        if len({getattr(calls[rank], field) for rank in ranks}) > 1:
+            raise mismatch(calls, f"ranks disagree on the {name} of collective {calls[ranks[0]].number} of {group}")
+    for i, giver in enumerate(ranks):
+        for k, taker in enumerate(ranks):
+            gives, takes = calls[giver].gives, calls[taker].takes
+            if gives and takes and gives[k] != takes[i]:
+                raise mismatch(calls, f"rank {giver} gives {gives[k]} elements to rank {taker}, who takes {takes[i]}")
+
+
+_RULE = (
+    "all ranks of a group call the same collectives, in the same order, with equal format, size, reduction and root"
+)
+
+
+def mismatch(calls: Mapping[int, Call], what: str, rule: str = _RULE) -> CollectiveError:
+    """The error, with a line for each rank, those that ask for the same together."""
+    asked: dict[str, list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        asked.setdefault(f"{call.text} at {call.site}", []).append(rank)
+    lines = "\n         ".join(f"{named(ranks)}: {text}" for text, ranks in asked.items())
+    return CollectiveError(
+        what, code="TRN270", got=lines, limit=rule,
+        remedy="find the branch or loop that one of these ranks takes and the others do not",
+    )  # fmt: skip
+
+
+def named(ranks: list[int]) -> str:
+    """rank 3, ranks 0-2, ranks 0, 2."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2:
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch is given for a collective that is on its way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trnlab.frontends.torch.dispatch import untraced_methods
+from trnlab.frontends.torch.distributed.jobs import Job
+
+
+class Countdown:
+    """Calls `at_zero` when `one_less` was called `count` times, from whichever threads."""
+
+    def __init__(self, count: int, at_zero: Callable[[], object]) -> None:
+        self._left, self._at_zero, self._lock = count, at_zero, threading.Lock()
+        if not count:
+            at_zero()
+
+    def one_less(self, _: Job) -> None:
+        """One of them is over."""
+        with self._lock:
+            self._left -= 1
+            ended = not self._left
+        if ended:
+            self._at_zero()
+
+
+@untraced_methods
+class NeuronWork(dist._Work):
+    """A handle of one call, or of several that were asked for together. `tensors`: what the call writes."""
+
+    def __init__(self, jobs: list[Job], tensors: Any) -> None:
+        super().__init__()
+        self.jobs, self.tensors = jobs, tensors
+        self._future: Any = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the tensors hold the results. Raises CollectiveError where that will never be."""
+        limit = timeout.total_seconds() if timeout else None
+        for job in self.jobs:
+            if not job.wait(limit or None):
+                raise RuntimeError(f"{job.call.text} at {job.call.site} is not done after {limit} s")
+        return True
+
+    def synchronize(self) -> None:
+        """The same: the host waits."""
+        self.wait()
+
+    block_current_stream = synchronize
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not."""
+        return all(job.done for job in self.jobs)
+
+    def is_success(self) -> bool:
+        """Whether it is over and well."""
+        return all(job.done and job.error is None for job in self.jobs)
+
+    def exception(self) -> BaseException | None:
+        """What went wrong, if anything did."""
+        return next((job.error for job in self.jobs if job.error is not None), None)
+
+    def result(self) -> Any:
+        """The tensors that were written."""
+        return self.tensors
+
+    def _source_rank(self) -> int:
+        return self.jobs[0].source
+
+    source_rank = _source_rank
+
+    def get_future(self) -> Any:
+        """A future of the tensors; errors are raised by whoever waits for it, in C++ too."""
+        if self._future is None:
+            first: Any = torch.futures.Future()
+            self._future = first.then(self._resolved)
+            left = Countdown(len(self.jobs), lambda: first.set_result(None))
+            for job in self.jobs:
+                job.when_done(left.one_less)
+        return self._future
+
+    def _resolved(self, _: Any) -> Any:
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self.tensors

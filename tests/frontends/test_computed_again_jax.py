@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`jax.checkpoint`: what is to be computed again is, and stays out of memory meanwhile."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+from stablehlo_oracle import against_xla  # noqa: E402
+
+from trnlab import chips, compiler  # noqa: E402
+from trnlab.frontends.stablehlo import import_module  # noqa: E402
+from trnlab.graph.flops import model_flops  # noqa: E402
+
+ROWS, WIDTH, HIDDEN, LAYERS = 1024, 64, 256, 4
+
+
+def block(x, weights):
+    up, down = weights
+    return x + jnp.tanh(x @ up) @ down
+
+
+def step(around):
+    """One of SGD, each layer within `around`."""
+
+    def loss(weights, x):
+        for each in weights:
+            x = around(block)(x, each)
+        return jnp.mean(x**2)
+
+    def run(weights, x):
+        value, gradients = jax.value_and_grad(loss)(weights, x)
+        return value, jax.tree.map(lambda p, g: p - 0.1 * g, weights, gradients)
+
+    return run
+
+
+def weights_of(width, hidden):
+    rng = np.random.default_rng(1)
+    shapes = ((width, hidden), (hidden, width))
+    return [tuple(rng.standard_normal(s, dtype=np.float32) / 8 for s in shapes) for _ in range(LAYERS)]
+
+
+def program(around):
+    arguments = weights_of(WIDTH, HIDDEN), np.zeros((ROWS, WIDTH), np.float32)
+    text = jax.jit(step(around), donate_argnums=0).lower(*arguments).as_text()
+    graph = import_module(text).graph
+    assert graph is not None
+    return graph, compiler.compile(graph, chips.get("trn1"), {"precision": "fp32"})
+
+
+def test_a_checkpoint_saves_memory_in_the_program():
+    """A layer's hidden activations are 1 MiB, its input a quarter: three of four layers' are not kept."""
+    graph, whole = program(lambda f: f)
+    again, less = program(jax.checkpoint)
+    assert sum(op.name == "dot_general" for op in again.ops) == sum(op.name == "dot_general" for op in graph.ops) + 4
+    assert less.hbm_bytes <= whole.hbm_bytes - 3 * ROWS * HIDDEN * 4 + ROWS * WIDTH * 4
+    assert model_flops(again) == model_flops(graph)
+
+
+def test_a_policy_says_what_is_kept():
+    keeps = jax.checkpoint_policies.dots_saveable
+    graph, _ = program(lambda f: jax.checkpoint(f, policy=keeps))
+    assert sum(op.name == "dot_general" for op in graph.ops) == sum(
+        op.name == "dot_general" for op in program(lambda f: f)[0].ops
+    )
+
+
+@pytest.mark.parametrize("around", [jax.checkpoint, lambda f: jax.checkpoint(f, prevent_cse=False)])
+def test_values_are_those_of_xla(around):
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4)
+    against_xla(step(around), weights_of(4, 8), x)
+
+
+def test_a_checkpoint_in_a_scan():
+    """Rounds of a loop read through barriers, too."""
+    stacked = jax.tree.map(lambda *each: np.stack(each), *weights_of(4, 8))
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4)
+
+    def loss(weights, x):
+        return lax.scan(lambda c, w: (jax.checkpoint(block)(c, w), None), x, weights)[0].sum()
+
+    against_xla(lambda w, x: jax.grad(loss)(w, x), stacked, x)
