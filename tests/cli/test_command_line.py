@@ -229,10 +229,14 @@ def test_a_disk_that_is_full_at_the_start_is_one_line_before_anything_runs(folde
     assert done.stdout == ""
 
 
-def test_a_disk_that_fills_up_costs_the_cache_and_the_report_but_not_the_training(folder: Path) -> None:
+@pytest.mark.parametrize("every_s", [3600, 0])
+def test_a_disk_that_fills_up_costs_the_cache_and_the_report_but_not_the_training(folder: Path, every_s: int) -> None:
+    """Also where the summary would have been renewed on the way."""
     assert run(folder, "run", *TARGET, "--cache", "other", script(folder, MATMUL)).returncode == 0
-    fill = """
+    fill = f"""
     import resource, signal
+    from trnlab.runtime import run
+    run.SAVE_EVERY_S = {every_s}
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 """

@@ -6,20 +6,35 @@ from __future__ import annotations
 import argparse
 import os
 
-from trnlab.runtime import cache_report
+from trnlab.runtime import cache_care, cache_report
 from trnlab.runtime.cache import Cache
-from trnlab.runtime.session import cache_folder
+from trnlab.runtime.session import cache_place
+from trnlab.storage import Store, open_store
 
 
 def main(args: argparse.Namespace) -> int:
-    """List, verify, clear or explain; returns 1 when `verify` found something damaged."""
-    cache = Cache(args.cache or cache_folder(os.environ))
+    """Look into a cache or care for it; returns 1 when `verify` found something damaged, or a copy was refused."""
+    cache = Cache(_store(args))
     if args.action == "explain":
         print(cache_report.explain(cache, args.subject))
-        return 0
-    if args.action == "verify":
+    elif args.action == "verify":
         text, sound = cache_report.verify(cache)
         print(text)
         return 0 if sound else 1
-    print(cache_report.listing(cache) if args.action == "ls" else cache_report.clear(cache))
+    elif args.action == "prune":
+        limits = cache_care.Limits.read(args.size, args.age)
+        print(cache_report.pruned(cache, cache_care.prune(cache, limits, dry_run=args.dry_run), args.dry_run))
+    elif args.action in ("push", "pull"):
+        other = Cache(open_store(args.other))
+        source, target = (cache, other) if args.action == "push" else (other, cache)
+        done = cache_care.copy(source, target, args.keys)
+        print(cache_report.copied(source, target, done))
+        return 1 if done.damaged else 0
+    else:
+        print(cache_report.listing(cache) if args.action == "ls" else cache_report.clear(cache))
     return 0
+
+
+def _store(args: argparse.Namespace) -> Store:
+    """The cache that is meant: the one that is named, else one's own of those in the environment."""
+    return open_store(getattr(args, "url", None) or args.cache or cache_place(os.environ).split(",")[0])

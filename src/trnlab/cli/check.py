@@ -6,12 +6,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trnlab import chips, profile
 from trnlab.chips import Target
 from trnlab.errors import UsageError
+from trnlab.fabric.cluster import Cluster, parse
 from trnlab.porting import text
+from trnlab.porting.job import Unheard
 from trnlab.porting.kept import Kept
 from trnlab.porting.page import page
 from trnlab.porting.result import Report, from_json, to_json
@@ -37,24 +41,78 @@ def examined(args: argparse.Namespace) -> Report:
     """The report on a script: of the last time, where nothing that it depends on has changed."""
     script = Script(args.script, args.arguments)
     file = script.file
-    targets, session = _targets(args)
-    folder = args.cache or cache_folder(os.environ)
-    request = [str(file), *script.arguments, *(t.name for t in targets), session.precision, str(Path.cwd())]
+    targets, session, cluster = targets_of(args)
+    folder = cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})})
+    request = [
+        str(file),
+        *script.arguments,
+        *(t.name for t in targets),
+        session.precision,
+        repr(session.rules),
+        str(session.rounds_stochastically),
+        str(Path.cwd()),
+        *_ranks(session),
+    ]
     kept = Kept(folder / "checks", request) if not args.no_cache else None
     if kept is not None and (record := kept.get()) is not None:
         report = from_json(record)
         report.cached = True
+        _told(report, args)
         return report
     if args.no_cache:
         session.cache = None
-    report = _followed(script, targets, session, kept)
+    report = _followed(script, targets, session, kept, cluster)
     report.script = str(args.script)
+    _told(report, args)
     if kept is not None:
         kept.put(to_json(report))
     return report
 
 
-def _followed(script: Script, targets: list[Target], session: Session, kept: Kept | None) -> Report:
+def _job(args: argparse.Namespace, session: Session, name: str) -> Cluster | None:
+    """The cluster whose ranks are asked for, by its name or by --ranks; the session is then of one of its ranks."""
+    if session.rehearsed:
+        raise UsageError(
+            "failures of ranks are rehearsed by running", code="TRN554", got=session.rehearsed[0].text,
+            remedy="trnlab run --ranks N; what failures cost a long job: trnlab goodput",
+        )  # fmt: skip
+    ranks = getattr(args, "ranks", None)
+    if not name[:1].isdigit() and ranks is None:
+        session.check_faults(1)
+        return None
+    cluster = parse(name)
+    size = cluster.ranks if ranks is None else ranks
+    cluster.placed(size)
+    if not 0 <= args.rank < size:
+        raise UsageError(
+            f"there is no rank {args.rank}", code="TRN191", limit=f"0 to {size - 1}", got=args.rank,
+            remedy="choose --rank among the ranks of the job",
+        )  # fmt: skip
+    session.instances, session.communicator = cluster.instances, Unheard(args.rank, size)
+    session.check_faults(size)
+    return cluster
+
+
+def _told(report: Report, args: argparse.Namespace) -> None:
+    """What the command line says of a job, whatever was found or kept."""
+    for target in report.targets:
+        if target.job is not None:
+            target.job.judge(0.25 if args.comm_threshold is None else args.comm_threshold)
+            target.job.rate(args.batches or target.job.batches, report.per_step)
+
+
+def _followed(
+    script: Script, targets: list[Target], session: Session, kept: Kept | None, cluster: Cluster | None
+) -> Report:
+    prepared(kept)
+    from trnlab.frontends.torch.check.report import examine  # PyTorch takes a while
+
+    with as_one_of(cluster, session):
+        return examine(script, targets, session)
+
+
+def prepared(kept: Kept | None = None) -> None:
+    """Make this process one in which a script can be followed; `kept` notes what is read from now on."""
     from trnlab.frontends import vendor_imports
     from trnlab.nki.imports import install_imports
 
@@ -64,20 +122,67 @@ def _followed(script: Script, targets: list[Target], session: Session, kept: Kep
         kept.watch()
     import torch
 
-    from trnlab.frontends.torch.check.report import examine  # PyTorch takes a while
-
     torch.empty(0, device="neuron")
-    return examine(script, targets, session)
 
 
-def _targets(args: argparse.Namespace) -> tuple[list[Target], Session]:
+@contextmanager
+def as_one_of(cluster: Cluster | None, session: Session) -> Iterator[None]:
+    """Within the block the process is the session's rank of the cluster, where it is one."""
+    if cluster is None or session.communicator is None:
+        yield
+        return
+    from trnlab.frontends.torch.check.ranks import one_of
+
+    with one_of(cluster, session.communicator.rank, session.communicator.size):
+        yield
+
+
+def _session(targets: list[Target], args: argparse.Namespace) -> Session:
+    """The session in which the script is followed: for the first target that has the precision's formats.
+
+    Scales of FP8 lead to an E4M3 that ends at 240 where a target has no other one: that one exists on all chips.
+    Raises UsageError (TRN245) where no target has the formats.
+    """
+    refused: UsageError | None = None
+    for target in targets:
+        given = {"TRNLAB_TARGET": target.name, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache,
+                 "TRNLAB_PRECISION_RULES": args.precision_rules,
+                 "TRNLAB_FAULT": ",".join(getattr(args, "fault", None) or ())}  # fmt: skip
+        try:
+            session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
+        except UsageError as error:
+            if error.code != "TRN245":
+                raise
+            refused = refused or error
+            continue
+        if session.rules.needs("fp8", session.precision):
+            session.target = min(targets, key=lambda t: t.chip.has("fp8_e4m3fn"))
+            session.check_formats()
+        return session
+    assert refused is not None
+    raise refused
+
+
+def _ranks(session: Session) -> list[str]:
+    """What a report of a job depends on besides."""
+    others = session.communicator
+    return [] if others is None else [str(session.instances), str(others.size), str(others.rank), *session.faults]
+
+
+def targets_of(args: argparse.Namespace) -> tuple[list[Target], Session, Cluster | None]:
+    """The targets that a command names, the session in which a script is followed, and the cluster of its ranks."""
     names = [name for name in (args.target or os.environ.get("TRNLAB_TARGET", "")).split(",") if name]
     if not names:
         raise UsageError(
             "no target is chosen, and none is guessed", code="TRN120", limit=", ".join(chips.TARGETS),
             remedy="name one or several: --target trn1.2xlarge,trn2.3xlarge",
         )  # fmt: skip
-    targets = [chips.target(name) for name in names]
-    given = {"TRNLAB_TARGET": names[0], "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
-    session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
-    return targets, session
+    many = [name for name in names if name[0].isdigit()]
+    if many and (len(names) > 1 or not hasattr(args, "ranks")):
+        raise UsageError(
+            f"{many[0]} is a cluster, whose ranks are followed for it alone", code="TRN191", got=", ".join(names),
+            limit="one cluster, and `trnlab estimate`", remedy=f"trnlab estimate --target {many[0]} SCRIPT",
+        )  # fmt: skip
+    targets = [parse(name).target if name in many else chips.target(name) for name in names]
+    session = _session(targets, args)
+    return targets, session, _job(args, session, names[0])

@@ -9,9 +9,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from trnlab.chips.interconnects import RUNTIMES
 from trnlab.errors import UsageError
-from trnlab.fabric import faults
+from trnlab.fabric import faults, measured
 from trnlab.fabric.cluster import parse
+from trnlab.fabric.health import TOLERANCE, Health, examine
 from trnlab.fabric.nccom import DTYPES, OPERATIONS, Bench, Row, sizes
 from trnlab.fabric.network import Network, build
 from trnlab.fabric.show import text
@@ -23,11 +25,48 @@ _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB}
 
 def main(args: argparse.Namespace) -> int:
     """Show a network, or test a collective on it."""
-    network = faults.applied(build(parse(args.target)), args.fault or [])
+    _known("runtime", args.runtime, list(RUNTIMES))
+    network = faults.applied(build(parse(args.target), RUNTIMES[args.runtime]), args.fault or [])
     if args.action == "show":
         print(text(network))
         return 0
-    return _test(args, network)
+    return _health(args, network) if args.action == "health" else _test(args, network)
+
+
+def _health(args: argparse.Namespace, network: Network) -> int:
+    """0 when every size is within the tolerance, 1 when one is not."""
+    rows = measured.read(args.file)
+    before = measured.read(args.baseline) if args.baseline else ()
+    tolerance = TOLERANCE if args.tolerance is None else args.tolerance
+    if not 0 < tolerance < 1:
+        raise UsageError(
+            "this tolerance decides nothing", code="TRN185", limit="a share between 0 and 1", got=tolerance,
+            remedy="try 0.1",
+        )  # fmt: skip
+    found = examine(rows, _bench(args, network), tolerance, before)
+    print(json.dumps(found.as_json(), indent=2) if args.json else _told(found))
+    return 0 if found.healthy else 1
+
+
+def _told(found: Health) -> str:
+    lines = [f"{'size(B)':>12}  {'measured(us)':>13}  {'expected(us)':>13}  {'ratio':>6}  algorithm"]
+    for row, expected, algorithm, off in zip(found.rows, found.expected, found.algorithms, found.off):
+        mark = "  <- off" if off else ""
+        lines.append(f"{row.size:>12}  {row.microseconds:>13.2f}  {expected:>13.2f}  "
+                     f"{row.microseconds / expected:>6.2f}  {algorithm}{mark}")  # fmt: skip
+    if found.healthy:
+        return "\n".join([*lines, f"healthy: every size is within {found.tolerance:.0%} of what is expected"])
+    lines.append(
+        f"not healthy: {sum(found.off)} of {len(found.off)} sizes are off by more than {found.tolerance:.0%}"
+    )
+    if not found.suspects:
+        lines.append("no single card, wire, latency or algorithm explains it")
+    for place, suspect in enumerate(found.suspects):
+        lines.append(f"{'likeliest' if place == 0 else 'or'}: {suspect.text} (leaves {suspect.off:.1%})")
+    if found.suspects and found.suspects[0].kind in ("rail", "link"):
+        lines.append("a collective over all ranks cannot tell which one, nor of which instance: test pairs of chips "
+                     "with `permute --custom-src-target-pairs`")  # fmt: skip
+    return "\n".join(lines)
 
 
 def _test(args: argparse.Namespace, network: Network) -> int:

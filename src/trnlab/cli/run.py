@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,17 @@ from trnlab import checks, policy
 from trnlab.chips import apply_settings
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
+from trnlab.fleet import checkpoint_cost
 from trnlab.frontends import vendor_imports
 from trnlab.graph.ir import Graph
 from trnlab.graph.stablehlo import to_stablehlo
 from trnlab.nki.imports import install_imports
-from trnlab.runtime.run import Run
+from trnlab.runtime import elastic, ranks
+from trnlab.runtime.checkpoint_plan import EVERY, KEEP, PLACE, Use, plan
+from trnlab.runtime.notices import say
+from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.script import Script, run_script
-from trnlab.runtime.session import Session, for_kernels
+from trnlab.runtime.session import LOGICAL, Session, for_kernels
 
 
 def is_module(path: Path) -> bool:
@@ -41,11 +46,37 @@ def _emit(session: Session, graph: Graph, key: str) -> None:
     write_atomic(path, to_stablehlo(graph).encode())
 
 
+def _given(args: argparse.Namespace) -> dict[str, str]:
+    """What the command line says of the session, as the environment would say it."""
+    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache,
+             "TRNLAB_PRECISION_RULES": args.precision_rules, "TRNLAB_FAULT": ",".join(args.fault or ()),
+             LOGICAL: args.lnc}  # fmt: skip
+    return {name: str(value) for name, value in given.items() if value}
+
+
+def _start_ranks(args: argparse.Namespace) -> int:
+    """The same command once for each rank, in folders within one."""
+    size = elastic.Size(*elastic.parse(args.ranks), args.spares, args.max_restarts)
+    session = for_kernels({**os.environ, **_given(args)})
+    session.require_target()
+    session.check_faults(size.most)
+    Script(args.script, args.arguments, args.module).file  # noqa: B018  (says at once when it cannot be read)
+    root = args.out if args.out is not None else new_folder(Path("runs"), args.script.stem)
+    options = ranks.without(sys.argv[2:], "--ranks", "--out", "--max-restarts", "--spares")
+    return elastic.start(size, options, root, session)
+
+
 def main(args: argparse.Namespace) -> int:
     """Run a script; returns its exit status."""
-    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache,
-             "TRNLAB_PRECISION_RULES": args.precision_rules}  # fmt: skip
-    session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
+    _checkpoint(args)
+    if args.ranks is None and (args.spares or args.max_restarts):
+        raise UsageError(
+            "--spares and --max-restarts are of several ranks", code="TRN276", remedy="say how many: --ranks 2:4"
+        )
+    if args.ranks is not None:
+        return _start_ranks(args)
+    session = for_kernels({**os.environ, **_given(args)})
+    session.check_faults(int(os.environ.get("WORLD_SIZE") or 1))
     for setting in args.check or ():
         checks.configure(checks.parse(setting))
     if args.schedule:
@@ -56,6 +87,8 @@ def main(args: argparse.Namespace) -> int:
     if args.stochastic_rounding is not None:
         session.stochastic_rounding = args.stochastic_rounding
     session.band = args.band
+    if args.comm_threshold is not None:
+        session.comm_threshold = args.comm_threshold
     if args.no_cache:
         session.cache = None
     if args.emit_stablehlo:
@@ -72,4 +105,22 @@ def main(args: argparse.Namespace) -> int:
     script.file  # noqa: B018  (says at once when it cannot be read)
     install_imports(override=args.own_nki)
     vendor_imports.install(override=args.own_nki)
-    return run_script(script, session, args.out)
+    status = run_script(script, session, args.out)
+    if plan() is not None and Use.by is None:
+        say("TRN533: no checkpoint was written: the script has neither a step of compile_step nor trnlab.checkpoint")
+    elif (wanted := plan()) is not None and int(os.environ.get("RANK") or 0) == 0 and Use.latest_bytes:
+        size = Use.latest_bytes * int(os.environ.get("WORLD_SIZE") or 1)
+        here = session.target.chips
+        say(checkpoint_cost.sentence(wanted.place, size, here * session.instances, here))
+    return status
+
+
+def _checkpoint(args: argparse.Namespace) -> None:
+    """Tell this process, and those that it starts, where checkpoints go. Raises UsageError (TRN534)."""
+    if args.checkpoint is None and (args.every is not None or args.keep is not None):
+        raise UsageError(
+            "--every and --keep are of checkpoints", code="TRN534", remedy="say where: --checkpoint s3://team/run7"
+        )
+    told = {PLACE: args.checkpoint, EVERY: args.every, KEEP: args.keep}
+    os.environ.update({name: str(value) for name, value in told.items() if value is not None})
+    plan()

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from trnlab import policy
 from trnlab.errors import UsageError
 from trnlab.runtime.session import cache_folder
-from trnlab.validation import load, recorded, report, sources, to_json, validate
+from trnlab.validation import collectives, gpus, load, recorded, report, sources, to_json, training, validate
 from trnlab.validation.sources import readings
 
 FOLDER = "validation"  # in the cache
@@ -40,18 +40,27 @@ def main(args: argparse.Namespace) -> int:
         return _from_sources(args, wanted)
     kernels = [k for k in sources.load() if _named(k, wanted)]
     measurements = [m for m in load() if wanted.lower() in m.name.lower() or wanted in m.kernel]
-    if not kernels and not measurements:
+    runs = [run for run in collectives.load() if wanted.lower() in run.name.lower() or wanted == "collectives"]
+    jobs = [row for row in training.load() if wanted.lower() in row.name.lower() or wanted == "training"]
+    steps = [row for row in gpus.load() if wanted.lower() in f"{row.table} {row.name}".lower() or wanted == "gpus"]
+    if not kernels and not measurements and not runs and not jobs and not steps:
         raise _unknown(wanted)
-    rows, results = sources.recorded(kernels), validate(measurements)
+    rows, results, network = sources.recorded(kernels), validate(measurements), collectives.validate(runs)
     if args.record:
         recorded.record(results)
     if args.json:
-        print(
-            json.dumps({**json.loads(to_json(results)), "from_sources": json.loads(sources.to_json(rows))}, indent=2)
-        )
+        found = {
+            **json.loads(to_json(results)), "from_sources": json.loads(sources.to_json(rows)),
+            "collectives": collectives.to_json(network), "training": training.to_json(jobs),
+            "gpus": gpus.to_json(steps),
+        }  # fmt: skip
+        print(json.dumps(found, indent=2))
         return 0
     parts = [sources.report(rows)] if rows else []
     parts += [report(results)] if results else []
+    parts += [collectives.report(network)] if network else []
+    parts += [training.report(jobs)] if jobs else []
+    parts += [gpus.report(steps)] if steps else []
     print("\n\n".join(parts))
     return 0
 
@@ -66,7 +75,8 @@ def _from_sources(args: argparse.Namespace, wanted: str) -> int:
             got=", ".join(dict.fromkeys(k.repository for k in absent)),
             remedy="; ".join(sources.fetch_list(absent, folder)),
         )  # fmt: skip
-    kept = sources.Kept(None if args.no_cache else (args.cache or cache_folder(os.environ)) / FOLDER)
+    folder = cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})})
+    kept = sources.Kept(None if args.no_cache else folder / FOLDER)
     rows = sources.time_all(chosen, folder, _progress(), kept, band=args.band)
     if args.record:
         sources.record(rows)
@@ -105,8 +115,12 @@ def _named(kernel: sources.SourceKernel, wanted: str) -> bool:
     return wanted.lower() in kernel.name.lower() or wanted == kernel.id
 
 
+def _all_names() -> list[str]:
+    return [entry.name for entries in (sources.load(), load(), collectives.load()) for entry in entries]
+
+
 def _unknown(wanted: str) -> UsageError:
-    names = {name.lower(): name for name in [*(k.name for k in sources.load()), *(m.name for m in load())]}
+    names = {name.lower(): name for name in _all_names()}
     near = [names[name] for name in get_close_matches(wanted.lower(), names, n=MOST_NAMES, cutoff=0.3)]
     return UsageError(
         f"no measurement is called {wanted!r}", code="TRN126", limit="; ".join(near) if near else None,

@@ -14,7 +14,7 @@ from trnlab.frontends import vendor_imports
 from trnlab.nki.imports import install_imports
 from trnlab.runtime.run import new_folder
 from trnlab.runtime.script import Script
-from trnlab.runtime.session import for_kernels
+from trnlab.runtime.session import Session, for_kernels
 from trnlab.verify.page import page
 from trnlab.verify.result import to_json
 from trnlab.verify.text import text
@@ -31,13 +31,10 @@ def main(args: argparse.Namespace) -> int:
     if args.steps < 1:
         raise UsageError("there is nothing to verify in that many steps", code="TRN163", limit="at least 1",
                          got=args.steps, remedy="give --steps a larger number")  # fmt: skip
-    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
+    given = {"TRNLAB_TARGET": args.target, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache,
+             "TRNLAB_PRECISION_RULES": args.precision_rules}  # fmt: skip
     session = for_kernels({**os.environ, **{name: str(value) for name, value in given.items() if value}})
-    if session.precision not in VERIFIED:
-        raise UsageError(
-            f"trnlab verify knows no bounds for {session.precision}", code="TRN247", limit=", ".join(VERIFIED),
-            got=session.precision, remedy="give --precision bf16, or compare modes with trnlab precision",
-        )  # fmt: skip
+    _check_bounds(session)
     session.seed = args.seed
     if args.no_cache:
         session.cache = None
@@ -56,3 +53,17 @@ def main(args: argparse.Namespace) -> int:
         profile.write(args.json, record)
     print(f"{text(verdict)}\n\npage    {folder / PAGE}")
     return 0 if verdict.clean else DIVERGES
+
+
+def _check_bounds(session: Session) -> None:
+    """Raise UsageError (TRN247) for formats whose errors nobody has bounds for: scaled ones, and what is narrower
+    than the session's."""
+    asked = [session.precision, *(rule.choice.format for rule in session.rules.rules)]
+    wrong = [name for name in asked if name not in VERIFIED]
+    if session.precision == "fp32" and "bf16" in asked:
+        wrong.append("bf16 in an fp32 run")
+    if wrong:
+        raise UsageError(
+            f"trnlab verify knows no bounds for {wrong[0]}", code="TRN247", limit=", ".join(VERIFIED), got=wrong[0],
+            remedy="give --precision bf16 without such a rule, or compare modes with trnlab precision",
+        )  # fmt: skip

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several commands take."""
+
+from __future__ import annotations
+
+import argparse
+
+from trnlab.precision import MODES
+
+
+def fault(command: argparse.ArgumentParser) -> None:
+    """--fault."""
+    command.add_argument(
+        "--fault", action="append", metavar="LINK=STATE",
+        help="a sick link between ranks, such as efa:node1.rail3=half, or failure, such as rank2:step37=kill (run); "
+        "several times for several",
+    )  # fmt: skip
+
+
+def precision(command: argparse.ArgumentParser) -> None:
+    """--precision and its rules."""
+    command.add_argument(
+        "--precision", choices=tuple(MODES),
+        help="format of matmul operands, or of all that is stored (bf16-all); default: $TRNLAB_PRECISION or bf16",
+    )  # fmt: skip
+    command.add_argument(
+        "--precision-rules", metavar="FILE", help="formats of single modules, TOML; default: $TRNLAB_PRECISION_RULES"
+    )
+
+
+def threshold(command: argparse.ArgumentParser) -> None:
+    """--comm-threshold."""
+    command.add_argument(
+        "--comm-threshold", type=float, metavar="SHARE",
+        help="share of a step from which the exchange of gradients is warned of; default: 0.25",
+    )  # fmt: skip
+
+
+def cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """--cache; the group takes what excludes it."""
+    group = command.add_mutually_exclusive_group()
+    group.add_argument("--cache", metavar="DIR_OR_URL", help="where the cache is; default: $TRNLAB_CACHE")
+    return group

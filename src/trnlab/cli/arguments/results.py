@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of the commands that show chips, instructions, runs and how good the model of time is."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trnlab.cli.arguments.common import cache_folder
+
+
+def monitor(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab monitor`."""
+    add = command.add_argument
+    how = command.add_mutually_exclusive_group()
+    how.add_argument("--top", action="store_true", help="a page for people, renewed on a terminal; the default")
+    how.add_argument("--json", action="store_true", help="as neuron-monitor: an object for each instance and period")
+    how.add_argument("--prometheus", action="store_true", help="as neuron-monitor-prometheus.py: all metrics, once")
+    add("--port", type=int, metavar="N", help="with --prometheus: serve them to this host at /metrics, until stopped")
+    add("--period", type=float, default=5.0, metavar="SECONDS", help="between two reports; default: 5")
+    add("--samples", type=int, metavar="N", help="reports; default: until stopped, or one page into a file")
+
+
+def chips(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab chips`."""
+    command.add_argument("name", metavar="NAME", nargs="?", help="a chip: all its figures, with their sources")
+    command.add_argument("--assumed", action="store_true", help="only the figures that nobody published")
+
+
+def profile(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab profile`."""
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="folder of a run")
+    which.add_argument("--import", dest="measured", metavar="FILE", type=Path, help="JSON of the vendor's profiler")
+    command.add_argument("--json", metavar="FILE", type=Path, help="write the step as the vendor's profiler would")
+
+
+def compare(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab compare`."""
+    for name in ("first", "second"):
+        command.add_argument(name, metavar="RUN", type=Path, help="folder of a run, or JSON of the vendor's profiler")
+    command.add_argument("--json", action="store_true", help="everything as JSON, times in picoseconds")
+    command.add_argument("--page", metavar="FILE", type=Path, help="write a page with both timelines")
+
+
+def passes(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab passes`."""
+    add = command.add_argument
+    add("--target", metavar="NAME", help="the chip, e.g. trn2; default: that of kernels")
+    add("--schedule", metavar="NAME", help="what is made of kernels, e.g. as-written or reuse=off")
+    add(
+        "script",
+        metavar="SCRIPT",
+        type=Path,
+        nargs="?",
+        help="time its kernels without each option; default: list them",
+    )
+    add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
+
+
+def folder(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab sensitivity`."""
+    command.add_argument("folder", metavar="DIR", type=Path, help="folder of a run")
+
+
+def isa(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab isa`."""
+    command.add_argument("name", metavar="NAME", nargs="?", help="an instruction: operands, limits, meaning")
+
+
+def lint(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab lint`."""
+    add = command.add_argument
+    add("--target", metavar="NAME", help="the chip to lint for, e.g. trn2; default: that of kernels")
+    add("--json", action="store_true", help="the findings as JSON")
+    add("--strict", action="store_true", help="fail for warnings, too")
+    add("files", metavar="FILE", type=Path, nargs="+")
+
+
+def validate(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab validate`."""
+    command.add_argument("--json", action="store_true", help="the same as JSON, times in seconds")
+    command.add_argument("--only", metavar="TEXT", help="only measurements whose name or kernel contains this")
+    command.add_argument("--sources", metavar="DIR", type=Path, help="time kernels now, from their sources in DIR")
+    command.add_argument(
+        "--fetch-list", metavar="DIR", type=Path, help="print the git commands that put these sources into DIR"
+    )
+    command.add_argument(
+        "--readings", action="store_true", help="what profiles say of the figures of trn2 that were read off them"
+    )
+    command.add_argument(
+        "--record", action="store_true", help="keep what comes out as the results that the package shows"
+    )
+    command.add_argument("--schedule", metavar="NAME", help="what the compiler decides, as for trnlab run")
+    command.add_argument("--band", action="store_true", help="with --sources: under the policy's alternatives, too")
+    cache_folder(command).add_argument("--no-cache", action="store_true", help="record and time everything anew")

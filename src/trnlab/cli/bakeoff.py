@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab bakeoff`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+from pathlib import Path
+
+from trnlab.chips.catalog import TARGETS
+from trnlab.errors import UsageError
+from trnlab.fleet.bakeoff import Bakeoff, to_json
+from trnlab.fleet.bakeoff_text import report
+from trnlab.fleet.configurations import model
+from trnlab.fleet.quantities import COUNT, MONEY, TIME, parse
+from trnlab.fleet.reliability import Reliability
+from trnlab.fleet.sides import Side, Work, neuron_side, of_neuron, of_others, spelled, work_of
+from trnlab.porting.job import Job
+from trnlab.precision import MODES
+from trnlab.runtime.session import cache_folder
+from trnlab.validation import training
+
+DAY = 86400.0
+IMAGENET = 1_281_167  # images of ILSVRC 2012's training set
+PROGRAMS = "plans"  # in the cache, as of trnlab plan
+
+
+def main(args: argparse.Namespace) -> int:
+    """Compare two sides of the same training."""
+    errors = [row.error for row in training.load() if row.error is not None]
+    if args.what.endswith(".py"):
+        work, sides = _of_script(args, errors)
+    else:
+        work = work_of(model(args.what), args.batch, args.sequence)
+        sides = [_side(args, work, text, errors) for text in (args.a, args.b)]
+    epoch = parse(args.epoch, COUNT, "--epoch") if args.epoch else IMAGENET if work.unit == "images" else 0.0
+    between = Reliability().between(sides[0].accelerators)
+    port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
+    found = Bakeoff(work, sides[0], sides[1], _days(args.days), epoch, args.region, between, port)
+    print(json.dumps(to_json(found), indent=2) if args.json else report(found))
+    return 0
+
+
+def _days(text: str) -> float:
+    return float(text) if text.replace(".", "", 1).isdigit() else parse(text, TIME, "--days") / DAY
+
+
+def _side(args: argparse.Namespace, work: Work, text: str, errors: list[float]) -> Side:
+    count, name = spelled(text)
+    if name not in TARGETS:
+        return of_others(work, name, count, args.precision)
+    folder = None if args.no_cache else cache_folder(_place(args)) / PROGRAMS
+    return of_neuron(work, name, count, errors, folder)
+
+
+def _place(args: argparse.Namespace) -> dict[str, str]:
+    """The environment, with the cache that was asked for."""
+    return {**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})}
+
+
+def _of_script(args: argparse.Namespace, errors: list[float]) -> tuple[Work, list[Side]]:
+    """A script's step, as `trnlab estimate` has it for the Neuron side; its operations are those of the other."""
+    from trnlab.cli.check import examined
+
+    texts = (args.a, args.b)
+    neuron = [text for text in texts if spelled(text)[1] in TARGETS]
+    if not neuron:
+        raise UsageError(
+            "a script is compared by what one side's programs are", code="TRN157", got=f"{args.a} and {args.b}",
+            limit="one side of Neuron", remedy="give a model's name to compare others among themselves",
+        )  # fmt: skip
+    found = {text: examined(_estimate(args, text)) for text in neuron}
+    first = found[neuron[0]]
+    target = next(iter(first.targets), None)
+    if target is None or target.step_s is None or target.mfu is None or not first.per_step:
+        raise UsageError(
+            f"{args.what} has no time that could be compared", code="TRN157",
+            got=(target.why if target else "") or "no step that counts what it trains on",
+            limit="a script that `trnlab estimate` times", remedy="run `trnlab estimate` on it",
+        )  # fmt: skip
+    flops = target.mfu * target.step_s * TARGETS[target.name].chip.peak_flops(MODES[first.precision])
+    unit = first.counted or "tokens"
+    kind = args.kind or ("decoder" if unit == "tokens" else "vision")
+    work = Work(Path(args.what).name, kind, unit, flops / first.per_step, first.parameters)
+    sides = []
+    for text in texts:
+        count, name = spelled(text)
+        if text in found:
+            result = found[text].targets[0]
+            job = result.job
+            rate = job.per_s if job is not None else (result.per_s or 0.0) * count
+            waits = _waits(job)
+            sides.append(neuron_side(name, count, rate, result.mfu or 0.0, errors, "as the script has it", waits))
+        else:
+            sides.append(of_others(work, name, count, args.precision))
+    return work, sides
+
+
+def _waits(job: Job | None) -> float | None:
+    """The share of a job's step in which its ranks wait for the network; None where that is not known."""
+    if job is None or job.communication is None or not job.step_s:
+        return None
+    return float(sum(kind["exposed_s"] for kind in job.communication["kinds"].values()) / job.step_s)
+
+
+def _estimate(args: argparse.Namespace, target: str) -> argparse.Namespace:
+    """What `trnlab estimate` would be called with."""
+    return argparse.Namespace(
+        script=Path(args.what), arguments=shlex.split(args.arguments), target=target, precision=None,
+        precision_rules=None, cache=args.cache, no_cache=args.no_cache, ranks=None, rank=0, batches=0,
+        comm_threshold=None, fault=None,
+    )  # fmt: skip

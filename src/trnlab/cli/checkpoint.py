@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab checkpoint`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import time
+from typing import Any
+
+from trnlab.errors import RunError, UsageError
+from trnlab.storage import open_store
+from trnlab.storage.checkpoints import DONE, Checkpoint, Checkpoints, name_of
+from trnlab.storage.trouble import reason
+from trnlab.units import format_bytes
+
+
+def main(args: argparse.Namespace) -> int:
+    """List, verify or compare; returns 1 where something is damaged, or differs."""
+    kept = Checkpoints(open_store(args.url))
+    try:
+        if args.action in ("show", "reshard", "to-hf", "from-hf"):
+            return int(
+                importlib.import_module("trnlab.cli.checkpoint_conversions").main(args)
+            )  # PyTorch takes a while
+        if args.action == "ls":
+            return _list(kept)
+        return _verify(kept) if args.action == "verify" else _diff(args, kept)
+    except OSError as error:
+        raise RunError(
+            f"the checkpoints cannot be read: {reason(error)}", code="TRN531", got=args.url,
+            remedy="check the place and the permissions",
+        ) from error  # fmt: skip
+
+
+def _list(kept: Checkpoints) -> int:
+    found = kept.all()
+    for c in found:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(c.created))
+        print(f"step {c.step:<10} {format_bytes(c.size):>10}  {when} UTC  {'done' if c.done else 'not finished'}")
+    print(f"{sum(c.done for c in found)} checkpoints in {kept.store.url}")
+    return 0
+
+
+def _verify(kept: Checkpoints) -> int:
+    found, damaged = kept.all(), 0
+    for c in found:
+        problems = kept.problems(c.step) if c.done else []
+        damaged += bool(problems)
+        state = problems[0] if problems else "whole" if c.done else "not finished; it is never read"
+        print(f"step {c.step:<10} {state}")
+        for problem in problems[1:]:
+            print(f"{'':16}{problem}")
+    print(f"{sum(c.done for c in found) - damaged} of {sum(c.done for c in found)} are whole in {kept.store.url}")
+    return 1 if damaged else 0
+
+
+def _diff(args: argparse.Namespace, kept: Checkpoints) -> int:
+    other = Checkpoints(open_store(args.other)) if args.other else kept
+    first, second = _chosen(args, kept, other)
+    a, b = _state(kept, first, args.rank), _state(other, second, args.rank)
+    from trnlab.frontends.torch.training_state import differences  # PyTorch takes a while
+
+    found = differences(a, b)
+    for line in found:
+        print(line)
+    print(f"{len(found)} differences between step {first} of {kept.store.url} and step {second} of {other.store.url}")
+    return 1 if found else 0
+
+
+def _chosen(args: argparse.Namespace, kept: Checkpoints, other: Checkpoints) -> tuple[int, int]:
+    """The steps to compare: those that are named, else the newest of two runs, else the last two of one."""
+    if args.steps:
+        names = args.steps.split(",")
+        if len(names) == 2 and all(n.isdecimal() for n in names):
+            return int(names[0]), int(names[1])
+        raise UsageError("--steps names two steps", code="TRN534", got=args.steps, remedy="such as --steps 200,400")
+    ours, theirs = _done(kept), _done(other)
+    if other is not kept and ours and theirs:
+        return ours[0].step, theirs[0].step
+    if other is kept and len(ours) > 1:
+        return ours[1].step, ours[0].step
+    raise UsageError(
+        "there are no two checkpoints to compare", code="TRN534", got=kept.store.url,
+        remedy="name two runs, or two steps with --steps 200,400",
+    )  # fmt: skip
+
+
+def _done(kept: Checkpoints) -> list[Checkpoint]:
+    return [c for c in kept.all() if c.done]
+
+
+def _state(kept: Checkpoints, step: int, rank: int) -> Any:
+    try:
+        ranks = int(json.loads(kept.store.read(f"{name_of(step)}/{DONE}"))["ranks"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"there is no finished checkpoint of step {step}", code="TRN534", got=kept.store.url,
+            remedy="see `trnlab checkpoint ls`",
+        ) from error  # fmt: skip
+    from trnlab.frontends.torch import state_files
+
+    return state_files.unpacked(Checkpoints(kept.store, rank, ranks).load(step))

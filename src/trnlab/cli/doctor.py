@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from trnlab.cli.check import FAILED, examined
+from trnlab.errors import UsageError
+from trnlab.fabric.cluster import parse
+from trnlab.operations import doctor
+from trnlab.runtime.checkpoint_plan import PLACE, USUAL_KEEP
+from trnlab.runtime.session import cache_place
+
+
+def main(args: argparse.Namespace) -> int:
+    """Say on one page whether this host is fit for a job; returns 0 where it is, 1 where it is not."""
+    name = args.target or os.environ.get("TRNLAB_TARGET", "")
+    if not name:
+        raise UsageError(
+            "no target is chosen, and none is guessed", code="TRN120", remedy="such as --target 16xtrn2.48xlarge"
+        )
+    cluster = parse(name)
+    ranks = args.ranks or (cluster.ranks if cluster.instances > 1 else 1)
+    cache = args.cache or cache_place(os.environ)
+    site = doctor.this_host(cluster, ranks, cache, args.checkpoint or os.environ.get(PLACE), args.keep or USUAL_KEEP)
+    if args.script is not None:
+        site = doctor.with_report(site, examined(args))
+    found = doctor.examine(site)
+    print(json.dumps(doctor.as_json(site, found), indent=2) if args.json else doctor.text(site, found))
+    return FAILED if doctor.failed(found) else 0

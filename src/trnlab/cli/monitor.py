@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab monitor`."""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trnlab.errors import UsageError
+from trnlab.operations import monitor, monitor_text
+from trnlab.operations.monitor import Moment
+from trnlab.runtime import live
+from trnlab.runtime.notices import say
+
+SHORTEST_S = 0.1
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def main(args: argparse.Namespace) -> int:
+    """Say what runs on simulated devices of this host and user, once or again and again."""
+    if args.period < SHORTEST_S or (args.samples is not None and args.samples < 1):
+        raise UsageError(
+            "a period or number of samples that cannot be", code="TRN553", got=f"{args.period} s, {args.samples}",
+            limit=f"periods of {SHORTEST_S} s and more, samples of 1 and more",
+            remedy="such as --period 5 --samples 3",
+        )  # fmt: skip
+    place = live.folder()
+    if place is None:
+        told = os.environ.get(live.PLACE, "")
+        raise UsageError(
+            "nothing can be watched: runs say nothing of themselves", code="TRN553", got=f"{live.PLACE}={told}",
+            remedy=f"unset {live.PLACE}, or name a folder in it, for the runs as for the monitor",
+        )  # fmt: skip
+    live.look(place)
+    if args.port is not None:
+        return _serve(place, args.port)
+    if args.prometheus:
+        print(monitor_text.prometheus(monitor.reports(_now(place), Moment())), end="")
+        return 0
+    return _watch(place, args, _json if args.json else _top)
+
+
+def _watch(place: Path, args: argparse.Namespace, show: Callable[[Moment, Moment], None]) -> int:
+    """Reports again and again; one where the output is no terminal and nobody asked for more."""
+    samples = args.samples or (None if args.json or sys.stdout.isatty() else 1)
+    before, shown = Moment(), 0
+    while samples is None or shown < samples:
+        if shown:
+            time.sleep(args.period)
+            live.look(place)
+        now = _now(place)
+        show(now, before)
+        before, shown = now, shown + 1
+    return 0
+
+
+def _now(place: Path) -> Moment:
+    live.sweep(place)
+    return monitor.moment(live.states(place))
+
+
+def _json(now: Moment, before: Moment) -> None:
+    for report in monitor.reports(now, before):
+        print(json.dumps(report), flush=True)
+
+
+def _top(now: Moment, before: Moment) -> None:
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((118, 40)).columns if terminal else 118
+    page = monitor_text.top(monitor.reports(now, before), now.states, width)
+    print(f"{_CLEAR}{page}" if terminal else page, end="", flush=True)
+
+
+def handler(place: Path) -> type[http.server.BaseHTTPRequestHandler]:
+    """What answers each request with all metrics, as the vendor's exporter does."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            live.look(place)
+            content = monitor_text.prometheus(monitor.reports(_now(place), Moment())).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing for each request."""
+
+    return Handler
+
+
+def _serve(place: Path, port: int) -> int:
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler(place))
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"port {port} cannot be served: {error}", code="TRN553", got=port, limit="a free port of this host",
+            remedy="choose another one, such as --port 8008",
+        ) from error  # fmt: skip
+    say(f"metrics at http://127.0.0.1:{server.server_port}/metrics (process {os.getpid()})")
+    with server:
+        server.serve_forever()
+    return 0

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab plan`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from trnlab.chips.catalog import TARGETS
+from trnlab.cli.executors import helpers
+from trnlab.cli.plan_script import STEPS, scripted
+from trnlab.errors import UsageError
+from trnlab.files import write_atomic
+from trnlab.fleet import besides, handover, quantities, table
+from trnlab.fleet.configurations import catalogue, model
+from trnlab.fleet.layout import pinned
+from trnlab.fleet.models import Model
+from trnlab.fleet.others.catalogue import instances
+from trnlab.fleet.page import page
+from trnlab.fleet.planning import Plan, Question, plan
+from trnlab.fleet.text import text
+from trnlab.runtime.notices import say
+from trnlab.runtime.session import cache_folder
+from trnlab.validation import training
+
+
+def main(args: argparse.Namespace) -> int:
+    """Search, print, write."""
+    if args.models:
+        for name in catalogue():
+            known = model(name)
+            print(f"{name:<16} {known.parameters / 1e9:>8.2f} B parameters   {known.source}")
+        return 0
+    asked = question(args)
+    folder = (
+        None
+        if args.no_cache
+        else cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})}) / "plans"
+    )
+    names = tuple(filter(None, args.target.split(",")))
+    elsewhere = [name for name in names if name not in TARGETS and name in instances()]
+    if len(elsewhere) == len(names):
+        return _elsewhere(args, asked, elsewhere)
+    with helpers(args) as ahead:
+        found = plan(asked, folder, say, ahead, _come)
+    if args.power:
+        besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
+    beside = besides.others(asked, elsewhere, found.chosen.bill.days)
+    errors = [row.error for row in training.load() if row.error is not None]
+    if args.json:
+        print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
+    else:
+        print(text(found), besides.report(found, beside, args.region, errors), sep="\n\n")
+    if args.csv:
+        write_atomic(args.csv, table.to_csv(found, len(found)).encode())
+    if args.write:
+        for file in handover.write(found, args.write):
+            say(f"wrote {file}")
+    if args.page:
+        write_atomic(args.page, page(found, beside, errors).encode())
+    return 0
+
+
+def _come(found: Plan) -> None:
+    """Say what is the best so far."""
+    for best in found.best(1):
+        cost = (
+            f"${best.bill.usd:,.0f}" if best.bill.usd is not None else f"{best.bill.device_hours:,.0f} device hours"
+        )
+        say(f"cheapest so far: {best.cluster.name}, {best.step.layout}: {best.bill.days:.3g} days, {cost}")
+
+
+def _elsewhere(args: argparse.Namespace, asked: Question, names: list[str]) -> int:
+    """Nothing to compile: only what was published of others."""
+    beside = besides.others(asked, names)
+    shown = json.dumps(besides.to_json(None, beside, args.region), indent=2)
+    print(shown if args.json else "\n".join(besides.table(beside)))
+    return 0
+
+
+def _planned(args: argparse.Namespace) -> tuple[str, ...]:
+    """Targets of Neuron; where there is none, all that were named."""
+    names = tuple(filter(None, args.target.split(",")))
+    return tuple(name for name in names if name in TARGETS or name not in instances()) or names
+
+
+def question(args: argparse.Namespace) -> Question:
+    """What the arguments ask. Raises UsageError for what cannot be read or is missing."""
+    _complete(args)
+    targets = _planned(args)
+    batch = int(quantities.parse(args.global_batch, quantities.COUNT, "--global-batch"))
+    sequence = int(quantities.parse(args.sequence, quantities.COUNT, "--sequence")) if args.sequence else 0
+    own = scripted(args, next((name for name in targets if name in TARGETS), "")) if args.script else None
+    known = own.model if own is not None else model(args.model)
+    if args.tokens:
+        tokens = quantities.parse(args.tokens, quantities.TOKENS, "--tokens")
+    else:
+        tokens = float(STEPS * batch * (sequence or known.sequence))
+        say(f"--tokens is not given: {STEPS:,} steps are planned")
+    return Question(
+        known, tokens, targets, quantities.parse_range(args.instances, "--instances"),
+        quantities.parse(args.deadline, quantities.TIME, "--deadline") if args.deadline else None, batch, sequence,
+        args.precision, pinned(args.layout or ""), captured=own.captured if own is not None else None,
+        spelled=own.spelled if own is not None else (args.model,),
+        epoch=_epoch(args, known, sequence),
+    )  # fmt: skip
+
+
+def _epoch(args: argparse.Namespace, known: Model, sequence: int) -> float:
+    """In tokens, as plans count: of images, all patches of each."""
+    if not args.epoch:
+        return 0.0
+    units = quantities.parse(args.epoch, quantities.TOKENS, "--epoch")
+    return units * (sequence or known.sequence) if known.patch else units
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """Raises UsageError (TRN178) where something is missing, or there is too much."""
+    if args.model and args.script:
+        raise UsageError(
+            "a plan is of a model or of a script", code="TRN178", limit="one of MODEL and --script",
+            got=f"{args.model} and {args.script}", remedy="leave one of them out",
+        )  # fmt: skip
+    tokens = args.tokens or bool(args.script)
+    for option, value in (("MODEL", args.model or args.script), ("--tokens", tokens), ("--target", args.target)):
+        if not value:
+            raise UsageError(
+                f"{option} is missing", code="TRN178", limit="a model, --tokens and --target", got="none",
+                remedy="trnlab plan llama3-8b --tokens 1T --target trn2.48xlarge --instances 4..64",
+            )  # fmt: skip

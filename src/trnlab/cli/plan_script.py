@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab plan --script`: somebody's training script, captured, as the model of a plan."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from trnlab.cli.check import as_one_of, prepared
+from trnlab.errors import UsageError
+from trnlab.fabric.cluster import Cluster
+from trnlab.fleet.captured import Captured, recognised, whole
+from trnlab.fleet.models import Model
+from trnlab.porting.job import Unheard
+from trnlab.runtime.notices import say
+from trnlab.runtime.script import Script
+from trnlab.runtime.session import Session, for_kernels
+
+ANY = "trn1.32xlarge"  # whose formats a script has that is planned for other vendors' instances alone
+STEPS = 1000  # that are planned where no number of tokens is given
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """model: what the script trains; captured: its step, where that is only divided by data; spelled: as words of a
+    command line; sequence: tokens of each of its sequences; why: what its model was not recognised for."""
+
+    model: Model
+    captured: Captured | None
+    spelled: tuple[str, ...]
+    sequence: int
+    why: str = ""
+
+
+def scripted(args: argparse.Namespace, target: str) -> Scripted:
+    """Follow the script without values, as one rank that has no others, and find out what it trains.
+
+    Raises UsageError (TRN193) where it makes no step, TRN178 for a sequence or a precision that is not its own.
+    """
+    session = _session(args, target)
+    prepared()
+    from trnlab.frontends.torch.check.planned import captured  # PyTorch takes a while
+
+    session.communicator = Unheard(0, 1)
+    with as_one_of(Cluster(session.target, 1), session):
+        step = captured(Script(Path(args.script), shlex.split(args.arguments)), session)
+    found = recognised(step)
+    words = ("--script", args.script, *(("--arguments", args.arguments) if args.arguments else ()))
+    if found.model is not None:
+        say(f"{step.source} trains a stack of {found.model.layers} equal blocks, {found.model.hidden} wide")
+        return Scripted(found.model, None, words, found.model.sequence)
+    say(f"{step.source} is planned as it is, divided by data alone: {found.why}")
+    if args.sequence:
+        raise UsageError(
+            "a script that is planned as it is has sequences of its own", code="TRN178", limit=f"{step.units} tokens",
+            got=args.sequence, remedy="leave --sequence out, or change it in the script (--arguments)",
+        )  # fmt: skip
+    return Scripted(whole(step), step, words, step.units, found.why)
+
+
+def _session(args: argparse.Namespace, target: str) -> Session:
+    given = {"TRNLAB_TARGET": target or ANY, "TRNLAB_PRECISION": args.precision, "TRNLAB_CACHE": args.cache}
+    session = for_kernels({**os.environ, **{name: value for name, value in given.items() if value}})
+    if args.no_cache:
+        session.cache = None
+    return session

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab serve-plan`: which instances serve a model at a rate and in time, and for how much."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from trnlab import chips
+from trnlab.errors import UsageError
+from trnlab.fleet import configurations
+from trnlab.fleet.quantities import TIME, parse
+from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, Request, is_neuron, logical_cores
+from trnlab.fleet.serving.plan import Choice, Plan, Question, plan
+from trnlab.runtime.notices import say
+from trnlab.runtime.session import cache_folder
+from trnlab.units import format_bytes
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    found = plan(_question(args), None if args.no_cache else _folder(args.cache), say)
+    print(json.dumps(to_json(found), indent=2) if args.json else text(found))
+    return 0
+
+
+def _folder(given: str | None) -> Path:
+    return cache_folder({**os.environ, **({"TRNLAB_CACHE": given} if given else {})}) / "serving"
+
+
+def _question(args: argparse.Namespace) -> Question:
+    targets = tuple(name for name in dict.fromkeys(f"{args.target},{args.beside}".split(",")) if name)
+    if not targets:
+        raise UsageError(
+            "no target", code="TRN168", limit="at least one instance", got="", remedy="--target inf2.48xlarge"
+        )
+    return Question(
+        configurations.model(args.model), Request(args.prompt, args.output), args.qps, targets,
+        parse(args.p99, TIME, "--p99"), parse(args.p99_request, TIME, "--p99-request") if args.p99_request else None,
+        args.policy, seed=args.seed,
+    )  # fmt: skip
+
+
+def text(found: Plan) -> str:
+    """For people."""
+    q = found.question
+    bound = f"{q.first:g} s to the first token" + (f", {q.whole:g} s to the last" if q.whole else "")
+    lines = [
+        f"{q.model.name}: {q.rate:g} requests a second of {q.request.prompt} + {q.request.output} tokens; 99 of 100 "
+        f"within {bound}; {q.policy}",
+        "",
+        f"{'target':<18} {'ranks':>5} {'number':>6} {'$/h':>8} {'$/Mtok':>7} {'first token p50/p90/p99':>24} "
+        f"{'each token p50/p99':>19} {'request p50/p99':>16} {'batch':>5}  basis",
+    ]
+    lines += [_row(choice) for choice in found.choices]
+    for late in found.late:
+        lines.append(f"{late.offer.target:<18} {late.offer.tensor:>5}   late: {_s(late.first)} to the first token, "
+                     f"{_s(late.whole)} to the last, alone")  # fmt: skip
+    lines += [f"{target:<18} not on {ranks} ranks: {why}" for (target, why), ranks in _refused(found).items()]
+    lines += ["", "$/Mtok: of a million tokens of answers. number: instances; ranks: that share a copy of the model."]
+    for name, choice in found.best.items():
+        lines += ["", *_told(name, choice)]
+    return "\n".join([*lines, "", *_notes(found)])
+
+
+def _refused(found: Plan) -> dict[tuple[str, str], str]:
+    """Sizes of tensor groups by target and reason."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for r in found.refused:
+        grouped.setdefault((r.target, r.why), []).append(str(r.tensor))
+    return {key: ", ".join(ranks) for key, ranks in grouped.items()}
+
+
+def _row(c: Choice) -> str:
+    o = c.offer
+    usd = f"{c.usd_per_hour:8.2f} {c.usd_per_million:7.3f}" if c.usd_per_hour is not None else f"{'-':>8} {'-':>7}"
+    first = "/".join(_s(c.first[q]) for q in (50, 90, 99))
+    each, whole = ("/".join(_s(v[q]) for q in (50, 99)) for v in (c.each, c.whole))
+    return (f"{o.target:<18} {o.tensor:>5} {c.instances:>6} {usd} {first:>24} {each:>19} {whole:>16} "
+            f"{c.batch:>5.1f}  {o.basis}")  # fmt: skip
+
+
+def _told(name: str, c: Choice) -> list[str]:
+    o = c.offer
+    steps = ", ".join(f"{batch}: {_s(seconds)}" for batch, seconds in o.engine.decode.items())
+    free = o.room - o.weights - o.working
+    lines = [
+        f"{name}: {c.instances} of it, each with {o.copies} of the model on {o.tensor} of its ranks ({o.basis})",
+        f"  prefill of a prompt {_s(o.engine.prefill)}; a step of a batch of {steps}"
+        + (f"; {o.exposed:.0%} of it waiting for other ranks" if o.tensor > 1 and o.basis == COMPILED else ""),
+        f"  memory of a rank: weights {format_bytes(o.weights)}, {format_bytes(o.cache)} of cache for each request, "
+        f"{format_bytes(o.working)} working; room for {free // o.cache} requests in {format_bytes(o.room)}",
+        f"  price: {o.price or 'none is public'}",
+    ]
+    if is_neuron(name) and logical_cores(chips.target(name)) > 1:
+        lines.append("  a rank is a logical core of two NeuronCores, which share what divides along its results")
+    return lines
+
+
+def _notes(found: Plan) -> list[str]:
+    notes = []
+    if any(c.offer.basis == ROOFLINE for c in found.choices):
+        notes.append("roofline: operations at the best rate measured for a product, bytes at the memory's; nobody's "
+                     "engine reaches it, so that these are the least that GPUs take")  # fmt: skip
+    kinds = {c.offer.price.kind for c in found.choices if c.offer.price is not None}
+    if len(kinds) > 1:
+        notes.append(f"prices are of several kinds ({', '.join(sorted(kinds))}): compare them with care")
+    return notes
+
+
+def _s(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.3g}s"
+    return f"{seconds * 1e3:.3g}ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g}us"
+
+
+def to_json(found: Plan) -> dict[str, object]:
+    """For programs; docs/serving.md says what is what."""
+    q = found.question
+    return {
+        "model": q.model.name, "prompt": q.request.prompt, "output": q.request.output, "qps": q.rate,
+        "p99_s": q.first, "p99_request_s": q.whole, "policy": q.policy, "compiled": found.compiled,
+        "choices": [asdict(c) | {"tokens_per_s": q.rate * q.request.output / c.instances} for c in found.choices],
+        "late": [{"target": x.offer.target, "tensor": x.offer.tensor, "first_s": x.first, "whole_s": x.whole}
+                 for x in found.late],
+        "refused": [asdict(r) for r in found.refused],
+    }  # fmt: skip
