@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network against what was printed of real ones: `data/fabric/printed.toml` holds runs and the split's rule."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from trnlab.chips.interconnects import RUNTIMES
+from trnlab.fabric import network
+from trnlab.fabric.cluster import parse
+from trnlab.fabric.collectives import permute
+from trnlab.fabric.nccom import Bench
+from trnlab.fabric.timing import cost
+from trnlab.fabric.world import counted
+from trnlab.units import MIB
+from trnlab.validation.anchors import Split
+
+FEW = 3  # rows: runs of fewer are checks
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One command that somebody ran: rows of bytes, microseconds and what they may be used for.
+
+    group: ranks of each replica group, 0 for all. pairs: of a permute, by default each rank and the next. inside: the
+    algorithm within an instance, where it is known. times: operations that a row is of. counted: whether parts
+    differ, so that ranks tell each other how many elements come (`fabric.world.counted`).
+    """
+
+    name: str
+    operation: str
+    target: str
+    ranks: int
+    runtime: str
+    source: str
+    rows: tuple[tuple[int, float, Split], ...]
+    group: int = 0
+    pairs: tuple[tuple[int, int], ...] = ()
+    inside: str = ""
+    times: int = 1
+    counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One row and its prediction. Times in microseconds."""
+
+    run: Run
+    size: int
+    measured: float
+    predicted: float
+    split: Split
+    algorithm: str
+
+    @property
+    def error(self) -> float:
+        """Relative to what was measured; positive when the prediction is too long."""
+        return self.predicted / self.measured - 1
+
+
+def load() -> tuple[Run, ...]:
+    """All printed runs."""
+    text = files(__package__).joinpath("data", "fabric", "printed.toml").read_text(encoding="utf-8")
+    return tuple(_run(entry) for entry in tomllib.loads(text)["run"])
+
+
+def _run(entry: dict[str, Any]) -> Run:
+    rows = tuple((int(size), float(us), Split(split)) for size, us, split in entry.pop("rows"))
+    pairs = tuple((int(a), int(b)) for a, b in entry.pop("pairs", ()))
+    return Run(rows=rows, pairs=pairs, **entry)
+
+
+def validate(runs: Iterable[Run] | None = None) -> list[Timed]:
+    """Time every row of the runs."""
+    return [row for run in (load() if runs is None else runs) for row in _timed(run)]
+
+
+def _timed(run: Run) -> Iterable[Timed]:
+    net = network.build(parse(run.target), RUNTIMES[run.runtime])
+    if run.operation == "write":
+        pairs = [(chip, run.ranks + chip) for chip in range(run.ranks)]
+        each = net.cluster.target.chips
+        placed = np.concatenate([np.arange(run.ranks), np.arange(run.ranks) + each])
+        for size, measured, split in run.rows:
+            seconds = cost(permute(pairs, 2 * run.ranks), net, placed, size).seconds
+            yield Timed(run, size, measured, seconds * 1e6, split, "write")
+        return
+    pairs = list(run.pairs) or [(rank, (rank + 1) % run.ranks) for rank in range(run.ranks)]
+    each = run.group or run.ranks
+    groups = [range(first, first + each) for first in range(0, run.ranks, each)]
+    bench = Bench(run.operation, net, net.cluster.placed(run.ranks), groups, "uint8", pairs)
+    for size, measured, split in run.rows:
+        schedule = bench.schedule(size, **({"inside": run.inside} if run.inside else {}))
+        found = cost(schedule, net, bench.placed, size)
+        if run.counted:
+            found = counted(found, bench.asked, net, bench.placed)
+        seconds = run.times * found.seconds
+        yield Timed(run, size, measured, seconds * 1e6, split, schedule.algorithm)
+
+
+def to_json(rows: Sequence[Timed]) -> list[dict[str, Any]]:
+    """Every row, times in seconds."""
+    return [
+        {
+            "run": row.run.name, "target": row.run.target, "runtime": row.run.runtime, "source": row.run.source,
+            "bytes": row.size, "measured": row.measured * 1e-6, "predicted": row.predicted * 1e-6,
+            "error": row.error, "algorithm": row.algorithm, "used_for": row.split.value,
+        }
+        for row in rows
+    ]  # fmt: skip
+
+
+def report(rows: Sequence[Timed]) -> str:
+    """Every row with its error, then median and worst by what rows were used for."""
+    lines = ["collectives, as printed", ""]
+    for run in dict.fromkeys(row.run for row in rows):
+        lines.append(f"{run.name} ({run.target}, assumed; {run.runtime})")
+        lines += [_line(row) for row in rows if row.run is run]
+    lines += ["", f"{'':<40}{'rows':>6}{'median':>9}{'worst':>9}  the worst one"]
+    return "\n".join([*lines, *(_summary(title, chosen) for title, chosen in sections(rows))])
+
+
+def sections(rows: Sequence[Timed]) -> list[tuple[str, list[Timed]]]:
+    """Lines of the summary with their rows: of each split all, and by what bounds them."""
+    return [
+        (f"{title}, {split.value}", chosen)
+        for title, belongs in (("collectives", bool), ("up to 1 MiB", _small), ("above 1 MiB", _large))
+        for split in (Split.CALIBRATION, Split.CHECK)
+        if (chosen := [row for row in rows if row.split is split and belongs(row)])
+    ]
+
+
+def _small(row: Timed) -> bool:
+    return row.size <= MIB
+
+
+def _large(row: Timed) -> bool:
+    return row.size > MIB
+
+
+def _line(row: Timed) -> str:
+    return (f"  {row.size:>12} B{row.measured:>13.2f} us{row.predicted:>13.2f} us{row.error:>+9.1%}  "
+            f"{row.algorithm:<18}{row.split.value}")  # fmt: skip
+
+
+def _summary(title: str, chosen: Sequence[Timed]) -> str:
+    worst = max(chosen, key=lambda row: abs(row.error))
+    errors = [abs(row.error) for row in chosen]
+    return f"{title:<40}{len(chosen):>6}{median(errors):>9.1%}{max(errors):>9.1%}  {worst.run.name}, {worst.size} B"

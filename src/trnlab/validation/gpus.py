@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published step times on GPUs against the roofline that Trainium is compared with: checks alone."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.resources import files
+from statistics import mean
+from typing import Any
+
+from trnlab.fleet.layout import Layout
+from trnlab.fleet.models import Attention, Block, Dense, Model
+from trnlab.fleet.others import catalogue
+from trnlab.fleet.others.roofline import Job, Roofline, Software, step
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published step. measured: seconds. independent: whether no figure of the roofline comes from somebody who
+    compared with this row."""
+
+    table: str
+    name: str
+    job: Job
+    measured: float
+    independent: bool
+    source: str
+
+    @cached_property
+    def roofline(self) -> Roofline:
+        """What the roofline makes of it."""
+        return step(self.job)
+
+    @property
+    def predicted(self) -> float:
+        """Seconds."""
+        return self.roofline.total
+
+    @property
+    def error(self) -> float:
+        """Relative to what was measured; positive when the prediction is too slow."""
+        return self.predicted / self.measured - 1
+
+
+def load() -> tuple[Row, ...]:
+    """All published rows."""
+    text = files(__package__).joinpath("data", "gpus", "published.toml").read_text(encoding="utf-8")
+    return tuple(_row(table, row) for table in tomllib.loads(text)["table"] for row in table["rows"])
+
+
+def _row(table: dict[str, Any], row: list[Any]) -> Row:
+    name, hidden, layers, heads, t, p, v, d, batch, microbatch, recompute, parallel, measured = row
+    instance = replace(
+        catalogue.instance(table["instance"]), scaleout=table["scaleout_gb_per_s"] * 1e9, provider=table["name"]
+    )
+    layout = Layout(t, p, d, microbatch, v, zero=int(d > 1), recompute=recompute)
+    software = Software(fused=False, overlap=False, sequence_parallel=parallel, network=table["network"])
+    model = _gpt(name, hidden, layers, heads, table["vocabulary"], table["sequence"])
+    job = Job(model, layout, instance, batch, table["sequence"], "bf16", software)
+    return Row(table["name"], name, job, measured, table["independent"], table["source"])
+
+
+def _gpt(name: str, hidden: int, layers: int, heads: int, vocabulary: int, sequence: int) -> Model:
+    size = hidden // heads
+    attention = Attention(heads, heads, size, size, rope=False, bias="all")
+    block = Block(hidden, attention, Dense(4 * hidden, gated=False, bias=True), "layer")
+    return Model(name, hidden, ((layers, block),), sequence, vocabulary, sequence, tied=True)
+
+
+def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Every row, times in seconds."""
+    return [
+        {"run": f"{r.table} {r.name}", "layout": str(r.job.layout), "recompute": r.job.layout.recompute,
+         "accelerators": r.job.accelerators, "measured": r.measured, "predicted": r.predicted, "error": r.error,
+         "mfu": r.roofline.mfu, "used_for": "check", "independent": r.independent, "source": r.source}
+        for r in rows
+    ]  # fmt: skip
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Every row with its error, and mean and worst of each table."""
+    lines = ["steps on GPUs, as published, and the roofline that Trainium is compared with (no figure was fitted)"]
+    for name in dict.fromkeys(r.table for r in rows):
+        mine = [r for r in rows if r.table == name]
+        lines += ["", f"{name}: {mine[0].source}"]
+        for r in mine:
+            how = f"{r.job.accelerators} accelerators, {r.job.layout}, recomputes {r.job.layout.recompute}"
+            lines.append(f"  {r.name:<6}{r.measured:>9.5g} s{r.predicted:>9.5g} s{r.error:>+8.1%}  {how}")
+        errors = [abs(r.error) for r in mine]
+        lines.append(f"  {len(mine)} of {len(mine)} are checks: mean {mean(errors):.1%}, worst {max(errors):.1%}")
+        if not mine[0].independent:
+            lines.append("  which costs count was settled with this table in view, and so were Calculon's curves")
+    return "\n".join(lines)
