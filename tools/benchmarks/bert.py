@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from benchmarks import lines
 from trnlab import chips, compiler
 from trnlab.frontends.torch import capture_step
-from trnlab.runtime.performance import model_flops
+from trnlab.graph.flops import model_flops
 from trnlab.sim.timing import time_program
 from trnlab.units import PS_PER_S
 

@@ -7,7 +7,9 @@ from benchmarks import lines
 from benchmarks.matmul import product
 from trnlab import chips
 from trnlab.kernels.attention import attention_forward
+from trnlab.kernels.convolution import convolution
 from trnlab.kernels.view import full
+from trnlab.kernels.windows import Slide
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.program import Builder, Routine
 from trnlab.sim.timing import time_routine
@@ -22,6 +24,16 @@ def attention(chip: chips.Chip, tokens: int, depth: int) -> Routine:
     q, k, v, out = (full(b.param(name, (1, 1, tokens, depth), bfloat16)) for name in ("q", "k", "v", "out"))
     lse = full(b.param("lse", (1, 1, tokens), float32))
     attention_forward(b, q, k, v, out, lse, causal=False, scale=depth**-0.5)
+    return b.build()
+
+
+def depthwise(chip: chips.Chip, images: int, channels: int, size: int) -> Routine:
+    """A depthwise 3 x 3 convolution, bf16."""
+    b = Builder("depthwise", chip)
+    x, out = (full(b.param(name, (images, channels, size, size), bfloat16)) for name in ("x", "out"))
+    weight = full(b.param("weight", (channels, 1, 3, 3), bfloat16))
+    slide = Slide(size, 3, size, 1, 1)
+    convolution(b, x, weight, out, (slide, slide), groups=channels)
     return b.build()
 
 
@@ -46,6 +58,9 @@ def main() -> None:
         found.append(lines.at_least(what, percent, 35, "%", f"{us:.0f} us on the chip"))
         if name == "trn1":
             found.append(lines.at_most("  its time", us, 270, "us"))
+        percent, us = busy(depthwise(chip, 8, 128, 56), chip)
+        what = f"PE busy in depthwise 3 x 3 of 8 x 128 x 56 x 56 bf16 on {name}"
+        found.append(lines.Line(what, percent, "%", "", None, f"{us:.0f} us on the chip"))
     lines.report(found)
 
 

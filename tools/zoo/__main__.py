@@ -3,8 +3,8 @@
 
     python -m tools.zoo [NAME ...] [--way compile_step] [--steps 20] [--results FILE] [--page]
 
-Needs transformers, timm, torchvision and diffusers: `make zoo` makes an environment that has them. Results are kept
-in a file; a model is trained again only when trnlab has changed since.
+Needs transformers, peft, timm, torchvision, diffusers, e3nn and JAX (for XLA): `make zoo` makes an environment with
+them. Results are kept in a file; a model is trained again only when trnlab has changed since.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ trainings part ways whoever computes them. There the steps come `in pairs`: both
 the host's own state, so that the second loss shows what the first update did. `undecided`: rounding decides even
 those.
 
+A model that draws random numbers (stochastic depth) has other numbers on the chip than on the host. It is held
+against XLA on the CPU, which runs the same captured programs and draws the same numbers.
+
 With `compile_step` everything runs on the chip. With `torch.compile` the model and the optimizer's step are
 compiled, and each operator beside them (a loss that the model does not compute, zeros for the optimizer's state) is
-a program of its own. Operators that the host ran during the steps would be in the table. The page is written by
-`make zoo`.
+a program of its own. Operators that the host ran during the steps would be in the table. With `xla`, XLA runs on the
+CPU what `compile_step` captures, as an opinion on front end and graph that has nothing of the compiler or the chip in
+it. The page is written by `make zoo`.
 
 """
 
@@ -50,7 +54,7 @@ def arguments() -> argparse.Namespace:
     """Of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.zoo", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="models; all without this")
-    parser.add_argument("--way", action="append", choices=WAYS, help="how they are compiled; both without this")
+    parser.add_argument("--way", action="append", choices=WAYS, help="how they are compiled; all without this")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of training (%(default)s)")
     parser.add_argument("--seconds", type=int, default=900, help="for one model (%(default)s)")
     parser.add_argument("--results", type=Path, default=ROOT / ".zoo_cache.jsonl", help="where results are kept")
@@ -123,7 +127,8 @@ def cell(record: dict[str, Any]) -> str:
     verdict, hosts = record["verdict"], record.get("host_ops", {})
     if verdict in ("trains", "undecided", "wrong"):
         how = ", in pairs" if record.get("pairs") else ""
-        how += f", {record['steps']} steps" if record["steps"] != STEPS else ""
+        steps = record["steps"]
+        how += f", {steps} step{'s' * (steps > 1)}" if steps != STEPS else ""
         return f"{verdict}, {record['gap'] / record['scale']:.0e}{how}" + on_host(hosts)
     operators = ", ".join(record.get("operators", ()))
     return " ".join(filter(None, (verdict, record.get("code", ""), operators)))
@@ -141,11 +146,13 @@ def page(records: list[dict[str, Any]]) -> str:
     names = sorted({r["model"] for r in records})
     cells = {(r["model"], r["way"]): cell(r) for r in records}
     counts = [sum(r["verdict"] == "trains" for r in records if r["way"] == way) for way in WAYS]
-    tried = [sum(r["way"] == way for r in records) for way in WAYS]
+    tried = [sum(r["way"] == way and r["verdict"] != "the reference" for r in records) for way in WAYS]
     said = "; ".join(f"with `{way}` {counts[i]} of {tried[i]} models train" for i, way in enumerate(WAYS))
     said = f"{said[0].upper()}{said[1:]}.\n\n"
-    rows = [f"| {n} | {cells.get((n, WAYS[0]), 'not run')} | {cells.get((n, WAYS[1]), 'not run')} |" for n in names]
-    head = f"| model | {' | '.join(WAYS)} |\n|---|---|---|\n"
+    if len({r.get("version", r["model"]) for r in records}) > 1:
+        said = said.rstrip() + "\nNot all cells are of one version of trnlab.\n\n"
+    rows = [" | ".join([f"| {n}", *(cells.get((n, way), "not run") for way in WAYS)]) + " |" for n in names]
+    head = f"| model | {' | '.join(WAYS)} |\n{'|---' * (len(WAYS) + 1)}|\n"
     return HEAD.format(steps=STEPS) + said + head + "\n".join(rows) + "\n"
 
 

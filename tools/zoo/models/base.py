@@ -15,11 +15,15 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with what it is trained on."""
+    """A model with what it is trained on.
+
+    draws: it draws random numbers as it trains, of which the host's generator has others than the chip.
+    """
 
     model: nn.Module
     batch: Callable[[int], tuple[Tensor, ...]]
     loss: Loss
+    draws: bool = False
 
 
 MODELS: dict[str, Callable[[], Subject]] = {}

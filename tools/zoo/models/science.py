@@ -70,18 +70,19 @@ class _TensorProduct(nn.Module):
         from e3nn import o3
         from e3nn.nn import FullyConnectedNet, Gate
 
-        self.harmonics = o3.Irreps.spherical_harmonics(2)
+        self.harmonics = o3.SphericalHarmonics(o3.Irreps.spherical_harmonics(2), True, "component")
         inner = Gate("8x0e", [F.silu], "4x0e", [torch.sigmoid], "4x1o")
-        self.product = o3.FullyConnectedTensorProduct("4x0e", self.harmonics, inner.irreps_in, shared_weights=False)
+        self.product = o3.FullyConnectedTensorProduct(
+            "4x0e", self.harmonics.irreps_out, inner.irreps_in, shared_weights=False
+        )
         self.radial = FullyConnectedNet([5, 16, self.product.weight_numel], F.silu)
         self.gate, self.out = inner, o3.Linear(inner.irreps_out, "1x0e + 1x1o")
 
     def forward(self, h: Tensor, x: Tensor, edges: Tensor) -> Tensor:
-        from e3nn import o3
         from e3nn.math import soft_one_hot_linspace
 
         away = x[edges[1]] - x[edges[0]]
-        harmonics = o3.spherical_harmonics(self.harmonics, away, True, normalization="component")
+        harmonics = self.harmonics(away)
         lengths = soft_one_hot_linspace(
             away.norm(dim=1), start=0.0, end=4.0, number=5, basis="smooth_finite", cutoff=True
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from tools.zoo.models.base import Subject, classified, images, zoo
 
 
@@ -21,7 +23,17 @@ def resnet18() -> Subject:
 
 @zoo
 def resnet50() -> Subject:
-    return _torchvision("resnet50")
+    """As it is trained from scratch, each block's last scale at zero: else batch norm over so few elements leaves
+    little but rounding after fifty layers."""
+    return _torchvision("resnet50", zero_init_residual=True)
+
+
+@zoo
+def resnet_bottlenecks() -> Subject:
+    """The blocks of ResNet-50, one of each size: over fewer layers batch norm leaves more than rounding."""
+    from torchvision.models.resnet import Bottleneck, ResNet
+
+    return Subject(ResNet(Bottleneck, [1, 1, 1, 1], num_classes=10), images(64), classified)
 
 
 @zoo
@@ -41,14 +53,22 @@ def convnext() -> Subject:
     return Subject(torchvision.models.ConvNeXt(blocks, num_classes=10), images(32), classified)
 
 
-@zoo
-def torchvision_swin() -> Subject:
+def _torchvision_swin(stochastic_depth: float) -> nn.Module:
     import torchvision
 
-    model = torchvision.models.SwinTransformer(
-        [2, 2], 16, [2, 2], [2, 4], [4, 4], num_classes=10, stochastic_depth_prob=0.0
+    return torchvision.models.SwinTransformer(
+        [2, 2], 16, [2, 2], [2, 4], [4, 4], num_classes=10, stochastic_depth_prob=stochastic_depth
     )
-    return Subject(model, images(32), classified)
+
+
+@zoo
+def torchvision_swin() -> Subject:
+    return Subject(_torchvision_swin(0.0), images(32), classified)
+
+
+@zoo
+def torchvision_swin_stochastic_depth() -> Subject:
+    return Subject(_torchvision_swin(0.5), images(32), classified, draws=True)
 
 
 @zoo
@@ -71,9 +91,13 @@ def timm_mixer() -> Subject:
 
 @zoo
 def timm_efficientnet() -> Subject:
-    import timm
+    """The kinds of blocks of EfficientNet (lite), one of each."""
+    from timm.models import efficientnet
+    from timm.models._efficientnet_builder import decode_arch_def
 
-    return Subject(timm.create_model("efficientnet_lite0", num_classes=10), images(64), classified)
+    blocks = decode_arch_def([["ds_r1_k3_s1_e1_c16"], ["ir_r2_k3_s2_e6_c24"], ["ir_r1_k5_s2_e6_c40_se0.25"]])
+    model = efficientnet.EfficientNet(blocks, num_classes=10, num_features=64, stem_size=16, act_layer=nn.ReLU6)
+    return Subject(model, images(32), classified)
 
 
 @zoo

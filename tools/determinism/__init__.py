@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One script, run many times under different circumstances: the same bits, picoseconds and keys each time."""

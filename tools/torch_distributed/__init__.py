@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch's own distributed tests, run on the backend `neuron`."""
