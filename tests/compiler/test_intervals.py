@@ -12,7 +12,13 @@ from compiled import build, random, row_softmax
 from trnlab.compiler.intervals import MOST, Interval, Intervals
 from trnlab.compiler.ranges import Ranges
 from trnlab.compiler.rules import select
-from trnlab.compiler.rules.quotients import product, product_on_scalar, scaled
+from trnlab.compiler.rules.quotients import (
+    product,
+    product_of_negative_roots,
+    product_of_roots,
+    product_on_scalar,
+    scaled,
+)
 from trnlab.compiler.rules.waves import any_wave, near_wave
 from trnlab.graph.interpret import interpret
 from trnlab.numerics.dtypes import float32
@@ -20,22 +26,27 @@ from trnlab.numerics.dtypes import float32
 X = random(4, 6)
 
 
-def form(function, name, bounds=None, inputs=(X,)):
-    """The rule taken for the last op called `name`."""
+def form(function, name, bounds=None, inputs=(X,), in_update=False):
+    """The rule taken for the last op called `name`; `in_update`: as if it were the optimizer's."""
     graph = build(function, *inputs)
     graph.bounds.update(bounds or {})
     op = [op for op in graph.ops if op.name == name][-1]
-    rule = select(op, Ranges(graph))
+    known = Ranges(graph)
+    known.updates.update([op] if in_update else [])
+    rule = select(op, known)
     assert rule is not None
     return rule.emit
+
+
+def by_norm(b, x):
+    """One over a norm that an addend keeps from zero, as gradients are clipped."""
+    return b.divide(1.0, b.add(b.sqrt(b.reduce(b.multiply(x, x), (0, 1))), 1e-6))
 
 
 def test_divisions_of_training_stay_cheap():
     """Softmax, a clipped norm, a divisor kept from zero, a number of elements: all are known to be moderate."""
     assert form(row_softmax, "divide") is product_on_scalar
-    assert (
-        form(lambda b, x: b.divide(1.0, b.add(b.sqrt(b.reduce(b.multiply(x, x), (0, 1))), 1e-6)), "divide") is product
-    )
+    assert form(by_norm, "divide") is product
     assert form(lambda b, x: b.divide(x, b.clamp(1e-12, x, math.inf)), "divide") is scaled
     assert form(lambda b, x: b.divide(x, b.clamp(1e-12, x, 1e12)), "divide") is product_on_scalar
     assert form(lambda b, x: b.divide(x, b.convert(b.compare(x, "GT", 0.0), float32)), "divide") is product_on_scalar
@@ -50,6 +61,20 @@ def test_what_is_not_known_takes_the_general_form():
     assert form(lambda b, x: b.sine(x), "sine") is any_wave
     assert form(lambda b, x: b.sine(b.multiply(b.tanh(x), 3.0)), "sine") is near_wave
     assert form(lambda b, x: b.sine(b.add(b.iota(x.shape, float32, 1), 0.5)), "sine") is near_wave
+
+
+def test_only_updates_divide_by_roots():
+    """The inverse root, squared, has fewer digits than the reciprocal: an optimizer's step can spare them, and only
+    where the divisor's sign is known and it is never zero."""
+    y = random(4, 6, seed=1)
+    quotient = lambda b, x, y: b.divide(x, y)  # noqa: E731
+    positive, negative, either = {1: (2.0**-50, 2.0**109)}, {1: (-1e30, -1e-15)}, {1: (-1e30, 1e30)}
+    assert form(by_norm, "divide", in_update=True) is product_of_roots
+    assert form(quotient, "divide", positive, (X, y), in_update=True) is product_of_roots
+    assert form(quotient, "divide", negative, (X, y), in_update=True) is product_of_negative_roots
+    assert form(quotient, "divide", either, (X, y), in_update=True) is scaled
+    assert form(quotient, "divide", positive, (X, y)) is product
+    assert form(quotient, "divide", negative, (X, y)) is product
 
 
 def test_exponentials_of_something_else_are_not_bounded_below():

@@ -11,8 +11,10 @@ from compiled import execute
 from trnlab.compiler import convolutions
 from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.convolutions import has_kernel, is_weight_gradient
+from trnlab.errors import CapacityError
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
+from trnlab.kernels import convolution_gradient_plan
 from trnlab.numerics.dtypes import float32
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "graph"))
@@ -98,12 +100,11 @@ GRADIENTS = {  # images, channels, out, space, pixels of the result, window; str
 }
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_gradient_kernel(name):
+def gradient(name, kind=float32):
     """The gradient by the weight, as PyTorch's importer writes it: images and channels exchanged."""
     (images, channels, out, space, pixels, window), strides, padding, dilation = GRADIENTS[name]
     b = GraphBuilder("gradient")
-    x, dy = b.input("x", (images, channels, *space), float32), b.input("dy", (images, out, *pixels), float32)
+    x, dy = b.input("x", (images, channels, *space), kind), b.input("dy", (images, out, *pixels), kind)
     swapped = (1, 0, *range(2, 2 + len(space)))
     after = [
         (k - 1) * d + (n - 1) * s + 1 - size - p
@@ -117,13 +118,60 @@ def test_gradient_kernel(name):
         dilation=strides,
     )
     b.output(b.transpose(result, swapped))
-    graph = b.build()
+    return b.build()
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradient_kernel(name):
+    graph = gradient(name)
     op = next(op for op in graph.ops if op.name == "convolution")
     assert has_kernel(op)
     assert is_weight_gradient(op)
     arrays = random_inputs(graph)
     expected = interpret(graph, arrays)[0]
     np.testing.assert_allclose(execute(graph, arrays)[0], expected, rtol=1e-5, atol=2e-6 * np.abs(expected).max())
+
+
+FORMS = {  # of gradients with a pixel of each of many images at a time
+    "whole images": lambda form: form.whole and not form.held,
+    "whole images, one load at a time": lambda form: form.whole and form.bufs == 1,
+    "held": lambda form: form.held and not form.whole,
+    "rows, few at a time": lambda form: not form.whole and not form.held and form.loaded == 1,
+    "rows, several at a time": lambda form: not form.whole and form.loaded > 1,
+    "stripes": lambda form: form.cols == 3,
+    "few channels at a time": lambda form: form.channels == 128,
+}
+GRADIENTS |= {
+    "many images": ((70, 20, 24, (9, 7), (9, 7), (3, 3)), (1, 1), (1, 1), (1, 1)),
+    "many images, strided": ((130, 20, 24, (8, 9), (4, 5), (3, 3)), (2, 2), (1, 1), (1, 1)),
+    "many images, uneven": ((5, 300, 140, (9, 7), (9, 8), (3, 2)), (1, 1), (1, 1), (1, 1)),
+    "many images, cropped and dilated": ((40, 70, 20, (12, 13), (5, 12), (3, 3)), (2, 1), (-1, 1), (2, 1)),
+    "many images, bands of several rows": ((150, 20, 24, (14, 6), (14, 6), (5, 3)), (1, 1), (2, 1), (1, 1)),
+    "many images, strided one by one": ((6, 600, 130, (5, 5), (3, 3), (1, 1)), (2, 2), (0, 0), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", [name for name in GRADIENTS if name.startswith("many")])
+def test_gradient_in_lanes(name, form, monkeypatch):
+    """Each way to bring the pixels of many images on chip gives the gradient."""
+    forms, used = convolution_gradient_plan._forms, []
+
+    def some(*given):
+        found = [f for f in forms(*given) if FORMS[form](f)]
+        used.extend(found)
+        return found
+
+    monkeypatch.setattr(convolution_gradient_plan, "_forms", some)
+    graph = gradient(name)
+    arrays = random_inputs(graph)
+    expected = interpret(graph, arrays)[0]
+    try:
+        got = execute(graph, arrays)[0]
+    except CapacityError:
+        assert not used, "a form that is offered fits"
+        pytest.skip("has no such form")
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=4e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -150,3 +198,20 @@ def test_gradient_in_parts(shape, out, window, stride, padding, monkeypatch):
     arrays = random_inputs(graph)
     expected = interpret(graph, arrays)[0]
     np.testing.assert_allclose(execute(graph, arrays)[0], expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_patches_of_images_are_a_view(gradient):
+    """Those of ViT-Base, 64 images: windows that share no pixel are a matmul, however many pixels they have."""
+    b = GraphBuilder("patches")
+    if gradient:
+        x, dy = b.input("x", (3, 64, 224, 224), float32), b.input("dy", (768, 64, 14, 14), float32)
+        b.output(b.convolution(x, dy, dilation=(16, 16)))
+    else:
+        x, weight = b.input("x", (64, 3, 224, 224), float32), b.input("weight", (768, 3, 16, 16), float32)
+        b.output(b.convolution(x, weight, strides=(16, 16)))
+    graph = b.build()
+    expand_composites(graph)
+    names = {op.name for op in graph.ops}
+    assert "dot_general" in names
+    assert not names & {"convolution", "concatenate", "pad"}

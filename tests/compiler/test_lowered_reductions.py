@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled import FP32, build, check, execute, integers, random, row_softmax
+from compiled import BF16, FP32, build, check, execute, integers, random, row_softmax
 
+from trnlab import chips
+from trnlab.compiler import compile
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
+from trnlab.isa.base import Engine
 from trnlab.numerics.dtypes import float32
+from trnlab.sim.timing import time_program
 
 REDUCERS = {"add": torch.sum, "maximum": torch.amax, "minimum": torch.amin}
 LONG = (3, 60_000)  # 240 kB a row in fp32: more than a partition of SBUF holds
@@ -191,3 +195,27 @@ def test_sums_over_rows_of_what_was_narrow(format):
     graph = b.build()
     arrays = [np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)]
     np.testing.assert_allclose(execute(graph, arrays)[0], interpret(graph, arrays)[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("format", ["float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(16, 128, 64), (2, 3, 40, 70), (31, 64, 9), (32, 64, 3), (33, 70, 3)])
+def test_sums_over_a_batch_of_matrices(shape, format):
+    """The gradient of positions that all sequences share. No number is rounded between; hostile ones stay alone."""
+    x = random(*shape)
+    x[(0,) * x.ndim], x[(-1,) * x.ndim] = np.inf, np.nan
+    dims = tuple(range(len(shape) - 2))
+    b = GraphBuilder("sums")
+    given = b.input("x", shape, float32)
+    b.output(b.convert(b.reduce(b.convert(given, format), dims), float32))
+    graph = b.build()
+    (got,), (want,) = execute(graph, [x]), interpret(graph, [x])
+    allowed = (FP32 if format == "float32" else BF16) * np.abs(want[np.isfinite(want)]).max()
+    np.testing.assert_allclose(got, want, rtol=0, atol=allowed)
+
+
+def test_a_batch_of_matrices_is_summed_with_rows_on_partitions():
+    """The PE array would write 131,072 sums in one row."""
+    graph = build(lambda b, x: b.reduce(x, (0,)), random(16, 128, 1024))
+    program = compile(graph, chips.get("trn1"), {"precision": "fp32"})
+    timeline = time_program(program, chips.get("trn1"))
+    assert not (timeline.engine == Engine.TENSOR).any()

@@ -19,7 +19,7 @@ import pytest
 from trnlab import chips
 from trnlab.chips import Confidence
 from trnlab.units import format_time
-from trnlab.validation import recorded, sources
+from trnlab.validation import collectives, recorded, sources
 from trnlab.validation.anchors import Split
 from trnlab.validation.report import sections
 from trnlab.validation.sources.report import SPLITS, pairs, summaries, typical_errors
@@ -130,8 +130,35 @@ def figures() -> str:
     return rows_of(("figures of", *(c.value for c in Confidence)), rows)
 
 
+def network() -> str:
+    """Printed times of collectives, timed now: by split and size, and every row."""
+    rows = collectives.validate()
+    head = ("printed runs", "rows", "median error", "worst")
+    table = []
+    for title, chosen in collectives.sections(rows):
+        errors = [abs(row.error) for row in chosen]
+        table.append([title, str(len(chosen)), percent(median(errors)), percent(max(errors))])
+    names = list(dict.fromkeys(row.run for row in rows))
+    every = [[f"`{run.name}`", run.target, run.runtime, *_errors(rows, run)] for run in names]
+    return rows_of(head, table) + "\n" + rows_of(("run", "target", "runtime", "calibration", "check"), every)
+
+
+def _errors(rows: Sequence[collectives.Timed], run: collectives.Run) -> list[str]:
+    mine = [row for row in rows if row.run is run]
+    return [", ".join(f"{_size(row.size)} {percent(row.error, '+')}" for row in mine if row.split is split) or "-"
+            for split in SPLITS]  # fmt: skip
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if nbytes >= unit:
+            return f"{nbytes // unit}{name}"
+    return str(nbytes)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "headline": headline, "kernels": kernels, "quantities": quantities, "by hand": by_hand, "figures": figures,
+    "network": network,
 }  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,10 +12,12 @@ from hypothesis import strategies as st
 
 from trnlab import chips
 from trnlab.chips import interconnects
+from trnlab.collectives import Collective
 from trnlab.errors import UsageError
 from trnlab.fabric import choice, cluster, collectives, faults, network
 from trnlab.fabric.flows import Flows, duration, fair
 from trnlab.fabric.timing import cost
+from trnlab.fabric.world import World, schedule_of
 
 TARGETS = ["trn1.32xlarge", "trn2.48xlarge", "2xtrn2.48xlarge", "inf2.48xlarge", "u-trn2x64", "trn3-gen2-ultraserver"]
 
@@ -50,13 +54,16 @@ def test_with_one_algorithm_time_grows_with_bytes(name):
 
 
 @pytest.mark.parametrize("target", ["trn1.32xlarge", "trn2.48xlarge"])
-def test_a_large_all_reduce_is_near_what_the_wires_allow(target):
-    """Each chip takes in and gives out nearly two buffers over all of its wires."""
+def test_a_large_all_reduce_is_near_what_wires_and_dma_engines_allow(target):
+    """Each chip takes in and gives out nearly two buffers over all wires, and each of its ranks sends as much."""
     nbytes = 1 << 30
     one, net = spent(target, nbytes)
     wires = interconnects.of(net.cluster.target)
-    floor = 2 * nbytes * (15 / 16) / (4 * wires.near.value * net.costs.link_efficiency.value)
-    assert floor < one.seconds < 1.3 * floor
+    over_wires = 2 * nbytes * (15 / 16) / (4 * wires.near.value * net.costs.link_efficiency.value)
+    ranks = net.cluster.ranks_per_chip
+    sent = 2 * nbytes * (1 - 1 / net.cluster.ranks) * ranks
+    floor = max(over_wires, sent / (int(net.cluster.target.chip.cores.value) * net.costs.core_rate.value))
+    assert floor * (1 - 1e-9) < one.seconds < 1.3 * floor
 
 
 def test_a_slower_link_never_helps_and_a_faster_one_never_hurts():
@@ -108,6 +115,40 @@ def test_instances_that_do_the_same_are_timed_once_and_equal():
     assert short.seconds == pytest.approx(whole.seconds, rel=1e-12)
 
 
+@pytest.mark.parametrize("target", ["trn1.32xlarge", "2xtrn2.48xlarge", "inf2.48xlarge"])
+def test_routes_go_around_a_wire_that_is_down(target):
+    """Straight on the collective would never end; around it nothing moves over the wire, and no time is won."""
+    name = "link:node1.0-1" if target.startswith("2x") else "link:0-1"
+    around = lambda net: faults.applied(net, [f"{name}=around"])  # noqa: E731
+    healthy, net = spent(target, 1 << 28)
+    detour, sick = spent(target, 1 << 28, change=around)
+    assert healthy.seconds <= detour.seconds < 10 * healthy.seconds
+    assert not detour.loads[sorted(sick.avoided)].any()
+    assert healthy.loads[sorted(sick.avoided)].all() or sick.cluster.instances > 1, "alike ones are timed as one"
+    each = sick.cluster.target.chips
+    pairs = np.array([(a, b) for a in range(each) for b in range(each) if a != b]) + each * (
+        sick.cluster.instances - 1
+    )
+    ways, counts = sick.routes(pairs)
+    assert not sick.avoided & set(ways.tolist())
+    hops = [net.routes(pair[None])[1][0] for pair in pairs]
+    assert (counts >= hops).all()
+    assert (counts > hops).any()
+    for (src, dst), way in zip(pairs.tolist(), np.split(ways, np.cumsum(counts)[:-1])):
+        ends = [sick.template[number % len(sick.template)].ends for number in way]
+        assert ends[0][0] == src % each
+        assert ends[-1][1] == dst % each
+        assert all(a[1] == b[0] for a, b in pairwise(ends)), "hop by hop"
+
+
+def test_a_chip_without_wires_is_refused():
+    every = [f"link:0-{other}=around" for other in (1, 3, 4, 12)]
+    with pytest.raises(UsageError, match="TRN197"):
+        spent("trn1.32xlarge", 1 << 20, change=lambda net: faults.applied(net, every))
+    with pytest.raises(UsageError, match="TRN184"):
+        faults.applied(network.build(cluster.parse("2xtrn1.32xlarge")), ["efa:node0.rail0=around"])
+
+
 def test_faults_slow_down_what_uses_them():
     def sick(*what):
         return spent("2xtrn1.32xlarge", 1 << 30, change=lambda net: faults.applied(net, list(what)))[0].seconds
@@ -150,3 +191,32 @@ def test_a_thousand_instances_are_timed_by_what_differs():
     """65536 ranks, every transfer between instances a flow of its own; memory stays small."""
     one, _ = spent("1024xtrn2.48xlarge", 1 << 30)
     assert one.seconds > 2 * 1023 * 15e-6  # a ring through all instances, twice
+
+
+def test_who_adds_up_what_came_from_other_chips_has_a_step_for_it():
+    """internode-collective-comm.rst: "scatters ..., and then locally reduces"; ranks of a chip read as they add."""
+    net = network.build(cluster.parse("trn2.48xlarge"))
+    step = net.costs.step.value * 1e-9
+    for ranks, stride, gathers, reduces in ((4, 1, 1, 1), (4, 4, 1, 2), (16, 1, 2, 2)):
+        group = tuple(range(0, ranks * stride, stride))
+        placed = net.cluster.placed(ranks * stride)
+        for kind, steps in (("all_gather", gathers), ("reduce_scatter", reduces)):
+            schedule = schedule_of(Collective(kind, (group,)), net, placed, 4096)
+            assert cost(schedule, net, placed, 4096).latency == pytest.approx(steps * step), (kind, group)
+    at_once = [cost(schedule_of(Collective("all_reduce", (tuple(range(0, 4 * stride, stride)),)), net,
+                                net.cluster.placed(4 * stride), 64), net, net.cluster.placed(4 * stride), 64)
+               for stride in (1, 4)]  # fmt: skip
+    assert [found.latency for found in at_once] == pytest.approx([step, 2 * step])
+
+
+def test_parts_that_differ_are_counted_before_they_are_sent():
+    world = World("2xtrn2.48xlarge", 4)
+    group = (tuple(range(4)),)
+    even = world.cost(Collective("all_to_all", group), 1 << 20)
+    parts = Collective("all_to_all", group, gives=(1 << 16,) * 4, takes=(1 << 16,) * 4)
+    uneven = world.cost(parts, 1 << 20)
+    assert uneven.latency == pytest.approx(2 * even.latency)
+    assert uneven.seconds == pytest.approx(even.seconds + world.network.costs.network_step.value * 1e-9, rel=1e-3)
+    assert (uneven.loads >= even.loads).all()
+    one = Collective("all_to_all", group, gives=(0, 8, 0, 0), takes=(0, 0, 0, 8))  # a permutation: sizes are known
+    assert world.cost(one, 32).latency == pytest.approx(even.latency)

@@ -136,10 +136,22 @@ def test_what_the_runtime_would_take_gives_the_right_sums_at_every_size(target, 
     names = set()
     for nbytes in (64, 2 << 20, 1 << 30):
         algorithm = choice.algorithm(group, net, placed, nbytes)
-        names.add((algorithm.name, algorithm.channels))
+        names.add((algorithm.name, algorithm.channels, tuple(step.name for step in algorithm.all_gather())))
         for got in values.run(collectives.all_reduce(algorithm, [group]), inputs):
             np.testing.assert_array_equal(got, sum(inputs))
     assert len(names) > 1  # not one algorithm for all
+
+
+@pytest.mark.parametrize("group", [(0, 1, 2, 3, 4, 5), (0, 3, 4), (0, 1, 2, 3, 4, 5, 32, 33, 34, 35, 36, 37)])
+def test_groups_with_more_ranks_on_one_chip_than_on_another_are_served(group):
+    place = cluster.parse("2xtrn2.48xlarge")
+    net, placed = network.build(place), np.concatenate([np.arange(32) // 4, 16 + np.arange(32) // 4])
+    inputs = [np.random.default_rng(rank).integers(-9, 9, 100).astype(np.int32) for rank in range(max(group) + 1)]
+    for nbytes in (64, 1 << 30):
+        algorithm = choice.algorithm(group, net, placed, nbytes)
+        got = values.run(collectives.all_reduce(algorithm, [group]), inputs)
+        for rank in group:
+            np.testing.assert_array_equal(got[rank], sum(inputs[r] for r in group))
 
 
 def test_no_two_moves_of_a_step_carry_what_the_pattern_does_not_say():

@@ -59,7 +59,7 @@ def every_op():
     grads = b.attention_backward(out, q, k, k, out, lse, causal=True)
     product = b.matmul(total, b.transpose(b.convert(table, float32), (1, 0)))
     noise = b.multiply(b.rng_uniform((4, 6), seed, first=2), b.convert(b.iota((4, 6), int32, 1), float32))
-    best = b.reduce(b.reshape(noise, (2, -1)), [-1], "maximum", keepdims=True)
+    best = b.reduce(b.optimization_barrier(b.reshape(noise, (2, -1))), [-1], "maximum", keepdims=True)
     moved = b.shift_left(b.shift_right_logical(b.shift_right_arithmetic(ids, 1), 1), 2)
     window = b.slice(q, (0, 0, 0, 0), (2, 2, 3, 3))
     slid = b.convolution(q, window, padding=((1, 0), (0, 2)), strides=(2, 1), groups=2, spread=(1, 2))
@@ -67,9 +67,31 @@ def every_op():
     sizes = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (2, 8)}
     pooled = b.op("trn.max_pool", q, **sizes)
     spread = b.op("trn.max_pool_backward", pooled, q, **sizes)
-    results = (total, summed, picked, *grads, lse, product, best, moved, slid, words, pooled, spread)
+    both = b.op("trn.moments", q, dimensions=(1, 3))
+    tall = b.reshape(b.convert(noise, bfloat16), (6, 4))
+    cast = {"dtype": float32, "rhs_cast": "bfloat16"}
+    dims = {"lhs_contracting_dimensions": (0,), "rhs_contracting_dimensions": (0,)}
+    joined = b.op("trn.dot_sum", tall, b.reshape(noise, (6, 4)), tall, b.reshape(noise, (6, 4)), **dims, **cast)
+    beside = b.append("trn.dot_and_sums", (tall, tall), {"dtype": float32}).results
+    results = (
+        joined,
+        *beside,
+        both,
+        total,
+        summed,
+        picked,
+        *grads,
+        lse,
+        product,
+        best,
+        moved,
+        slid,
+        words,
+        pooled,
+        spread,
+    )
     for i, value in enumerate(results):
-        b.output(value, f"out {i}", alias_of=x if i == 0 else None)
+        b.output(value, f"out {i}", alias_of=x if value is total else None)
     return b.build()
 
 

@@ -10,12 +10,14 @@ from trnlab.graph.ops import BINARY, OPS, UNARY
 from trnlab.numerics.dtypes import bfloat16, float32, int32
 
 F23, B23, I23, P23 = "2x3xfloat32", "2x3xbfloat16", "2x3xint32", "2x3xbool"
+SUM = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,), "dtype": float32,
+       "lhs_cast": "", "rhs_cast": ""}  # fmt: skip
 DOT = {"lhs_batching_dimensions": (), "rhs_batching_dimensions": (), "lhs_contracting_dimensions": (1,),
        "rhs_contracting_dimensions": (0,), "dtype": float32, "precision": "DEFAULT", "lhs_mx": "",
-       "rhs_mx": ""}  # fmt: skip
+       "rhs_mx": "", "lhs_cast": "", "rhs_cast": ""}  # fmt: skip
 BATCHED = {"lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (1,), "lhs_contracting_dimensions": (2,),
            "rhs_contracting_dimensions": (0,), "dtype": bfloat16, "precision": "HIGHEST", "lhs_mx": "",
-           "rhs_mx": ""}  # fmt: skip
+           "rhs_mx": "", "lhs_cast": "", "rhs_cast": ""}  # fmt: skip
 ROWS = {"offset_dims": (2,), "collapsed_slice_dims": (0,), "operand_batching_dims": (), "start_index_map": (0,),
         "start_indices_batching_dims": (), "index_vector_dim": 2, "slice_sizes": (1, 5)}  # fmt: skip
 ADD_ROWS = {"update_window_dims": (2,), "inserted_window_dims": (0,), "input_batching_dims": (),
@@ -26,17 +28,31 @@ QKV = ["2x4x5x8xbfloat16", "2x2x7x8xbfloat16", "2x2x7x8xbfloat16"]
 WINDOWS = {"window": (2, 3), "window_strides": (2, 1), "padding_low": (0, 1), "places": (4, 6)}
 HEADS = {"causal": True, "scale": 0.5, "hides": False, "precision": "DEFAULT"}
 
+EVEN = {"sent": (), "received": (), "position": 0}  # parts of one size
+GROUPS = {"replica_groups": (0, 1, 2, 3), "group_size": 2, "purpose": ""}
+COLLECTIVES = [
+    ("all_reduce", [F23, "4xfloat32"], {**GROUPS, "kind": "add"}, [F23, "4xfloat32"]),
+    ("all_gather", [F23], {**GROUPS, "all_gather_dim": 1}, ["2x6xfloat32"]),
+    ("reduce_scatter", [F23], {**GROUPS, "scatter_dimension": 0, "kind": "add"}, ["1x3xfloat32"]),
+    ("all_to_all", [F23], {**GROUPS, **EVEN, "split_dimension": 0, "concat_dimension": 1}, ["1x6xfloat32"]),
+    ("collective_permute", [F23], {"source_target_pairs": (0, 1), "purpose": ""}, [F23]),
+    ("collective_broadcast", [F23], GROUPS, [F23]),
+    ("partition_id", [], {}, ["uint32"]),
+]
+
 CONVOLUTION = {
     "window_strides": (2, 1), "padding_low": (0, 1), "padding_high": (0, 1), "lhs_dilation": (1, 1),
     "rhs_dilation": (1, 1), "window_reversal": False, "feature_group_count": 2, "batch_group_count": 1,
     "dtype": float32, "precision": "DEFAULT",
 }  # fmt: skip
 FOLLOWS = [
+    *COLLECTIVES,
     *[(name, ["2x3xfloat32"], {}, ["2x3xbool" if name == "is_finite" else F23]) for name in UNARY if name != "not"],
     *[(name, [F23, F23], {}, [F23]) for name in BINARY if name not in ("and", "or", "xor") and "shift" not in name],
     *[(name, [I23, I23], {}, [I23]) for name in BINARY if "shift" in name],
     *[(name, [P23, P23], {}, [P23]) for name in ("and", "or", "xor")],
     ("not", [P23], {}, [P23]),
+    ("optimization_barrier", [P23], {}, [P23]),
     ("and", [I23, I23], {}, [I23]),
     ("add", [I23, I23], {}, [I23]),
     ("compare", [B23, B23], {"comparison_direction": "LE"}, [P23]),
@@ -60,11 +76,19 @@ FOLLOWS = [
     ("reduce", [P23], {"dimensions": (0, 1), "kind": "or"}, ["bool"]),
     ("dot_general", ["2x3xbfloat16", "3x4xbfloat16"], DOT, ["2x4xfloat32"]),
     ("dot_general", ["2x3x4xfloat32", "4x2x5xfloat32"], BATCHED, ["2x3x5xbfloat16"]),
+    ("trn.dot_sum", ["2x3xbfloat16", "4x3xbfloat16", "2x5xbfloat16", "4x5xbfloat16"], SUM, ["2x4xfloat32"]),
+    (
+        "trn.dot_and_sums",
+        ["2x3xbfloat16", "2x4xbfloat16"],
+        {"dtype": float32, "summed": "rhs"},
+        ["3x4xfloat32", "4xfloat32"],
+    ),
     ("convolution", ["2x6x9x8xfloat32", "4x3x3x2xfloat32"], CONVOLUTION, ["2x4x4x9xfloat32"]),
     ("gather", ["9x5xfloat32", "2x3xint32"], ROWS, ["2x3x5xfloat32"]),
     ("scatter", ["9x5xfloat32", "2x3xint32", "2x3x5xfloat32"], ADD_ROWS, ["9x5xfloat32"]),
     ("trn.gelu", [F23], {"approximate": "tanh"}, [F23]),
     ("trn.gelu_dx", [B23], {"approximate": "none"}, [B23]),
+    ("trn.moments", ["2x3x4xbfloat16"], {"dimensions": (1, 2)}, ["2x2xfloat32"]),
     ("trn.max_pool", ["2x9x6xfloat32"], WINDOWS, ["2x4x6xfloat32"]),
     ("trn.max_pool_backward", ["2x4x6xfloat32", "2x9x6xbfloat16"], WINDOWS, ["2x9x6xfloat32"]),
     ("trn.attention", QKV, HEADS, [QKV[0], "2x4x5xfloat32"]),
@@ -147,4 +171,5 @@ def test_refused_with_a_code_and_the_numbers(name, operands, attrs, code):
 
 
 def test_every_op_has_an_example():
-    assert {name for name, *_ in FOLLOWS} == set(OPS) - {"custom_call"}  # see test_graph_custom_call
+    elsewhere = {"custom_call", "loop"}  # see test_graph_custom_call, test_graph_loops
+    assert {name for name, *_ in FOLLOWS} == set(OPS) - elsewhere

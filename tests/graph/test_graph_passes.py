@@ -332,3 +332,29 @@ def test_simplify_reaches_a_fixed_point(seed):
     text_before = to_text(graph)
     assert simplify(graph) == 1
     assert to_text(graph) == text_before
+
+
+def test_sums_over_the_batch_of_a_product_are_part_of_its_sum():
+    """The gradient of a weight, the batch a dimension of its own; a sum over anything else stays."""
+
+    def made(dims, kind="add"):
+        b = GraphBuilder("test")
+        x, y = b.input("x", (2, 3, 4, 5), float32), b.input("y", (2, 3, 4, 6), float32)
+        product = b.dot_general(x, y, ((2,), (2,)), ((0, 1), (0, 1)))
+        b.output(b.reduce(product, dims, kind))
+        return b.build()
+
+    inputs = [np.random.default_rng(i).integers(-4, 5, (2, 3, 4, n)).astype(np.float32) for i, n in ((0, 5), (1, 6))]
+    for dims, kind, left in (
+        ((0,), "add", 0),
+        ((0, 1), "add", 0),
+        ((1,), "add", 0),
+        ((0, 2), "add", 1),
+        ((0,), "maximum", 1),
+    ):
+        graph = made(dims, kind)
+        after = graph.copy()
+        simplify(after)
+        verify(after)
+        assert sum(op.name == "reduce" for op in after.ops) == left
+        np.testing.assert_array_equal(interpret(after, inputs)[0], interpret(graph, inputs)[0])

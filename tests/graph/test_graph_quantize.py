@@ -7,10 +7,15 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
 from trnlab import chips
+from trnlab.frontends.common.engine import DeviceEngine, InterpreterEngine
+from trnlab.frontends.common.formats import begin
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.interpret import interpret
+from trnlab.graph.loops import Body, Read, Write
 from trnlab.graph.passes.quantize import quantize
 from trnlab.numerics.dtypes import bfloat16, float8_e4m3, float8_e4m3fn, float32
 from trnlab.precision import Choice
@@ -34,8 +39,10 @@ def product(m, k, n, scaling="delayed", format="fp8", e4m3=float8_e4m3, gradient
     w = b.input("w", (n, k) if turned[1] else (k, n), kind)
     numbers = (0,) if turned[0] else (1,), (1,) if turned[1] else (0,)
     b.output(b.dot_general(x, w, numbers, dt=float32))
-    done = quantize(b.graph, lambda op: Choice(format, scaling), {x} if gradient else set(), e4m3, history=4)
-    return b.build(), len(done.states)
+    done = quantize(b.graph, lambda op: Choice(format, scaling), lambda v: gradient and v is x, e4m3, history=4)
+    graph = b.build()
+    begin(graph, done)
+    return graph, done.state.shape[0] if done.state is not None else 0
 
 
 def on_chip(graph, inputs, chip):
@@ -73,39 +80,180 @@ def test_dynamic_scales_are_the_largest_value_over_the_largest_magnitude(scaling
     assert (np.abs(got - want) <= bound).all()
 
 
+def scaled(value, amax, fmt=ml_dtypes.float8_e4m3):
+    """What a value is after it was cut with a scale made of a largest magnitude, and multiplied back."""
+    scale = np.float32(ml_dtypes.finfo(fmt).max) / np.float32(max(amax, 1e-12))
+    return cast(value, scale, fmt)[0] / np.float64(scale)
+
+
 def test_delayed_scales_follow_the_steps_before() -> None:
-    """The first step scales by one; later ones by the largest of the history, which never holds an infinity."""
+    """The first step scales by what it sees; later ones by the largest of the history, which never holds an
+    infinity."""
     rng = np.random.default_rng(2)
     graph, count = product(8, 16, 8)
     assert count == 2
-    histories = [np.zeros(4, np.float32), np.zeros(4, np.float32)]
+    history = np.zeros((2, 4), np.float32)
     amaxes = []
     for step in range(6):
         x, w = values(rng, (8, 16), hostile=False) * 2**step, values(rng, (16, 8), hostile=False)
         if step == 3:
             x[2, 2] = np.inf
-        got, *histories = interpret(graph, [x, w, *histories])
-        recent = np.array(amaxes[-4:][::-1] or [[0.0, 0.0]])
-        want = np.eye(1)
-        sides = []
-        for value, most_seen in zip((x, w), recent.max(axis=0)):
-            scale = np.float32(240) / np.float32(most_seen) if most_seen else np.float32(1)
-            sides.append(cast(value, scale, ml_dtypes.float8_e4m3)[0] / np.float64(scale))
-        want = sides[0] @ sides[1]
+        seen = [np.abs(x).max() if step != 3 else amaxes[-1][0], np.abs(w).max()]
+        got, history = interpret(graph if step else graph.start.graph, [x, w, history])
+        most = np.max(amaxes[-4:], axis=0) if step else seen
+        want = scaled(x, most[0]) @ scaled(w, most[1])
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
-        amaxes.append([np.abs(x).max() if step != 3 else amaxes[-1][0], np.abs(w).max()])
-        for history, seen in zip(histories, np.array(amaxes[-4:][::-1]).T):
-            np.testing.assert_array_equal(history[: len(seen)], seen)
+        amaxes.append(seen)
+        recent = np.array(amaxes[-4:][::-1]).T  # the operands in the order of their rows: 8 of x, 16 of w
+        np.testing.assert_array_equal(history[:, : recent.shape[1]], recent)
 
 
-def test_what_is_not_a_matrix_product_is_left_alone() -> None:
+@pytest.mark.parametrize("engine", [InterpreterEngine, DeviceEngine])
+def test_a_program_begins_with_what_it_sees_and_goes_on_with_its_history(engine) -> None:
+    """Through the engines that run programs: the state is zero once, and an operand of 1e-6 does not vanish."""
+    graph, _ = product(8, 16, 8, gradient=True)
+    x, w = np.full((8, 16), 1e-6, np.float32), np.ones((16, 8), np.float32)
+    history = np.zeros((2, 4), np.float32)
+    with session.activate(session.Session(chips.target("trn2"), "fp32")):
+        run = engine().compile(graph)
+        first = run([x, w, history])[0].copy()
+        assert history[0, 0] == np.float32(1e-6)
+        second = run([x * 0.5, w, history])[0]
+    np.testing.assert_allclose(first, 1.6e-5, rtol=1e-5)
+    np.testing.assert_allclose(second, 0.8e-5, rtol=1e-5)
+    np.testing.assert_array_equal(history[0], np.float32([0.5e-6, 1e-6, 0, 0]))
+
+
+def test_an_operand_of_zeros_or_infinities_has_a_scale_all_the_same() -> None:
+    graph, _ = product(4, 8, 4)
+    for bad in (0.0, np.inf, np.nan):
+        x, w = np.ones((4, 8), np.float32), np.ones((8, 4), np.float32)
+        x[:] = bad if bad == 0.0 else x
+        x[0, 0] = bad
+        got, history = interpret(graph.start.graph, [x, w, np.zeros((2, 4), np.float32)])
+        assert np.isnan(got[0]).all() if np.isnan(bad) else np.isfinite(got).all()
+        assert np.isfinite(history).all()
+
+
+def batched(shapes, numbers, batch, scaling, x_is_gradient=True):
     b = GraphBuilder("batched")
-    x, y = b.input("x", (2, 8, 8), float32), b.input("y", (2, 8, 8), float32)
-    b.output(b.matmul(x, y))
+    x, w = (b.input(name, shape, float32) for name, shape in zip("xw", shapes))
+    b.output(b.dot_general(x, w, numbers, batch, dt=float32))
+    choose = lambda op: Choice("fp8", scaling)  # noqa: E731
+    quantize(b.graph, choose, lambda v: x_is_gradient and v is x, float8_e4m3)
+    return b.build()
+
+
+def along(x, axes, fmt):
+    """Each run of elements along some axes, scaled by its own largest magnitude, cut, and multiplied back."""
+    amax = np.maximum(np.abs(x).max(axis=axes, keepdims=True), np.float32(1e-12))
+    scale = np.float32(ml_dtypes.finfo(fmt).max) / amax
+    return cast(x, scale, fmt)[0] / scale.astype(np.float64)
+
+
+@pytest.mark.parametrize("scaling", ["tensor", "row"])
+@pytest.mark.parametrize(
+    ("spec", "shapes", "numbers", "batch"),
+    [
+        ("bij,bjk->bik", ((3, 20, 24), (3, 24, 10)), ((2,), (1,)), ((0,), (0,))),
+        ("jbi,bkj->bik", ((24, 3, 20), (3, 10, 24)), ((0,), (2,)), ((1,), (0,))),
+        ("aibj,bjak->abik", ((2, 9, 3, 16), (3, 16, 2, 5)), ((3,), (1,)), ((0, 2), (2, 0))),
+        ("ijk,jkl->il", ((9, 4, 6), (4, 6, 7)), ((1, 2), (0, 1)), ((), ())),
+    ],
+)
+def test_batches_and_several_summed_dimensions(spec, shapes, numbers, batch, scaling) -> None:
+    rng = np.random.default_rng(6)
+    x, w = (values(rng, shape, hostile=False) for shape in shapes)
+    graph = batched(shapes, numbers, batch, scaling)
+    assert {v.dtype.itemsize for op in graph.ops if op.name == "dot_general" for v in op.operands} == {1}
+    axes = [tuple(n) if scaling == "row" else None for n in numbers]
+    sides = [along(v, a, f) for v, a, f in zip((x, w), axes, (ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3))]
+    want = np.einsum(spec, *sides)
+    bound = 3e-6 * np.einsum(spec, *map(np.abs, sides))
+    (got,), (run,) = interpret(graph, [x, w]), on_chip(graph, [x, w], "trn2")
+    assert (np.abs(got - want) <= bound).all()
+    assert (np.abs(run - got) <= bound).all()
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])
+def test_convolutions_are_quantized_as_products_are(chip) -> None:
+    """Against a convolution of the cut operands in float64, with stride, padding and groups."""
+    rng = np.random.default_rng(7)
+    x, w = values(rng, (2, 8, 9, 9), hostile=False), values(rng, (6, 4, 3, 3), hostile=False)
+    b = GraphBuilder("convolution")
+    attrs = {
+        "window_strides": (2, 1), "lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "padding_low": (1, 1),
+        "padding_high": (1, 1), "window_reversal": False, "feature_group_count": 2, "batch_group_count": 1,
+    }  # fmt: skip
+    given = b.input("x", x.shape, float32), b.input("w", w.shape, float32)
+    b.output(b.op("convolution", *given, **attrs, dtype=float32, precision="DEFAULT"))
+    e4m3 = float8_e4m3fn if chip == "trn3" else float8_e4m3
+    done = quantize(b.graph, lambda op: Choice("fp8", "tensor"), lambda v: False, e4m3)
+    graph = b.build()
+    assert done.counts["fp8"] == 1
+    cut = [torch.from_numpy(along(v, None, e4m3.numpy)) for v in (x, w)]
+    want = F.conv2d(*cut, stride=(2, 1), padding=1, groups=2).numpy()
+    bound = 3e-6 * F.conv2d(*map(torch.abs, cut), stride=(2, 1), padding=1, groups=2).numpy()
+    (got,), (run,) = interpret(graph, [x, w]), on_chip(graph, [x, w], chip)
+    assert (np.abs(got - want) <= bound).all()
+    assert (np.abs(run - got) <= bound).all()
+
+
+def test_rounds_of_a_loop_scale_by_what_they_see() -> None:
+    """h = h @ w five times: in FP8 each time, against the same in NumPy; there is no state."""
+    inner = GraphBuilder("round")
+    h, w = inner.input("h", (4, 16), float32), inner.input("w", (16, 16), float32)
+    inner.output(inner.dot_general(h, w, ((1,), (0,)), dt=float32))
+    b = GraphBuilder("loop")
+    given = [b.input("h", (4, 16), float32), b.input("w", (16, 16), float32)]
+    body = Body(inner.build(), 5, (Read(0, carry=0), Read(1)), (Write(),))
+    b.output(b.append("loop", given, {"body": body}).results[0])
+    done = quantize(b.graph, lambda op: Choice("fp8"), lambda v: False, float8_e4m3)
+    graph = b.build()
+    assert done.state is None
+    assert done.counts["fp8"] == 1
+    rng = np.random.default_rng(8)
+    x, w = rng.standard_normal((4, 16)).astype(np.float32), rng.standard_normal((16, 16)).astype(np.float32)
+    want = x
+    for _ in range(5):
+        sides = along(want, None, ml_dtypes.float8_e4m3), along(w, None, ml_dtypes.float8_e4m3)
+        want = (sides[0] @ sides[1]).astype(np.float32)
+    (got,), (run,) = interpret(graph, [x, w]), on_chip(graph, [x, w], "trn2")
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+    np.testing.assert_array_equal(np.isfinite(run), True)
+    np.testing.assert_allclose(run, got, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+def test_what_has_no_such_form_is_left_and_told() -> None:
+    b = GraphBuilder("vector")
+    x, y = b.input("x", (8, 8), float32), b.input("y", (8,), float32)
+    b.output(b.dot_general(x, y, ((1,), (0,)), dt=float32))
     before = [op.name for op in b.graph.ops]
-    quantize(b.graph, lambda op: Choice("fp8"), set(), float8_e4m3)
+    done = quantize(b.graph, lambda op: Choice("fp8"), lambda v: False, float8_e4m3)
     assert [op.name for op in b.graph.ops] == before
     assert not b.graph.aliases
+    assert done.left == {("a product", "an operand is a vector"): 1}
+
+
+@pytest.mark.parametrize("chip", ["trn1", "trn2"])
+def test_the_largest_of_each_row_is_taken_as_a_product_passes(chip) -> None:
+    """In the product's own loop, over rows and columns that divide nothing, NaN and infinities among them."""
+    b = GraphBuilder("rows")
+    x, w = b.input("x", (300, 70), float32), b.input("w", (70, 1100), float32)
+    y = b.dot_general(x, w, ((1,), (0,)), dt=float32)
+    b.output(y)
+    b.output(b.reduce(b.abs(y), (1,), "maximum"))
+    b.output(b.reduce(y, (1,), "minimum"))
+    graph = b.build()
+    rng = np.random.default_rng(9)
+    given = [rng.standard_normal((300, 70)).astype(np.float32), rng.standard_normal((70, 1100)).astype(np.float32)]
+    given[0][3, 0], given[0][200, 5] = np.inf, np.nan
+    now = session.Session(chips.target(chip), "fp32")
+    executable = device.obtain(graph, now)
+    assert len(executable.program.calls) == 1, "nothing is read again"
+    y, most, least = on_chip(graph, given, chip)
+    np.testing.assert_array_equal(most, np.abs(y).max(axis=1))
+    np.testing.assert_array_equal(least, y.min(axis=1))
 
 
 @pytest.mark.parametrize("chip", ["trn1", "trn2", "trn3"])

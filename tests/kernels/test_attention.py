@@ -192,7 +192,7 @@ def test_causal_attention_skips_what_lies_above_the_diagonal():
     assert work[1] <= 0.6 * work[0]
 
 
-@pytest.mark.parametrize(("chip", "busy"), [("trn1", 0.55), ("trn2", 0.75)])
+@pytest.mark.parametrize(("chip", "busy"), [("trn1", 0.75), ("trn2", 0.8)])
 def test_the_pe_array_is_kept_busy_by_one_head(chip, busy):
     """4096 queries and keys, D = 128, bf16: the share of the time, from the first instruction on, of matmuls."""
     p = Problem(heads=1, queries=4096, depth=128, kind="bfloat16", chip=chip)

@@ -11,6 +11,7 @@ from trnlab.isa import REGISTRY
 from trnlab.isa.base import Engine
 from trnlab.kernels.attention import attention_forward
 from trnlab.kernels.attention_backward import attention_backward
+from trnlab.kernels.attention_backward_segments import attention_backward_segments
 from trnlab.kernels.attention_blocks_backward import attention_backward_blocks
 from trnlab.kernels.view import full
 from trnlab.numerics.dtypes import dtype
@@ -24,6 +25,10 @@ def record(p, b, names):
     return {n: by_tokens(b, n, shape, p.kind) for n, shape in shapes.items()}
 
 
+def short_segments(*args, **options):
+    attention_backward_segments(*args, longest=128, **options)
+
+
 def backward_routine(p):
     """Parameters dout, q, k, v, out, lse, dq, dk, dv and, last, bias."""
     b = builder(p)
@@ -32,8 +37,8 @@ def backward_routine(p):
     grads = record(p, b, ("dq", "dk", "dv"))
     bias = full(b.param("bias", p.bias, "float32")) if p.bias is not None else None
     free = b.sbuf_free
-    kernel = attention_backward if p.form == "fused" else attention_backward_blocks
-    kernel(b, *inputs.values(), lse, *grads.values(), causal=p.causal, scale=p.scale, bias=bias)
+    forms = {"fused": attention_backward, "blocks": attention_backward_blocks, "segments": short_segments}
+    forms[p.form](b, *inputs.values(), lse, *grads.values(), causal=p.causal, scale=p.scale, bias=bias)
     assert b.sbuf_free == free, "the call must release its tiles"
     return b.build()
 
@@ -100,10 +105,11 @@ BIASED = [
 ]
 HIDING = [replace(p, hides=True) for p in BIASED]
 WIDE = [Problem(queries=150, keys=140, depth=d, causal=c) for d in (130, 256) for c in (False, True)]
+SEGMENTS = [replace(p, form="segments") for p in (*FP32[3:10:3], *FP32[16:], *HIDING)]
 BLOCKS = [replace(p, form="blocks") for p in (*FP32[::3], *BIASED, *HIDING, *WIDE)]
 
 
-@pytest.mark.parametrize("p", [*FP32, *HIDING, *BLOCKS], ids=str)
+@pytest.mark.parametrize("p", [*FP32, *HIDING, *BLOCKS, *SEGMENTS], ids=str)
 def test_fp32_gradients_are_right_to_five_digits(p):
     inputs, bias = case(p)
     got = backward(p, *inputs, bias)
@@ -126,6 +132,7 @@ def test_fp32_gradients_are_right_to_five_digits(p):
         Problem(heads=4, kv_heads=2, queries=130, keys=200, depth=96),
         Problem(keys=200, bias=(1, 1, 130, 200), hides=True),
         Problem(keys=700, bias=(1, 1, 130, 700), form="blocks"),
+        Problem(heads=4, kv_heads=2, queries=300, depth=128, causal=True, form="segments"),
     ],
     ids=str,
 )
@@ -216,3 +223,17 @@ def test_the_pe_array_is_kept_busy_by_one_head(chip, busy):
     assert (timeline.engine[matmuls] == Engine.TENSOR).all()
     active = (timeline.end - timeline.start)[matmuls].sum()
     assert active >= busy * (timeline.done.max() - timeline.startup)
+
+
+def test_long_sequences_take_the_time_of_their_pairs():
+    """8192 causal tokens of one head are not much more than twice two of 4096 and one pair that sees all of them."""
+    times = {}
+    for queries, form in ((4096, attention_backward), (8192, attention_backward_segments)):
+        p = Problem(heads=1, queries=queries, depth=128, causal=True, kind="bfloat16", chip="trn1")
+        b = builder(p)
+        views = record(p, b, ("dout", "q", "k", "v", "out"))
+        lse = full(b.param("lse", (1, 1, queries), "float32"))
+        grads = record(p, b, ("dq", "dk", "dv"))
+        form(b, *views.values(), lse, *grads.values(), causal=True, scale=p.scale)
+        times[queries] = time_routine(b.build(), CHIPS["trn1"]).total
+    assert times[8192] <= 6 * times[4096]

@@ -18,7 +18,9 @@ from profile_samples import big_step, measured_dump
 
 from trnlab import profile
 from trnlab.profile import Profile
-from trnlab.profile.page import page
+from trnlab.profile.page import document, page
+from trnlab.profile.ranks_panel import ranks
+from trnlab.runtime.lanes import together
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
 CHROMIUM = shutil.which("chromium")
@@ -245,3 +247,39 @@ def test_the_keyboard_alone_reaches_every_instruction(browser: Any, run_folder: 
     opened.press("Escape", "/")
     assert opened.page.evaluate("document.activeElement.type") == "search"
     assert opened.said == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light")])
+def test_sixty_four_lanes_of_ranks_are_one_canvas_that_moves(browser, tmp_path, width, scheme):
+    pair = {"ps": 2_000_000, "purpose": "pipeline", "kind": "collective_permute", "pair": True}
+    work = {"work": 20_000_000, "label": "stage", "sent": [], "all": False,
+            "busy": [[i * 250_000, i * 250_000 + 200_000] for i in range(80)]}  # fmt: skip
+    steps = []
+    for rank in range(64):
+        before = [{"meet": [rank - 1, rank], **pair}] if rank else []
+        after = [{"meet": [rank, rank + 1], **pair}] if rank < 63 else []
+        steps.append([*before, work, *after])
+    path = tmp_path / "lanes.html"
+    path.write_text(document("lanes", ranks(together(steps))))
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector(".ranks[data-ready]", timeout=60_000)
+    lanes = "document.querySelector('.ranks').lanes"
+    assert tab.evaluate(f"{lanes}.data.lanes.length") == 64
+    assert tab.evaluate("document.querySelectorAll('*').length") < 60
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    whole = tab.evaluate(f"{lanes}.to - {lanes}.from")
+    tab.focus(".ranks .view")
+    tab.keyboard.press("+")
+    assert tab.evaluate(f"{lanes}.to - {lanes}.from") == whole / 2
+    tab.click(".ranks button[data-do=all]")
+    assert tab.evaluate(f"{lanes}.to - {lanes}.from") == whole
+    box = tab.locator(".ranks canvas").bounding_box()
+    x, y = tab.evaluate(f"[{lanes}.x({lanes}.data.lanes[1].sent[0][0] + 1000000), {lanes}.top + 1.7 * {lanes}.lane]")
+    tab.mouse.move(box["x"] + x, box["y"] + y)
+    assert "rank 1: collective_permute, pipeline" in tab.inner_text(".ranks output")
+    assert not said
+    tab.close()

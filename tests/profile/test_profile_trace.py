@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from trnlab.profile import Profile, perfetto
-from trnlab.timeline import ENGINES
+from trnlab.timeline import CORE_ENGINES, ENGINES
 from trnlab.units import PS_PER_US
 
 
@@ -53,7 +53,7 @@ def test_there_is_a_track_for_each_engine_and_each_queue(events: list[dict[str, 
     t = ran.step.timeline
     queues = {f"{ENGINES[e]} q{t.ops[op].queue}" for e, op in zip(t.engine, t.op) if t.ops[op].lanes}
     names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {"calls", "critical path", *ENGINES, *queues}
+    assert names == {"calls", "critical path", *CORE_ENGINES, *queues}
 
 
 def test_every_instruction_is_there_with_its_text_line_op_and_what_it_waited_for(

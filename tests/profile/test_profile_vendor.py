@@ -17,7 +17,7 @@ from trnlab.errors import RunError
 from trnlab.profile import Profile, vendor
 from trnlab.profile.critical import pieces
 from trnlab.profile.lost import lost
-from trnlab.timeline import CAUSES, ENGINES
+from trnlab.timeline import CAUSES, CORE_ENGINES, ENGINES
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_exported_summary_has_the_vendors_names_and_units(ran: Profile, expo
 
 def test_active_time_is_the_union_of_the_instructions(ran: Profile, exported: dict[str, Any]) -> None:
     s = ran.summary
-    for name in ENGINES:
+    for name in CORE_ENGINES:
         spans = [row for row in exported["active_time"] if row["engine"] == name]
         assert all(a["end_ts"] < b["start_ts"] for a, b in pairwise(spans))
         active = sum(row["duration_ns"] for row in spans) / 1e9

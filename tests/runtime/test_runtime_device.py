@@ -13,13 +13,13 @@ from runtime_samples import TARGET, graph
 from trnlab import chips
 from trnlab.errors import CapacityError, NumericsError, RunError
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.flops import model_flops
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.runtime import cache_report
 from trnlab.runtime.cache import Cache
 from trnlab.runtime.device import Array, Loaded, compile_graph
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.fingerprint import fingerprint
-from trnlab.runtime.performance import model_flops
 from trnlab.runtime.session import Session
 
 
@@ -151,7 +151,7 @@ def test_cache_explain_names_what_differs_from_the_nearest_entry(tmp_path: Path)
     first, second = compiled(s, rows=8), compiled(s, rows=16)
     assert s.cache is not None
     for i, executable in enumerate((first, second)):
-        path = next(e.path for e in s.cache.entries() if e.key == executable.key)
+        path = tmp_path / "v1" / f"{executable.key}.trnx"
         os.utime(path, (i, i))
     text = cache_report.explain(s.cache, second.key[:10])
     differences = text.split("what differs:\n")[1].splitlines()

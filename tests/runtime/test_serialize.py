@@ -74,7 +74,7 @@ def test_metadata_can_be_read_alone(tmp_path: Path) -> None:
     path = stored(tmp_path, program())
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert serialize.load_metadata(path)["name"] == "step"
+    assert serialize.loads_metadata(path.read_bytes(), path.name)["name"] == "step"
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
@@ -162,7 +162,7 @@ def test_another_version_is_told_from_damage(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     monkeypatch.setattr(serialize, "schema", lambda: {"Program": ["name"]})
     with pytest.raises(CacheError) as caught:
-        serialize.load_metadata(path)
+        serialize.loads_metadata(path.read_bytes(), path.name)
     assert caught.value.code == "TRN602"
 
 

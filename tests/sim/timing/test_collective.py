@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from trnlab import chips, isa
+from trnlab.collectives import Collective as Asked
+from trnlab.fabric.world import World
 from trnlab.isa.base import Work
 from trnlab.isa.collective import Collective
 from trnlab.isa.meeting import Place
@@ -21,7 +23,10 @@ SIZES = [2**n for n in range(8, 31)]
 
 
 def microseconds(name, nbytes, ranks, span, chip=TRN2, cores=1):
-    work = Work(f"collective.{name}", n=nbytes // cores, m=ranks, k=span, nbytes=nbytes)
+    """`span`: cores from the first rank's to the last's, two of which are a rank."""
+    group = tuple(np.linspace(0, span // 2 - 1, ranks).astype(int).tolist())
+    groups = tuple(zip(group, (*group[1:], group[0]))) if "permute" in name else (group,)
+    work = Work(f"collective.{name}", n=nbytes // cores, m=ranks, k=span, nbytes=nbytes, groups=groups)
     return sum(collective_time(work, chip)) / 1e6
 
 
@@ -75,3 +80,14 @@ def test_a_collective_waits_for_the_last_rank_and_its_engine_does_not():
     assert t.same_times(time_gang(gang, TRN2))
     summary = summarise(t)
     assert sum(summary.critical.values()) == t.total
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize(("ranks", "span", "cluster"), [(64, 128, "trn2.48xlarge"), (128, 256, "2xtrn2.48xlarge")])
+def test_kernels_and_programs_ask_the_network_for_the_same_schedule(name, ranks, span, cluster):
+    """Ranks that fill their instances with both cores: what the trigger takes, and what the fabric says."""
+    world = World(cluster, ranks)
+    trigger = TRN2.sync.semaphore.value / 1000
+    for size in (1 << 12, 1 << 20, 1 << 26, 1 << 30):
+        wanted = world.cost(Asked(name, (tuple(range(ranks)),)), size).seconds * 1e6
+        assert microseconds(name, size, ranks, span, cores=2) - trigger == pytest.approx(wanted, rel=1e-6)

@@ -226,7 +226,7 @@ def fields(work):
 @both
 def test_every_cost_class_has_a_rule(chip):
     for kind in COST_CLASSES:
-        work = Work(kind, 512, 1, 128, 2, "bfloat16", nbytes=65536)
+        work = Work(kind, 512, 1, 128, 2, "bfloat16", nbytes=65536, groups=((0, 1),))
         if kind.startswith("dma"):
             cost = dma_cost(work, chip, Engine.SYNC, from_hbm=True, to_hbm=False)
             assert cost.lanes == 16

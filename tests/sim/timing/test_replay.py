@@ -7,7 +7,7 @@ import pytest
 from streams import layer, program_of, random_routine
 
 from trnlab import chips
-from trnlab.sim.timing import order, time_program
+from trnlab.sim.timing import order, outline_of, outline_program, time_program
 from trnlab.sim.timing.replay import Replay
 
 CHIPS = [chips.get(name) for name in ("trn1", "trn2")]
@@ -43,7 +43,10 @@ def test_the_timeline_is_the_same_to_the_picosecond(chip, seed, distinct, seen, 
     routine = layer(chip) if seed == 0 else random_routine(chip, seed)
     for sbuf_base in ((0,), (0, 65536)):
         program = program_of(routine, 24, distinct=distinct, sbuf_base=sbuf_base)
-        assert time_program(program, chip).same_times(alone(program, chip, monkeypatch))
+        timeline = time_program(program, chip)
+        assert timeline.same_times(alone(program, chip, monkeypatch))
+        outline = outline_program(program, chip)
+        assert (outline.total, outline.ends) == (timeline.total, outline_of(timeline, program).ends)
     assert seen[True] > 0
 
 

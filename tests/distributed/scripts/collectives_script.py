@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every collective of torch.distributed on neuron tensors, against what it means."""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from together import DEVICE, RANK, RANKS, meet, on, report
+
+from trnlab.collectives import Collective
+from trnlab.fabric import values
+from trnlab.fabric.world import world_of
+from trnlab.runtime import session
+
+NEXT = (RANK + 1) % RANKS
+BEFORE = (RANK - 1) % RANKS
+
+
+def drawn(rank, count=37, dtype=torch.float32):
+    return (torch.randn(count, generator=torch.Generator("cpu").manual_seed(rank)) * 9).to(dtype)
+
+
+def equal(got, meant):
+    torch.testing.assert_close(got.cpu(), meant, rtol=0, atol=0)
+
+
+def sums_are_those_of_the_schedule_bit_for_bit():
+    for dtype, name in (
+        (torch.float32, None),
+        (torch.bfloat16, "bfloat16"),
+        (torch.float16, None),
+        (torch.int32, None),
+    ):
+        for count in (1, 37, 5000, 400_000):
+            mine = drawn(RANK, count, dtype).to(DEVICE)
+            dist.all_reduce(mine)
+            inputs = [drawn(rank, count, dtype) for rank in range(RANKS)]
+            arrays = [t.float().numpy() if name else t.numpy() for t in inputs]
+            arrays = [a.astype(name) if name else a for a in arrays]
+            schedule = world_of("trn1.32xlarge", RANKS).schedule(
+                Collective("all_reduce", (tuple(range(RANKS)),)), arrays[0].nbytes
+            )
+            meant = values.run(schedule, arrays)[RANK].astype(np.float64)
+            np.testing.assert_array_equal(mine.cpu().double().numpy(), meant)
+
+
+def reductions():
+    given = [on([r + 1.0, -r, 3.0]) for r in range(RANKS)]
+    stacked = torch.stack([t.cpu() for t in given])
+    meant = {
+        dist.ReduceOp.SUM: stacked.sum(0), dist.ReduceOp.AVG: stacked.sum(0) / RANKS,
+        dist.ReduceOp.MAX: stacked.amax(0), dist.ReduceOp.MIN: stacked.amin(0),
+        dist.ReduceOp.PRODUCT: stacked.prod(0),
+    }  # fmt: skip
+    for op, result in meant.items():
+        mine = given[RANK].clone()
+        dist.all_reduce(mine, op)
+        equal(mine, result)
+    mine = given[RANK].clone()
+    dist.all_reduce(mine, torch._C._distributed_c10d._make_nccl_premul_sum(0.5))
+    equal(mine, (stacked * 0.5).sum(0))
+    bits = on([1 << RANK, 6], torch.int32)
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    equal(bits, torch.tensor([(1 << RANKS) - 1, 6], dtype=torch.int32))
+
+
+def gathers():
+    mine = on([RANK, 10.0 + RANK])
+    listed = [torch.zeros(2, device=DEVICE) for _ in range(RANKS)]
+    dist.all_gather(listed, mine)
+    whole = torch.zeros(RANKS, 2, device=DEVICE)
+    dist.all_gather_into_tensor(whole, mine)
+    for rank in range(RANKS):
+        equal(listed[rank], torch.tensor([rank, 10.0 + rank]))
+        equal(whole[rank], torch.tensor([rank, 10.0 + rank]))
+    uneven = [torch.zeros(rank + 1, device=DEVICE) for rank in range(RANKS)]
+    dist.all_gather(uneven, torch.full((RANK + 1,), float(RANK), device=DEVICE))
+    for rank in range(RANKS):
+        equal(uneven[rank], torch.full((rank + 1,), float(rank)))
+    root = [torch.zeros(2, device=DEVICE) for _ in range(RANKS)] if RANK == 1 else None
+    dist.gather(mine, root, dst=1)
+    if root:
+        equal(torch.stack([t.cpu() for t in root]), whole.cpu())
+
+
+def scatters():
+    parts = on([[100.0 * RANK + rank] * 3 for rank in range(RANKS)])
+    out = torch.zeros(3, device=DEVICE)
+    meant = torch.full((3,), sum(100.0 * rank + RANK for rank in range(RANKS)))
+    dist.reduce_scatter_tensor(out, parts)
+    equal(out, meant)
+    dist.reduce_scatter(out.zero_(), list(parts))
+    equal(out, meant)
+    dist.scatter(out, list(parts) if RANK == 0 else None, src=0)
+    equal(out, torch.full((3,), float(RANK)))
+    mine = on([RANK + 1.0])
+    dist.reduce(mine, dst=1)
+    equal(mine, torch.tensor([RANKS * (RANKS + 1) / 2 if RANK == 1 else RANK + 1.0]))
+
+
+def broadcasts_and_objects():
+    mine = on([float(RANK)])
+    dist.broadcast(mine, src=1)
+    equal(mine, torch.tensor([1.0]))
+    listed = [None] * RANKS
+    dist.all_gather_object(listed, {"rank": RANK})
+    assert listed == [{"rank": rank} for rank in range(RANKS)]
+    objects = ["from 0", RANK] if RANK == 0 else [None, None]
+    dist.broadcast_object_list(objects, src=0)
+    assert objects == ["from 0", 0]
+
+
+def all_to_alls():
+    out = torch.zeros(RANKS, device=DEVICE)
+    dist.all_to_all_single(out, on([10.0 * RANK + rank for rank in range(RANKS)]))
+    equal(out, torch.tensor([10.0 * rank + RANK for rank in range(RANKS)]))
+    gives = [rank + RANK for rank in range(RANKS)]  # rank r gives r + p rows to p
+    given = on([[float(RANK), float(rank)] for rank in range(RANKS) for _ in range(gives[rank])])
+    out = torch.zeros(sum(gives), 2, device=DEVICE)
+    dist.all_to_all_single(out, given, gives, gives)
+    equal(out, torch.tensor([[float(rank), float(RANK)] for rank in range(RANKS) for _ in range(gives[rank])]))
+    outs = [torch.zeros(rank + RANK, device=DEVICE) for rank in range(RANKS)]
+    dist.all_to_all(outs, [torch.full((rank + RANK,), float(RANK), device=DEVICE) for rank in range(RANKS)])
+    for rank in range(RANKS):
+        equal(outs[rank], torch.full((rank + RANK,), float(rank)))
+
+
+def transfers():
+    got = torch.zeros(3, device=DEVICE)
+    works = [dist.isend(on([1.0 * RANK] * 3), NEXT), dist.irecv(got, BEFORE)]
+    for work in works:
+        work.wait()
+    equal(got, torch.full((3,), float(BEFORE)))
+    ops = [dist.P2POp(dist.irecv, got, BEFORE), dist.P2POp(dist.isend, on([2.0 * RANK] * 3), NEXT)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    equal(got, torch.full((3,), 2.0 * BEFORE))
+    ops = [dist.P2POp(dist.isend, on([3.0 * RANK] * 3), RANK), dist.P2POp(dist.irecv, got, RANK)]  # to itself
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    equal(got, torch.full((3,), 3.0 * RANK))
+    if RANK == 0:
+        assert dist.recv(got) == 1  # from anybody
+        equal(got, torch.full((3,), 5.0))
+    elif RANK == 1:
+        dist.send(on([5.0] * 3), 0)
+
+
+def groups_and_futures():
+    pairs = [dist.new_group([rank, rank + 1]) for rank in range(0, RANKS, 2)]
+    group = pairs[RANK // 2]
+    mine = on([float(RANK)])
+    dist.all_reduce(mine, group=group)
+    equal(mine, torch.tensor([2.0 * (RANK // 2 * 2) + 1]))
+    work = dist.all_reduce(on([1.0]), async_op=True)
+    (summed,) = work.get_future().then(lambda future: future.value()).wait()
+    equal(summed, torch.tensor([float(RANKS)]))
+    assert work.is_completed()
+    with dist._coalescing_manager(async_ops=True) as manager:
+        several = [on([1.0, RANK]), on([[2.0]])]
+        for each in several:
+            dist.all_reduce(each)
+    manager.wait()
+    equal(several[1], torch.tensor([[2.0 * RANKS]]))
+    dist.barrier()
+
+
+def functional_collectives():
+    import torch.distributed._functional_collectives as functional
+
+    equal(functional.all_reduce(on([RANK + 1.0]), "sum", dist.group.WORLD), torch.tensor([RANKS * (RANKS + 1) / 2]))
+    gathered = functional.all_gather_tensor(on([[1.0 * RANK]]), 0, dist.group.WORLD)
+    equal(gathered, torch.arange(float(RANKS))[:, None])
+    torch.ops._c10d_functional.all_gather_into_tensor_out(
+        on([[2.0 * RANK]]), RANKS, dist.group.WORLD.group_name, out=gathered
+    )
+    equal(gathered, torch.arange(float(RANKS))[:, None] * 2)
+    scattered = functional.reduce_scatter_tensor(on([1.0] * RANKS), "sum", 0, dist.group.WORLD)
+    equal(scattered, torch.tensor([float(RANKS)]))
+    equal(functional.broadcast(on([1.0 * RANK]), 1, dist.group.WORLD), torch.tensor([1.0]))
+
+
+def time_is_counted():
+    record = session.current().counters.fabric.record()
+    assert record["ranks"] == RANKS
+    assert record["place"] == {"instance": 0, "chip": RANK // 2, "core": RANK % 2}
+    assert record["seconds"] > 0
+    assert record["by_operation"]["all_reduce"]["calls"] > 0
+    before = record["by_operation"]["all_reduce"]["seconds"]
+    dist.all_reduce(torch.zeros(1 << 20, device=DEVICE))
+    after = session.current().counters.fabric.record()["by_operation"]["all_reduce"]["seconds"]
+    cost = world_of("trn1.32xlarge", RANKS).cost(Collective("all_reduce", (tuple(range(RANKS)),)), 4 << 20)
+    assert abs(after - before - cost.seconds) < 1e-12
+
+
+meet("collectives", backend=None if RANKS == 4 else "cpu:gloo,neuron:neuron")
+report([
+    sums_are_those_of_the_schedule_bit_for_bit, reductions, gathers, scatters, broadcasts_and_objects, all_to_alls,
+    transfers, groups_and_futures, functional_collectives, time_is_counted,
+])  # fmt: skip
+dist.destroy_process_group()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab fabric health` names the part that was made sick, by text, JSON and exit status."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trnlab.cli import main as command
+from trnlab.fabric import faults, health, network
+from trnlab.fabric.cluster import parse
+from trnlab.fabric.measured import Measured
+from trnlab.fabric.nccom import Bench
+from trnlab.fabric.timing import cost
+
+SIZES = [1 << bits for bits in (10, 16, 20, 24, 30)]
+
+
+def bench(target, *sick, **slower):
+    place = parse(target)
+    net = faults.applied(network.build(place), list(sick))
+    costs = {name: getattr(net.costs, name)._replace(value=value) for name, value in slower.items()}
+    net = replace(net, costs=replace(net.costs, **costs))
+    return Bench("all_reduce", net, place.placed(place.ranks), [range(place.ranks)])
+
+
+def rows(of, noise=0.0, factor=1.0):
+    draw = np.random.default_rng(3)
+    return [Measured(s, of.row(s).microseconds * factor * float(np.exp(noise * draw.standard_normal())))
+            for s in SIZES]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["2xtrn1.32xlarge", "trn2.48xlarge"])
+def test_a_healthy_network_is_healthy_in_spite_of_noise(target):
+    found = health.examine(rows(bench(target), noise=0.02), bench(target))
+    assert found.healthy
+    assert not found.suspects
+
+
+@pytest.mark.parametrize(
+    ("target", "sick", "kind", "part", "left"),
+    [
+        ("2xtrn1.32xlarge", "efa:node0.rail3=half", "rail", "efa:node0.rail3", 0.5),
+        ("2xtrn1.32xlarge", "efa:node1.rail5=0.3", "rail", "efa:node0.rail5", 0.3),
+        ("2xtrn1.32xlarge", "link:node0.0-4=half", "link", "link:node0.0-4", 0.5),
+        ("trn2.48xlarge", "link:5-6=quarter", "link", "link:5-6", 0.25),
+    ],
+)
+def test_a_slow_part_is_named_with_what_is_left_of_it(target, sick, kind, part, left):
+    """Alike parts of other instances stand under the first one's name; noise of 1 %."""
+    found = health.examine(rows(bench(target, sick), noise=0.01), bench(target))
+    assert not found.healthy
+    assert found.explained
+    first = found.suspects[0]
+    assert first.kind == kind
+    assert part in first.parts
+    assert first.severity == pytest.approx(left, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [({"launch": 60_000}, "launch"), ({"network_step": 90_000}, "steps between instances"),
+     ({"step": 15_000}, "steps within an instance")],
+)  # fmt: skip
+def test_latencies_are_told_from_rates(changed, part):
+    found = health.examine(rows(bench("2xtrn1.32xlarge", **changed)), bench("2xtrn1.32xlarge"))
+    assert found.suspects[0].kind == "latency"
+    assert found.suspects[0].parts == (part,)
+    assert found.explained
+
+
+def test_another_algorithm_for_some_sizes_is_named():
+    of = bench("trn2.48xlarge")
+    table = rows(of)
+    for place in (3,):
+        schedule = of.schedule(SIZES[place], inside="mesh")
+        table[place] = Measured(SIZES[place], cost(schedule, of.network, of.placed, SIZES[place]).seconds * 1e6)
+    found = health.examine(table, of)
+    assert found.off == [False, False, False, True, False]
+    assert found.suspects[0].kind == "algorithm"
+    assert found.suspects[0].parts == ("mesh within an instance for 16M",)
+
+
+def test_what_no_single_part_explains_is_said():
+    table = [Measured(row.size, row.microseconds * (3 if place % 2 else 0.3))
+             for place, row in enumerate(rows(bench("trn2.48xlarge")))]  # fmt: skip
+    found = health.examine(table, bench("trn2.48xlarge"))
+    assert not found.healthy
+    assert not found.explained
+
+
+def test_a_baseline_takes_out_what_the_model_misses():
+    target = bench("2xtrn1.32xlarge")
+    good = rows(target, factor=1.4)
+    assert health.examine(good, target, baseline=good).healthy
+    sick = rows(bench("2xtrn1.32xlarge", "efa:node0.rail0=0.3"), factor=1.4)
+    assert health.examine(sick, target, baseline=good).suspects[0].kind == "rail"
+
+
+def trnlab(capsys, *arguments):
+    status = command.main(["fabric", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_the_command_reads_what_the_tool_writes(capsys, tmp_path, form):
+    """What `fabric test` wrote of a healthy and of a sick network, as JSON and as the printed table."""
+    for fault, wanted in (([], 0), (["--fault", "efa:node0.rail3=half"], 1)):
+        file = tmp_path / "real.json"
+        _, out, _ = trnlab(capsys, "test", "allr", "--target", "2xtrn1.32xlarge", "-b", "1M", "-e", "1G", "-f", "32",
+                           "-d", "fp32", *fault, "--report-to-json-file", file)  # fmt: skip
+        if form == "text":
+            file.write_text("some banner\n" + out)
+        status, out, _ = trnlab(capsys, "health", file, "--target", "2xtrn1.32xlarge", "-d", "fp32")
+        assert status == wanted
+        assert ("not healthy" in out) == bool(wanted)
+        status, out, _ = trnlab(capsys, "health", file, "--target", "2xtrn1.32xlarge", "-d", "fp32", "--json")
+        assert status == wanted
+        assert json.loads(out)["healthy"] == (not wanted)
+        if wanted:
+            assert "efa:node0.rail3" in json.loads(out)["suspects"][0]["parts"]
+
+
+NO_RESULTS = ("", "{}", "[]", "no table", '{"results": [{"size(B)": 8}]}', "size(B) x\n8 9\n",
+              '{"results": [{"size(B)": 8, "time:avg(us)": 0}]}', "size(B) time:avg(us)\n")  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_RESULTS)
+def test_files_without_results_are_refused(capsys, tmp_path, text):
+    file = tmp_path / "real.json"
+    file.write_text(text)
+    status, _, err = trnlab(capsys, "health", file, "--target", "trn1.32xlarge")
+    assert status == 2
+    assert "TRN188" in err

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab serve-plan`: instances for a rate and a bound, laws of both, prices, what is told where nothing fits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from trnlab.cli.main import main
+from trnlab.fleet import configurations
+from trnlab.fleet.others.catalogue import instance
+from trnlab.fleet.serving.offers import BATCHES, Offer, Request, of_others, sizes
+from trnlab.fleet.serving.plan import Question, plan, simulated
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
+    "num_attention_heads": 1, "num_key_value_heads": 1, "vocab_size": 512, "max_position_embeddings": 1024,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The arguments of a small plan, whose programs are compiled once."""
+    folder = tmp_path_factory.mktemp("serving")
+    (folder / "small.json").write_text(json.dumps(CONFIG))
+    return [str(folder / "small.json"), "--cache", str(folder), "--prompt", "100", "--output", "50"]
+
+
+def _told(small, capsys, *more):
+    assert main(["serve-plan", *small, "--target", "inf2.xlarge", "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command(small, capsys):
+    assert main(["serve-plan", *small, "--target", "inf2.xlarge", "--qps", "40"]) == 0
+    printed = capsys.readouterr().out
+    for part in (
+        "inf2.xlarge",
+        "compiled programs",
+        "roofline",
+        "prefill",
+        "of cache for each request",
+        "on-demand, 2026-07",
+    ):
+        assert part in printed
+    again = _told(small, capsys, "--qps", "40")
+    assert again["compiled"] == 0
+    assert {c["offer"]["target"] for c in again["choices"]} == {"inf2.xlarge", "p5.48xlarge", "g6e.xlarge"}
+    costs = [c["usd_per_hour"] for c in again["choices"]]
+    assert costs == sorted(costs)
+    assert _told(small, capsys, "--qps", "40") == again
+
+
+def test_dollars_are_instances_by_price_over_tokens(small, capsys):
+    for choice in _told(small, capsys, "--qps", "40")["choices"]:
+        usd = choice["instances"] * choice["offer"]["price"]["usd_per_hour"]
+        assert choice["usd_per_hour"] == pytest.approx(usd)
+        assert choice["usd_per_million"] == pytest.approx(usd / (40 * 50 * 3600) * 1e6)
+        assert choice["usd_per_million_all"] == pytest.approx(choice["usd_per_million"] / 3)
+
+
+def test_more_requests_or_less_time_never_take_fewer_instances(small, capsys):
+    fewest = {}
+    for qps in ("20", "200", "2000"):
+        for choice in _told(small, capsys, "--qps", qps)["choices"]:
+            key = choice["offer"]["target"], choice["offer"]["tensor"]
+            assert choice["instances"] >= fewest.get(key, 0)
+            assert choice["first"]["99"] <= 2.0
+            fewest[key] = choice["instances"]
+    bounds = ("--qps", "2000", "--p99", "0.1s", "--p99-request", "1s")
+    quick = _told(small, capsys, *bounds)["choices"]
+    tight = {(c["offer"]["target"], c["offer"]["tensor"]): c["instances"] for c in quick}
+    assert all(tight[key] >= fewest[key] for key in tight)
+
+
+def _gpus():
+    model = configurations.model("llama3-8b")
+    request = Request(2000, 300)
+    return (
+        model,
+        request,
+        [o for o in of_others("p5.48xlarge", model, request, "prefill-first") if isinstance(o, Offer)],
+    )
+
+
+@pytest.mark.parametrize("whole", [None, 10.0])
+def test_the_number_of_instances_is_the_fewest(whole):
+    """One fewer is late, or has more to do than it can."""
+    model, request, _ = _gpus()
+    asked = Question(model, request, 60.0, ("g6e.xlarge",), 0.2, whole, seed=1)
+    (choice,) = plan(asked).choices
+    assert choice.instances > 1
+    fewer = simulated(asked, choice.offer, choice.instances - 1)
+    late = np.percentile(fewer.first[400:], 99) > 0.2 or np.percentile(fewer.whole[400:], 99) > (whole or np.inf)
+    assert late or asked.rate >= (choice.instances - 1) * choice.offer.engine.capacity(300)
+
+
+def test_batches_fill_the_memory():
+    assert sizes(100, BATCHES) == [1, 4, 16, 64]
+    assert sizes(50, BATCHES) == [1, 4, 16, 40]
+    assert sizes(17, BATCHES) == [1, 4, 16]
+    assert sizes(3, BATCHES) == [1, 3]
+    assert sizes(0, BATCHES) == []
+
+
+def test_a_roofline_reads_weights_and_cache_and_computes_products():
+    """No step is quicker than its bytes at the full bandwidth, no prefill than its operations at the peak."""
+    model, request, offers = _gpus()
+    gpu = instance("p5.48xlarge").accelerator
+    products = model.used - 2 * model.vocabulary * model.hidden
+    for offer in offers:
+        for batch, seconds in offer.engine.decode.items():
+            assert (
+                seconds >= (offer.weights - 2 * model.vocabulary * model.hidden + batch * offer.cache) / gpu.bandwidth
+            )
+        assert offer.engine.prefill >= 2 * products * request.prompt / offer.tensor / gpu.peak("bf16")
+    assert [o.tensor for o in offers] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--qps", "0"], "TRN168"), (["--qps", "nan"], "TRN168"), (["--prompt", "0"], "TRN168"),
+     (["--prompt", "2000"], "TRN168"), (["--p99", "2"], "TRN173"), (["--policy", "last-first"], "TRN168"),
+     (["--p99", "1s", "--p99-request", "1e-5s"], "TRN169"), (["--target", "trn9"], "TRN101"),
+     (["--target", ",", "--beside", ""], "TRN168"), (["--beside", "p9.48xlarge"], "TRN101")],
+)  # fmt: skip
+def test_mistakes_are_told(small, arguments, code, capsys):
+    assert main(["serve-plan", *small, "--target", "inf2.xlarge", *arguments]) == 2
+    assert code in capsys.readouterr().err
+
+
+def test_a_model_that_fits_nowhere(capsys):
+    asked = ["llama3-405b", "--target", "g5.xlarge", "--beside", ""]
+    assert main(["serve-plan", *asked]) == 2
+    told = capsys.readouterr().err
+    assert "TRN169" in told
+    assert "do not fit in memory" in told

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that serve compute what the model means: tokens and logits of a plain forward pass, on the simulated chip,
+on one rank and on two; and their times and bytes keep to what memory allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trnlab import chips
+from trnlab.compiler import compile
+from trnlab.errors import UsageError
+from trnlab.fabric.world import World, together
+from trnlab.fleet import configurations
+from trnlab.fleet.models import Attention, Block, Dense, Model
+from trnlab.fleet.serving.costs import Costs
+from trnlab.fleet.serving.graphs import MASKED, Program, decode, prefill, supported
+from trnlab.fleet.serving.offers import bytes_of
+from trnlab.runtime.session import Session
+from trnlab.sim.functional import run_program
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+WORDS, HIDDEN, PLACES, LAYERS, ANSWER = 40, 32, 16, 2, 6
+PROMPTS = ((3, 17, 5, 30, 8), (1, 2, 39))
+CHIP = chips.get("trn1")
+
+
+def _llama() -> Model:
+    block = Block(HIDDEN, Attention(4, 2, 8, 8), Dense(48))
+    return Model("small", HIDDEN, ((LAYERS, block),), PLACES, WORDS)
+
+
+def _gpt() -> Model:
+    attention = Attention(4, 4, 8, 8, rope=False, bias="all")
+    block = Block(HIDDEN, attention, Dense(48, gated=False, bias=True), "layer")
+    return Model("small", HIDDEN, ((LAYERS, block),), PLACES, WORDS, PLACES)
+
+
+def _angles():
+    turns = np.outer(np.arange(PLACES), 100.0 ** (-np.arange(4) / 4))
+    return {f"{n}_8": np.tile(f(turns), 2).astype(np.float32) for n, f in (("cosines", np.cos), ("sines", np.sin))}
+
+
+def _weights(model):
+    random, found = np.random.default_rng(5), _angles()
+    for value in decode(model, LAYERS, Program(1, PLACES, form="float32")).inputs:
+        if value.name not in found and value.name not in ("ids", "places", "held") and "_keys" not in value.name:
+            found[value.name] = random.standard_normal(value.shape).astype(np.float32) * 0.3
+    return found
+
+
+def _plain(model, w, ids):
+    """Logits of the last of these tokens, by PyTorch's functions over all of them."""
+    w = {name: torch.from_numpy(value).double() for name, value in w.items()}
+    a, n = model.stacks[0][1].attention, len(ids)
+    x = w["table"][list(ids)] + (w["positions"][:n] if model.positions else 0)
+    for i in range(LAYERS):
+        name = f"block_{i}_"
+        linear = lambda y, m: y @ w[name + m] + w.get(name + m + "_bias", 0)  # noqa: B023, E731
+        y = _normed(x, w, name + "1")
+        q, k, v = (linear(y, m).unflatten(-1, (-1, 8)).transpose(0, 1) for m in "qkv")
+        if a.rope:
+            q, k = (
+                t * w["cosines_8"][:n] + torch.cat([-t[..., 4:], t[..., :4]], -1) * w["sines_8"][:n] for t in (q, k)
+            )
+        out = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, enable_gqa=True)[0]
+        x = x + linear(out.transpose(0, 1).flatten(1), "o")
+        y = _normed(x, w, name + "2")
+        inner = F.silu(linear(y, "gate")) * linear(y, "up") if name + "gate" in w else F.gelu(linear(y, "up"))
+        x = x + linear(inner, "down")
+    return (_normed(x, w, "final") @ w["head"])[-1]
+
+
+def _normed(x, w, name):
+    if name + "_shift" in w:
+        return F.layer_norm(x, (HIDDEN,), w[name + "_scale"], w[name + "_shift"])
+    return F.rms_norm(x, (HIDDEN,), w[name + "_scale"], 1e-5)
+
+
+def _wanted(model, w):
+    """Tokens and their logits, greedily, each by a forward pass over all before it."""
+    tokens, logits = [], []
+    for prompt in PROMPTS:
+        ids = list(prompt)
+        for _ in range(ANSWER):
+            row = _plain(model, w, ids)
+            ids.append(int(row.argmax()))
+            logits.append(float(row.max()))
+        tokens.append(ids[len(prompt) :])
+    return tokens, np.array(logits).reshape(len(PROMPTS), ANSWER)
+
+
+class _Engine:
+    """Executes both programs on ranks of the simulated chip, and keeps the cache."""
+
+    def __init__(self, model, w, tensor):
+        self.model, self.tensor, self.world = model, tensor, World("trn1.2xlarge", tensor)
+        groups = (tuple(range(tensor)),)
+        self.graphs = {
+            "prefill": prefill(model, LAYERS, Program(1, 8, tensor, "float32"), groups),
+            "decode": decode(model, LAYERS, Program(len(PROMPTS), PLACES, tensor, "float32"), groups),
+        }
+        options = {"precision": "fp32", "cluster": self.world.cluster_name, "ranks": tensor}
+        self.programs = {name: compile(graph, CHIP, options) for name, graph in self.graphs.items()}
+        self.weights = [{n: self._part(n, v, rank) for n, v in w.items()} for rank in range(tensor)]
+        shared = model.stacks[0][1].attention.kv_heads // tensor
+        self.cache = [
+            {f"block_{i}_{n}": np.zeros((len(PROMPTS), shared, *shape), np.float32)
+             for i in range(LAYERS) for n, shape in (("keys", (8, PLACES)), ("values", (PLACES, 8)))}
+            for _ in range(tensor)
+        ]  # fmt: skip
+
+    def _part(self, name, value, rank):
+        kind = name.split("_", 2)[-1] if name.startswith("block") else name
+        if kind in ("o", "down"):
+            return np.ascontiguousarray(np.split(value, self.tensor, 0)[rank])
+        if kind in ("q", "k", "v", "gate", "up", "head"):
+            return np.ascontiguousarray(np.split(value, self.tensor, 1)[rank])
+        if kind in ("q_bias", "k_bias", "v_bias", "up_bias"):
+            return np.ascontiguousarray(np.split(value, self.tensor, 0)[rank])
+        return value
+
+    def run(self, name, **given):
+        """Outputs of each rank."""
+        graph, program = self.graphs[name], self.programs[name]
+
+        def one(ranks):
+            named = self.weights[ranks.rank] | self.cache[ranks.rank] | given
+            outputs = [np.zeros(v.shape, v.dtype.numpy) for v in graph.outputs]
+            inputs = [np.ascontiguousarray(named[v.name]) for v in graph.inputs]
+            bound = dict(zip(program.outputs, outputs)) | dict(zip(program.inputs, inputs))
+            run_program(program, bound, CHIP, ranks=ranks)
+            return outputs
+
+        return together(self.world, one)
+
+    def chosen(self, outputs):
+        """The likeliest words over all ranks, and their logits."""
+        logits = np.stack([rank[-2] for rank in outputs])
+        words = np.stack([rank[-1] + i * (WORDS // self.tensor) for i, rank in enumerate(outputs)])
+        best = logits.argmax(0)
+        return np.take_along_axis(words, best[None], 0)[0].astype(int), logits.max(0)
+
+    def keep(self, outputs, rows, places):
+        """Put keys and values at their places of the cache; places: of each row, where its part begins and ends."""
+        for rank, found in enumerate(outputs):
+            for i in range(LAYERS):
+                for out, (row, (first, last)) in enumerate(zip(rows, places)):
+                    keys, values = found[2 * i][out], found[2 * i + 1][out]
+                    self.cache[rank][f"block_{i}_keys"][row, :, :, first:last] = keys[:, :, : last - first]
+                    self.cache[rank][f"block_{i}_values"][row, :, first:last] = values[:, : last - first]
+
+
+def _generate(engine):
+    tokens, logits = [[] for _ in PROMPTS], [[] for _ in PROMPTS]
+    lengths = [len(p) for p in PROMPTS]
+
+    def take(words, tops, rows):
+        for word, top, row in zip(words, tops, rows):
+            tokens[row].append(int(word))
+            logits[row].append(float(top))
+
+    for row, prompt in enumerate(PROMPTS):
+        padded = np.array([*prompt, *[0] * (8 - len(prompt))], np.int32)
+        outputs = engine.run("prefill", ids=padded, last=np.array([len(prompt) - 1], np.int32))
+        engine.keep(outputs, [row], [(0, len(prompt))])
+        take(*engine.chosen(outputs), [row])
+    for _ in range(ANSWER - 1):
+        held = np.where(np.arange(PLACES) < np.array(lengths)[:, None], 0.0, MASKED).astype(np.float32)
+        outputs = engine.run("decode", ids=np.array([t[-1] for t in tokens], np.int32),
+                             places=np.array(lengths, np.int32), held=held)  # fmt: skip
+        engine.keep(outputs, range(len(PROMPTS)), [(n, n + 1) for n in lengths])
+        take(*engine.chosen(outputs), range(len(PROMPTS)))
+        lengths = [n + 1 for n in lengths]
+    return tokens, np.array(logits)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("model", [_llama(), _gpt()], ids=["as Llama", "as GPT-2"])
+def test_generated_tokens_are_those_of_plain_forward_passes(model, tensor):
+    """Two prompts of different lengths in one batch: every token, and its logit to five digits."""
+    w = _weights(model)
+    tokens, logits = _generate(_Engine(model, w, tensor))
+    wanted, expected = _wanted(model, w)
+    assert tokens == wanted
+    np.testing.assert_allclose(logits, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.fixture(scope="module")
+def costs():
+    return Costs(Session(chips.target("inf2.xlarge")))
+
+
+MEDIUM = Model("medium", 256, ((4, Block(256, Attention(4, 2, 64, 64), Dense(512))),), 512, 1024)
+
+
+def test_a_step_takes_no_less_than_reading_weights_and_cache(costs):
+    """Time of a decoding step against bytes over the memory's bandwidth; more of a batch and of a cache take longer,
+    and less for each request."""
+    before = None
+    for batch, places in ((1, 128), (4, 128), (4, 512)):
+        share = Program(batch, places)
+        weights, cache = bytes_of(MEDIUM, share)
+        table = 2 * MEDIUM.vocabulary * MEDIUM.hidden  # of which only rows are read; and of the angles
+        angles = 2 * 2 * MEDIUM.sequence * 64
+        read = weights - table - angles + batch * cache
+        seconds = costs.of("decode", MEDIUM, share).seconds
+        assert seconds >= read / costs.session.chip.hbm.bandwidth.value
+        assert before is None or seconds > before
+        before = seconds
+    assert (
+        costs.of("decode", MEDIUM, Program(4, 128)).seconds < 4 * costs.of("decode", MEDIUM, Program(1, 128)).seconds
+    )
+
+
+def test_bytes_are_those_of_the_model():
+    """Weights of one rank: the model's own, less what tensor parallel ranks share; the cache: two vectors a layer."""
+    model = configurations.model("llama3-8b")
+    angles = 2 * 2 * model.sequence * 128
+    weights, cache = bytes_of(model, Program(1, 2304))
+    assert weights == 2 * model.parameters + angles
+    assert cache == 2 * 32 * 2 * 8 * 128 * 2304
+    parts, part = bytes_of(model, Program(1, 2304, 8))
+    assert part == cache // 8
+    table, norms = 2 * model.vocabulary * model.hidden, 2 * (2 * model.layers + 1) * model.hidden
+    assert parts - table - norms - angles == (weights - table - norms - angles) // 8
+
+
+def test_costs_are_kept_and_a_broken_file_is_none(tmp_path):
+    share, session = Program(1, 128), Session(chips.target("inf2.xlarge"))
+    found = Costs(session, tmp_path).of("decode", MEDIUM, share)
+    again = Costs(session, tmp_path)
+    assert again.of("decode", MEDIUM, share) == found
+    assert again.compiled == 0
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(b"{")
+    broken = Costs(session, tmp_path)
+    assert broken.of("decode", MEDIUM, share) == found
+    assert broken.compiled == 2
+
+
+def test_ranks_add_up_twice_a_layer():
+    graph = decode(_llama(), 1, Program(2, PLACES, 2), ((0, 1),))
+    assert sum(op.name == "all_reduce" for op in graph.ops) == 2
+    assert next(v.shape for v in graph.inputs if v.name == "block_0_keys") == (2, 1, 8, PLACES)
+
+
+@pytest.mark.parametrize("name", ["bert-large", "mixtral-8x7b", "deepseek-v3"])
+def test_models_without_programs_are_refused(name):
+    with pytest.raises(UsageError, match="TRN167"):
+        supported(configurations.model(name))
