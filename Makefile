@@ -3,6 +3,7 @@
 # make test     formatting, lint, types, layers, tests
 # make bench    the speed table
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
+# make jaxgrid  functions of JAX on the chip, and their table
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
 # Each makes .venv first if it is not there; a second call starts at once.
 
@@ -20,7 +21,7 @@ TORCH := torch==2.13.0
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench opdb zoo format clean
+.PHONY: demo test check bench opdb jaxgrid zoo format clean
 
 demo: $(READY)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
@@ -45,12 +46,15 @@ zoo: .venv-zoo/.ready
 	@test -x .venv-zoo/bin/python || $(PYTHON) -m venv .venv-zoo
 	@echo "installing into .venv-zoo"
 	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH) torchvision
-	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check -e . transformers timm diffusers accelerate peft e3nn pytest
+	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check -e . transformers timm diffusers accelerate peft e3nn jax pytest
 	@touch $@
 
 opdb: $(READY)
 	$(BIN)/python -m tools.opdb --jobs 2 --json .opdb_cache/results.jsonl
 	$(BIN)/python -m tools.opdb.table .opdb_cache/results.jsonl
+
+jaxgrid: $(READY)
+	$(BIN)/python -m tools.jaxgrid --page
 
 format: $(READY)
 	$(BIN)/ruff format src tests tools examples

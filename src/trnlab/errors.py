@@ -4,6 +4,7 @@
 TrnlabError
 |- UsageError            TRN1xx   command line, unknown target, missing file, no permission
 |- UnsupportedOpError    TRN2xx   the framework's op or dtype has no lowering
+|- CollectiveError       TRN27x   ranks do not agree on what they do together, or one of them is gone
 |- GraphError            TRN3xx   a graph breaks the rules of its ops
 |- ConstraintError       TRN4xx   an instruction breaks a rule of its engine or of the chip
 |- CapacityError         TRN5xx   it does not fit in SBUF, PSUM or HBM
@@ -23,6 +24,7 @@ class Location:
     """A place in the user's source. `line` counts from one; `text` is the source line when known.
 
     `layer`: path of the module of a model whose code it is, such as "model.blocks.3.proj", where there is one.
+    `phase`: "forward" or "backward", where the framework says that the op is of a differentiated function.
     """
 
     file: str
@@ -30,6 +32,7 @@ class Location:
     function: str = ""
     text: str = ""
     layer: str = ""
+    phase: str = ""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}"
@@ -83,6 +86,12 @@ class UnsupportedOpError(TrnlabError):
     """An operator, dtype or form that has no lowering; carries all of a script's at once."""
 
     code = "TRN200"
+
+
+class CollectiveError(TrnlabError):
+    """Ranks that do not agree on what they do together, or that wait for one who will not come."""
+
+    code = "TRN270"
 
 
 class GraphError(TrnlabError):

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
+import json
 import os
 import re
 import time
-from collections.abc import Iterable
-from importlib import import_module
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 _TEMPORARY = re.compile(r"^\..+\.\d+-\d+\.tmp$")
-_turn = itertools.count()
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -37,54 +35,82 @@ _REMEDIES = {
 }
 
 
+class Disk:
+    """Whether this process is to find the disk full, as a rehearsal of that."""
+
+    full = False
+
+
 def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
     """Write `parts` to `path` so that no reader ever sees half of them, whenever the process dies. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_turn)}.tmp")
+    with _written_beside(path, parts) as temporary:
+        os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """As `write_atomic`, without waiting for the disk: for what is worth nothing after a crash. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{int.from_bytes(os.urandom(6))}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_new(path: Path, *parts: bytes | memoryview) -> bool:
+    """As `write_atomic`, but only where nothing has this name; false where something does. Raises OSError.
+
+    Of many that try at once, on this machine or another that shares the folder, one succeeds.
+    """
+    if path.exists():
+        return False
+    with _written_beside(path, parts) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            try:
+                path.open("xb").close()  # who makes the empty file may replace it
+            except FileExistsError:
+                return False
+            os.replace(temporary, path)
+    _sync_folder(path.parent)
+    return True
+
+
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
+
+
+@contextlib.contextmanager
+def _written_beside(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator[Path]:
+    """A temporary file with `parts`, on disk to the last byte; gone after the block."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{int.from_bytes(os.urandom(6))}.tmp")
+    if Disk.full:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     try:
         with temporary.open("xb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
+        yield temporary
+    finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
 
 
-def _module(name: str) -> Any:
-    """A module of the standard library that some systems lack, or None."""
+def json_of(content: str | bytes | bytearray | memoryview) -> Any:
+    """The value that JSON describes. Raises ValueError for all else, what is nested too deeply included."""
     try:
-        return import_module(name)
-    except ImportError:
-        return None
-
-
-_fcntl, _msvcrt = _module("fcntl"), _module("msvcrt")
-CAN_REMOVE_OPEN_FILES = _fcntl is not None  # Windows refuses to
-_POLL_S = 0.05
-
-
-def lock(descriptor: int, *, wait: bool) -> None:
-    """Lock an open file for this process, until it is closed; the lock dies with the process.
-
-    Raises BlockingIOError when another process has it and `wait` is False, OSError where nothing can be locked.
-    """
-    if _fcntl is not None:
-        _fcntl.flock(descriptor, _fcntl.LOCK_EX | (0 if wait else _fcntl.LOCK_NB))
-        return
-    if _msvcrt is None:
-        raise OSError(errno.ENOSYS, "this system has no file locks")
-    while True:
-        try:
-            _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
-            return
-        except OSError as error:
-            if not wait:
-                raise BlockingIOError(errno.EAGAIN, "another process holds the lock") from error
-        time.sleep(_POLL_S)
+        return json.loads(bytes(content) if isinstance(content, memoryview) else content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def abandoned(folder: Path, *, older_than_s: float) -> Iterable[Path]:

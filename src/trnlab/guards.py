@@ -27,7 +27,7 @@ from itertools import repeat
 from operator import is_
 from pathlib import Path
 from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -256,14 +256,21 @@ def _plain_fields(value: Any, name: str) -> Mapping[str, Any] | None:
 
 
 # -- what a piece of work depends on --------------------------------------------------------------------------------
-_COLLECTORS: ContextVar[tuple[list[Guards], ...]] = ContextVar("collectors", default=())
+class Guard(Protocol):
+    """Anything that knows whether what it stands for has changed."""
+
+    def failed(self) -> str | None:
+        """What has changed, for people; None if nothing has."""
+
+
+_COLLECTORS: ContextVar[tuple[list[Guard], ...]] = ContextVar("collectors", default=())
 
 
 @contextmanager
-def collected() -> Iterator[list[Guards]]:
+def collected() -> Iterator[list[Guard]]:
     """Within the block, the guards of everything whose trace is used come into the list: a step that was captured
     while it called recorded kernels depends on what they depend on."""
-    found: list[Guards] = []
+    found: list[Guard] = []
     token = _COLLECTORS.set((*_COLLECTORS.get(), found))
     try:
         yield found
@@ -271,8 +278,8 @@ def collected() -> Iterator[list[Guards]]:
         _COLLECTORS.reset(token)
 
 
-def depend(guards: Guards) -> None:
-    """The work at hand uses a trace with these guards."""
+def depend(guard: Guard) -> None:
+    """The work at hand holds as long as this guard does."""
     for found in _COLLECTORS.get():
-        if not any(known is guards for known in found):
-            found.append(guards)
+        if guard not in found:
+            found.append(guard)

@@ -77,7 +77,7 @@ class Rules:
     rules: tuple[Rule, ...] = ()
     history: int = 16
     scaling: str = "delayed"
-    used: set[str] = field(default_factory=set, compare=False)  # patterns that some module has fitted
+    used: set[str] = field(default_factory=set, compare=False, repr=False)  # patterns that some module has fitted
 
     def choose(self, module: str, mode: str) -> Choice:
         """What becomes of the products of a module in a mode: the first rule that fits, else the mode's format, else
@@ -114,7 +114,7 @@ def read(path: Path) -> Rules:
     """The rules of a file. Raises UsageError (TRN246) for one that cannot be read or says what nobody knows."""
     try:
         content = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _wrong(
             path, f"cannot be read: {error}", "a TOML file", "check the path, and the file's syntax"
         ) from error

@@ -24,11 +24,13 @@ from typing import Any
 import numpy as np
 
 from trnlab.errors import RunError
-from trnlab.files import write_atomic
+from trnlab.files import json_of, write_atomic
 
 MAGIC = b"TRNTIME1"
 VERSION = 1
-ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
+# "cc": the cores of the chip that do collectives, for programs of several ranks.
+ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync", "cc")
+CORE_ENGINES = ENGINES[:5]  # those that every core has
 DMA_ENGINES = 16
 CAUSES = (
     "start",  # nothing: first instruction of its engine
@@ -270,7 +272,7 @@ def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
     if data[:8] != MAGIC:
         raise ValueError("it does not start as one")
     (length,) = struct.unpack_from("<Q", data, 8)
-    header = json.loads(data[16 : 16 + length])
+    header = json_of(data[16 : 16 + length])
     if not isinstance(header, dict) or not isinstance(header.get("columns"), list):
         raise ValueError("its header is of another kind")
     if header["version"] != VERSION:

@@ -7,7 +7,6 @@ over that of the fp32 result; `overflowed` counts numbers that are none any more
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.files import json_of
 from trnlab.profile import charts, data
 from trnlab.profile.page import document
 from trnlab.profile.pictures import number, section
@@ -95,8 +95,8 @@ class Study:
 
 def read_mode(name: str, folder: Path, reference: Path | None) -> Mode:
     """What a run left; its layers against those of the reference's folder."""
-    summary = json.loads((folder / data.FILE).read_bytes())
-    found = json.loads((folder / "layers.json").read_bytes())
+    summary = json_of((folder / data.FILE).read_bytes())
+    found = json_of((folder / "layers.json").read_bytes())
     memory = summary.get("memory") or {}
     losses = [float(x) for x in found["losses"]]
     mode = Mode(name, losses, summary.get("step_time_s"), memory.get("peak_bytes"))
