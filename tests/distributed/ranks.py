@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SECONDS = 150  # for a machine that does much else; the scripts take a few
+SECONDS = 600  # only ends what hangs: the scripts take a few on an idle machine, and a minute beside other work
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,6 @@ def launch(script: str, folder: Path, ranks: int = 2, *arguments: str, **environ
     finally:
         for process in running:
             process.kill()
+            with process:  # closes its pipe, whether or not all was read
+                pass
     return [Ended(process.returncode, output) for process, output in zip(running, outputs)]

@@ -37,7 +37,7 @@ def started(folder, cache, *command, **environment):
     told = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TRNLAB_CACHE": str(cache), "TRNLAB_LIVE": "off"}
     folder.mkdir(exist_ok=True)
     ended = subprocess.run(command, cwd=folder, env={**os.environ, **told, **environment}, text=True,
-                           capture_output=True, timeout=4 * SECONDS)  # fmt: skip
+                           capture_output=True, timeout=SECONDS)  # fmt: skip
     said = ended.stdout + ended.stderr
     found = re.findall(r"loss (\d+) of (\d+)/(\d+): (\S+)", ended.stdout)
     return said, {tuple(map(int, key)): value for *key, value in found}, ended.returncode

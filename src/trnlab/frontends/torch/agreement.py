@@ -11,6 +11,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trnlab.frontends.torch.attempts import of_attempt
+
 _questions = itertools.count()
 
 
@@ -43,4 +45,4 @@ def among_ranks(rank: int, ranks: int) -> Votes | None:
     if ranks == 1 or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() != ranks:
         return None
     store = dist.distributed_c10d._get_default_store()
-    return Votes(store, rank, ranks) if store is not None else None
+    return Votes(of_attempt(store), rank, ranks) if store is not None else None

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ import torch.distributed as dist
 from trnlab.collectives import Collective
 from trnlab.fabric.cluster import Cluster
 from trnlab.fabric.execute import exchanged
+from trnlab.frontends.torch.attempts import of_attempt
 from trnlab.frontends.torch.distributed import calls, kept, sites
 from trnlab.frontends.torch.distributed.calls import HEADER_BYTES, Call
 from trnlab.frontends.torch.distributed.jobs import MEETING, MOVING, Job, Lane
@@ -303,17 +303,10 @@ def current() -> World | None:
     return _current if _current is not None and not _current.closed else None
 
 
-def _of_attempt(store: Any) -> Any:
-    """The store, apart from what ranks of the job wrote into it before torchrun started them again: addresses of
-    connections and notes of ranks that are gone."""
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return store if attempt == "0" else dist.PrefixStore(f"attempt {attempt}", store)
-
-
 def open_world(store: Any, rank: int, ranks: Sequence[int], size: int, timeout: timedelta) -> World:
     """Connect to the other ranks; what a session's programs use is this world too."""
     global _current
-    store = _of_attempt(store)
+    store = of_attempt(store)
     _current = World(store, rank, ranks, size, timeout)
     session.current().communicator = _current
     kept.begin(dist.PrefixStore("trnlab", store), rank, size)
