@@ -10,7 +10,9 @@ import torch.distributed as dist
 
 
 def of_attempt(store: Any) -> Any:
-    """The store, apart from what ranks of the job wrote into it before torchrun started them again: answers, addresses
-    of connections and notes of ranks that are gone. torchrun keeps one store for all attempts."""
+    """The store, apart from what ranks of the job wrote into it before torchrun started them again.
+
+    torchrun keeps one store for all attempts: answers, addresses of connections and notes of ranks that are gone.
+    """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return store if attempt == "0" else dist.PrefixStore(f"attempt {attempt}", store)
