@@ -101,7 +101,7 @@ for n in (3, 4, 5, 6, 7, 6):
 def test_a_run_with_many_lengths_proposes_buckets(tmp_path):
     (tmp_path / "many.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "trnlab.cli.main", "run", "--target", "trn1", "many.py"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
     said = next(line for line in ended.stderr.splitlines() if "lengths" in line)
     assert "'train_step' was compiled for 5 lengths from 3 to 7" in said

@@ -150,7 +150,7 @@ def test_clear_removes_everything(cache: Cache) -> None:
 def test_eight_writers_at_once_leave_only_whole_entries(cache: Cache) -> None:
     workers = [worker(cache.place, 12) for _ in range(8)]
     for process in workers:
-        _, stderr = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=600)
         assert (process.returncode, stderr) == (0, b"")
     entries = cache.entries(check=True)
     assert len(entries) == 4
@@ -165,7 +165,7 @@ def test_killed_writers_never_leave_half_an_entry(cache: Cache) -> None:
         process = worker(cache.place, 100_000)
         time.sleep(float(rng.uniform(0, 0.2)))
         process.send_signal(signal.SIGKILL)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=600)
         assert stderr == b""
         assert all(e.problem is None for e in cache.entries(check=True))
     assert cache.entries()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from trnlab.storage import Lease, Store, open_store
+from trnlab.storage.lease import _place
 
 
 def never() -> bool:
@@ -38,18 +39,44 @@ def test_what_is_done_meanwhile_needs_no_lease(store: Store) -> None:
     first.release()
 
 
-def test_a_holder_that_beats_keeps_its_lease_and_a_silent_one_loses_it(store: Store) -> None:
-    lively = Lease(store, "leases/a", beat_s=0.05, expires_s=0.3)
+class Clock:
+    """Stands in for the module `time`, as far as a lease asks it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.time = time.time
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_holder_that_beats_keeps_its_lease_and_a_silent_one_loses_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("trnlab.storage.lease.time", clock)
+    lively, waiter = Lease(store, "leases/a", beat_s=3600.0), Lease(store, "leases/a", expires_s=30.0)
     assert lively.try_acquire()
-    waiter = Lease(store, "leases/a", beat_s=0.05, expires_s=0.3)
-    until = time.monotonic() + 0.8
-    while time.monotonic() < until:
+    for beat in range(1, 5):
         assert not waiter.try_acquire()
-        time.sleep(0.02)
-    lively._stop.set()  # its host is gone: no more beats, nothing given back
-    assert waiter.acquire(never)
+        clock.now += 20.0
+        store.write("leases/a/1", lively._content(beat))
+    assert not waiter.try_acquire()
+    clock.now += 29.0
+    assert not waiter.try_acquire()
+    clock.now += 2.0  # its host is gone: no more beats, nothing given back
+    assert waiter.try_acquire()
     assert waiter.taken_over is not None
     waiter.release()
+    lively.release()
+
+
+def test_a_holder_beats(store: Store) -> None:
+    lease = Lease(store, "leases/a", beat_s=0.01)
+    assert lease.try_acquire()
+    while json.loads(store.read("leases/a/1"))["beats"] < 3:
+        time.sleep(0.01)
+    lease.release()
 
 
 def test_a_lease_that_nobody_can_read_expires(store: Store) -> None:
@@ -61,12 +88,13 @@ def test_a_lease_that_nobody_can_read_expires(store: Store) -> None:
 
 
 def test_of_many_that_take_over_one_succeeds(store: Store) -> None:
-    store.write("leases/a/1", json.dumps({"holder": "a:1", "place": "elsewhere", "process": 1}).encode())
+    dead = {"holder": "a:1", "place": _place(), "process": 1, "born": "before this boot"}
+    store.write("leases/a/1", json.dumps(dead).encode())
     holding, most, lock = 0, 0, threading.Lock()
 
     def work() -> None:
         nonlocal holding, most
-        lease = Lease(store, "leases/a", expires_s=0.3)
+        lease = Lease(store, "leases/a")
         lease.acquire(never)
         with lock:
             holding += 1

@@ -205,6 +205,6 @@ def test_four_processes_that_start_on_an_empty_s3_build_each_program_once(server
     command = [sys.executable, str(worker), f"{bucket}/cache", "3"]
     env = {**os.environ, **environment(server), "PYTHONPATH": os.pathsep.join(sys.path)}
     workers = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    built = [line for process in workers for line in process.communicate(timeout=120)[0].splitlines()]
+    built = [line for process in workers for line in process.communicate(timeout=600)[0].splitlines()]
     assert all(process.returncode == 0 for process in workers)
     assert sorted(built) == [f"built {i}" for i in range(3)]
