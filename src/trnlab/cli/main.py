@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     results.chips(commands.add_parser("chips", help="the chips and instances that are known, with their figures"))
     stores.cache(commands.add_parser("cache", help="look into the compile cache, prune it, copy it"))
     stores.checkpoint(commands.add_parser("checkpoint", help="the checkpoints of a run: list, verify, compare"))
+    stores.data(commands.add_parser("data", help="the data set of a training: show, verify, index"))
     results.profile(
         commands.add_parser("profile", help="open a run again, or a measured one: summary, report, trace")
     )

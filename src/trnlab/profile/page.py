@@ -162,6 +162,8 @@ def _numbers(s: Summary) -> Iterator[tuple[str, str]]:
                 yield f"{kernel['name']} as compiled", compiled.compiled(kernel)
         yield "cost", words.price(s)
         yield "price from", s["cost"]["price_source"] or "unknown"
+    for i, line in enumerate([*words.input_wait(s), *words.reading(s)]):
+        yield "" if i else "data", line
     yield "compiling", words.compiling(s)
     yield "on the host", words.on_the_host(s)
     for phase, when in (("training", "in training"), ("setup", "before it")):

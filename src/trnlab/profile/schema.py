@@ -195,9 +195,14 @@ _COMMUNICATION = record({
         "what": text, "costs": text, "step_s": maybe(SECONDS), "gain": maybe(number()), "why": text,
     })),
 })  # fmt: skip
+_DATA = record({
+    "place": text, "data_bytes": COUNT, "shards": COUNT, "ranks": whole(1), "batch": whole(1), "epoch_batches": COUNT,
+    "unused": COUNT, "prefetch": COUNT, "together": whole(1), "retries": COUNT, "batches": COUNT, "samples": COUNT,
+    "requests": COUNT, "read_bytes": COUNT, "waited_s": SECONDS, "first_s": SECONDS,
+})  # fmt: skip
 SOMETIMES: dict[str, Check] = {
     "policy": record({"name": text, "options": table(text)}), "network": _NETWORK, "failure": text,
-    "input_s": SECONDS, "resumed": COUNT, "communication": _COMMUNICATION,
+    "input_s": SECONDS, "data": each(_DATA), "resumed": COUNT, "communication": _COMMUNICATION,
     "together": record({
         "step_s": SECONDS, "unmatched": COUNT,
         "lanes": each(record({"ranks": each(COUNT, least=1), "waits_s": SECONDS})),

@@ -30,7 +30,7 @@ def text(summary: Summary) -> str:
     state = "" if s["complete"] else f", {s['status']}: what follows is partial"
     loss = [] if only_kernels(s) else [("loss", learning(s))]
     shared = [("network" if not i else "", line) for i, line in enumerate(network(s))]
-    shared += [("data", line) for line in input_wait(s)]
+    shared += [("" if i else "data", line) for i, line in enumerate([*input_wait(s), *reading(s)])]
     done = ("executed" if loss == [] else "compiling", compiling(s))
     rows = [*loss, *_kernels(s), *_timed(s), *shared, done, ("on the host", on_the_host(s))]
     width = max(len(label) for label, _ in rows)
@@ -45,6 +45,17 @@ def input_wait(s: Summary) -> Iterable[str]:
         device = s.get("step_time_s")
         beside = f", {each / device:.2g} times what it takes on the chip" if device else ""
         yield f"waited for {format_time(each * PS_PER_S)} a step on this machine{beside}"
+
+
+def reading(s: Summary) -> Iterable[str]:
+    """What was read of each data set, in how many requests, and how long the first batch was waited for."""
+    for read in s.get("data", ()):
+        again = f", {read['retries']:,} repeated" if read["retries"] else ""
+        samples = f"{read['batches']:,} batches of {read['batch']:,} samples from {read['place']}"
+        yield (
+            f"{samples}: {format_bytes(read['read_bytes'])} in {read['requests']:,} requests{again}; "
+            f"the first was waited for {format_time(read['first_s'] * PS_PER_S)}"
+        )
 
 
 def network(s: Summary) -> Iterable[str]:

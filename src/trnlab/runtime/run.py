@@ -66,6 +66,7 @@ class Run:
         self._heard: list[tuple[int, Outside]] = []  # since the last step, each behind so many executions
         self.failure = ""  # what the script raised
         self.input_s = 0.0  # that the script waited for its data
+        self._read: list[Callable[[], dict[str, Any]]] = []  # of each data set, what reading it came to
         self._started = datetime.now(UTC)
         self._clock = self._step_clock = self._saved = time.perf_counter()
         self.rehearsal = Rehearsal(session.rehearsed, session.instances)
@@ -102,6 +103,10 @@ class Run:
     def waited(self, seconds: float) -> None:
         """The script waited so long for its data."""
         self.input_s += seconds
+
+    def reads(self, record: Callable[[], dict[str, Any]]) -> None:
+        """A data set is read; `record` says what that came to so far, for the summary."""
+        self._read.append(record)
 
     def step(self, loss: float, tokens: int = 0) -> None:
         """A training step is over: its loss, and how many tokens (or samples) it learned from."""
@@ -190,6 +195,7 @@ class Run:
         network = {"network": counters.fabric.record()} if counters.fabric is not None else {}
         failure: dict[str, Any] = {"failure": self.failure} if self.failure else {}
         failure |= {"input_s": self.input_s} if self.input_s else {}
+        failure |= {"data": [read() for read in self._read]} if self._read else {}
         failure |= {"resumed": counters.resumed} if counters.resumed else {}
         return (
             network

@@ -107,6 +107,10 @@ class Recorder(Protocol):
         """The script waited so long for its data."""
         ...
 
+    def reads(self, record: Callable[[], dict[str, Any]]) -> None:
+        """A data set is read; `record` says what that came to so far."""
+        ...
+
     def step(self, loss: float, tokens: int = 0) -> None:
         """A training step is over: its loss, and how many tokens (or samples) it learned from."""
         ...

@@ -55,6 +55,19 @@ def checkpoint(command: argparse.ArgumentParser) -> None:
     _conversions(actions)
 
 
+def data(command: argparse.ArgumentParser) -> None:
+    """Of `trnlab data`."""
+    actions = command.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text in (
+        ("show", "what is in it: fields, formats, rows, shards"),
+        ("verify", "read every file, and compare its checksums"),
+        ("index", "read every file once, and write an index with checksums"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("url", metavar="URL", help="a folder, or such as s3://team/tokens")
+        action.add_argument("--dtype", metavar="FORMAT", help="of the numbers in .bin files, such as uint16")
+
+
 def _conversions(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     for name, text in (
         ("show", "the tensors of a checkpoint of any kind: shapes, formats, slices"),

@@ -25,6 +25,7 @@ from trnlab.errors import RunError, UsageError
 from trnlab.frontends.torch import state_files
 from trnlab.frontends.torch import training_state as states
 from trnlab.frontends.torch.agreement import among_ranks
+from trnlab.frontends.torch.data import Loader
 from trnlab.frontends.torch.portable import elsewhere
 from trnlab.runtime import session
 from trnlab.runtime.checkpoint_plan import Plan, Use, plan
@@ -33,7 +34,7 @@ from trnlab.runtime.script import on_failure
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints, pieces
 
-_RESERVED = ("step", "epoch", "position", "epoch_start", "generators")
+_RESERVED = ("step", "epoch", "position", "epoch_start", "generators", "loader")
 
 
 class Writer:
@@ -86,6 +87,8 @@ class Run:
         self.step, self.every = 0, every
         self._objects, self._writer = objects, None if kept is None else Writer(kept)
         self._epoch, self._position, self._epoch_start = 0, 0, states.generators()
+        self._loader: Loader | None = None  # that knows its place
+        self._loader_state: dict[str, Any] | None = None
         if kept is not None:
             self._restore(kept)
 
@@ -98,8 +101,12 @@ class Run:
         """The batches of so many epochs in all, from where the run is.
 
         Of an epoch that was left half way the loader is made to shuffle as it did, and batches that were used are
-        passed over: it must draw from PyTorch's, NumPy's or Python's own generators alone, in this process.
+        passed over: it must draw from PyTorch's, NumPy's or Python's own generators alone, in this process. A
+        `trnlab.data.loader` goes to its place, and nothing is read twice.
         """
+        if isinstance(loader, Loader):
+            yield from self._placed(loader, epochs)
+            return
         while self._epoch < epochs:
             sampler: Any = getattr(loader, "sampler", None)
             if hasattr(sampler, "set_epoch"):
@@ -124,6 +131,7 @@ class Run:
             "step": self.step, "epoch": self._epoch, "position": self._position, "epoch_start": self._epoch_start,
             "generators": states.generators(),
         }  # fmt: skip
+        state |= {"loader": self._loader.state_dict()} if self._loader is not None else {}
         self._writer.seconds = time.perf_counter() - started
         self._writer.save(self.step, state)
 
@@ -133,6 +141,13 @@ class Run:
             self._writer.wait()
 
     # -- within -------------------------------------------------------------------------------------------------
+    def _placed(self, loader: Loader, epochs: int) -> Iterator[Any]:
+        """The batches of a loader that knows its place, and says itself how long it was waited for."""
+        if self._loader is None and self._loader_state is not None:
+            loader.load_state_dict(self._loader_state)
+        self._loader = loader
+        yield from loader.until(epochs)
+
     def _epoch_of(self, loader: Iterable[Any]) -> Iterator[Any]:
         used, now = self._position, states.generators()
         if used:
@@ -160,6 +175,7 @@ class Run:
         self.step, self._epoch, self._position = step, state["epoch"], state["position"]
         went_on(step)
         self._epoch_start = state["epoch_start"]
+        self._loader_state = state.get("loader")
         states.set_generators(state["generators"])
         say(f"going on after step {step}, from {kept.store.url}")
 

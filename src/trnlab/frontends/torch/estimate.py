@@ -33,6 +33,9 @@ class _Tally:
     def waited(self, seconds: float) -> None:
         """Nothing: the step is a trial."""
 
+    def reads(self, record: Callable[[], dict[str, Any]]) -> None:
+        """Nothing: the step is a trial."""
+
     def updated(self) -> None:
         """Nothing: the step is a trial."""
 

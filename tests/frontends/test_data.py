@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training that reads its data set from a store goes on at the right sample; its run hears what it waited for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trnlab import checkpoint, chips, data
+from trnlab.frontends.torch import InterpreterEngine, compile_step, use
+from trnlab.profile.schema import check_summary
+from trnlab.profile.summary import reading
+from trnlab.runtime import session
+from trnlab.runtime.checkpoint_plan import Use
+from trnlab.runtime.run import Run
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """A data set of 400 samples."""
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((400, 8)).astype(np.float32)
+    data.write(str(tmp_path / "set"), [{"x": torch.from_numpy(x), "y": x.sum(1)}], shard_bytes=1000)
+    return str(tmp_path / "set")
+
+
+def trained(place: str, kept: Path, stop: int | None = None) -> list[float]:
+    """The losses of three epochs, or of the steps up to `stop`, with a checkpoint every seven steps."""
+    torch.manual_seed(0)
+    Use.by = None
+    model = nn.Linear(8, 1).to("neuron")
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    losses = []
+    with use(InterpreterEngine()):
+        step = compile_step(model, optimizer, lambda m, x, y: (m(x).squeeze(1) - y).square().mean())
+        run = checkpoint.resume(str(kept), every=7, model=model, optimizer=optimizer)
+        for x, y in run.batches(data.loader(place, 32, block=1000, together=2), epochs=3):
+            losses.append(step(x.to("neuron"), y.to("neuron")).item())
+            run.stepped()
+            if len(losses) == stop:
+                break
+    run.wait()
+    return losses
+
+
+def test_training_goes_on_at_the_right_sample(place: str, tmp_path: Path) -> None:
+    whole = trained(place, tmp_path / "a")
+    assert len(whole) == 3 * 12
+    assert trained(place, tmp_path / "b", stop=17) == whole[:17]
+    assert trained(place, tmp_path / "b", stop=11) == whole[14:25]  # 14 steps are in the checkpoint
+    assert trained(place, tmp_path / "b") == whole[21:]
+
+
+def test_the_summary_has_what_was_read(place: str, tmp_path: Path) -> None:
+    told = session.Session(chips.target("trn1.2xlarge"))
+    with session.activate(told):
+        told.run = run = Run(tmp_path / "run", told, Path("train.py"))
+        loader = data.loader(place, 32)
+        assert sum(1 for _ in loader) == len(loader) == 12
+        record = run.finish("complete")
+    check_summary(json.loads((tmp_path / "run" / "summary.json").read_text()))
+    (read,) = record["data"]
+    assert (read["batches"], read["samples"], read["place"]) == (12, 384, place)
+    assert read["read_bytes"] == 400 * 36
+    assert read["unused"] == 16
+    assert record["input_s"] == pytest.approx(read["waited_s"])
+    assert 0 < read["first_s"] <= read["waited_s"]
+    (line,) = reading(record)
+    assert line.startswith(f"12 batches of 32 samples from {place}: 14.1 KiB in ")
+
+
+def test_tokens_come_with_what_follows_them(tmp_path: Path) -> None:
+    np.arange(1000, dtype=np.uint16).tofile(tmp_path / "train_0.bin")
+    loader = data.loader(f"file://{tmp_path}", 4, sequence=64, dtype="uint16")
+    for x, y in loader:
+        assert x.shape == y.shape == (4, 64)
+        assert x.dtype == torch.int64
+        assert torch.equal(x + 1, y)
+    assert loader.epoch == 1
+
+
+def test_ranks_are_those_of_the_job(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        found.append(torch.cat([y for _, y in data.loader(place, 50)]))
+    assert len(torch.cat(found).unique()) == 400
