@@ -84,6 +84,7 @@ class Builder:
         self._attr_memo: dict[tuple[Any, ...], int] = {}
         self._locs: dict[Location | None, int] = {}
         self._line_of: dict[int, tuple[Location | None, int]] = {}  # by identity
+        self._line_now: tuple[Any, int] = (..., -1)  # the location of the last instruction, and its index
         self._legal: dict[tuple[object, ...], tuple[int, int]] = {}
         self._last: tuple[Any, ...] = ()  # by what the last instruction is legal, while it can be redirected
 
@@ -329,12 +330,14 @@ class Builder:
         return known
 
     def _line(self) -> int:
-        """Index of the current location."""
-        known = self._line_of.get(id(self.location))  # many instructions share an object, and hashing one is slow
-        if known is None or known[0] is not self.location:
-            known = (self.location, self._locs.setdefault(self.location, len(self._locs)))
-            self._line_of[id(self.location)] = known
-        return known[1]
+        """Index of the current location. Many instructions share an object, and hashing one is slow."""
+        if self._line_now[0] is not self.location:
+            known = self._line_of.get(id(self.location))
+            if known is None or known[0] is not self.location:
+                known = (self.location, self._locs.setdefault(self.location, len(self._locs)))
+                self._line_of[id(self.location)] = known
+            self._line_now = known
+        return self._line_now[1]
 
     def redirect(self, dst: Reference) -> bool:
         """Let the last instruction write to `dst`, its first operand, instead; False, with nothing done, where no
@@ -490,6 +493,20 @@ class Builder:
             "num_psum": self.chip.psum.num_banks,
             "left_open": left_open if (left_open > OPEN_ENGINE).any() else left_open[:0],
         }
+
+
+def _method(instr: Instruction) -> Callable[..., None]:
+    """`Builder.emit` of one instruction."""
+
+    def record(self: Builder, *, engine: Engine | None = None, queue: int | None = None, **arguments: Any) -> None:
+        self.append(instr, engine, queue, arguments)
+
+    return record
+
+
+for _instr in isa.REGISTRY.values():  # found at once, where `__getattr__` is asked after everything else has failed
+    if not hasattr(Builder, _instr.name):
+        setattr(Builder, _instr.name, _method(_instr))
 
 
 def _writes(columns: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
