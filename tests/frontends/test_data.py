@@ -13,7 +13,7 @@ from torch import nn
 
 from trnlab import checkpoint, chips, data
 from trnlab.frontends.torch import InterpreterEngine, compile_step, use
-from trnlab.profile.schema import check_summary
+from trnlab.profile.schema import SOMETIMES, check_summary
 from trnlab.profile.summary import reading
 from trnlab.runtime import session
 from trnlab.runtime.checkpoint_plan import Use
@@ -93,3 +93,16 @@ def test_ranks_are_those_of_the_job(place: str, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("WORLD_SIZE", "2")
         found.append(torch.cat([y for _, y in data.loader(place, 50)]))
     assert len(torch.cat(found).unique()) == 400
+
+
+def test_what_reading_costs_is_in_the_summary(place: str) -> None:
+    told = session.Session(chips.target("trn1.2xlarge"))
+    loader = data.loader(place, 32)
+    with session.activate(told):
+        found = loader.record(1e-9)
+        assert "simulated" not in loader.record()
+    SOMETIMES["data"]([found], "data")
+    assert found["simulated"]["store"] == "lustre-250"
+    assert found["simulated"]["step_wait_s"] > 0
+    lines = list(reading({"data": [found]}))
+    assert lines[1].startswith("on lustre-250: ")

@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 
-from trnlab.datasets import Shards, index
+from trnlab.datasets import Reader, Shards, index
 from trnlab.datasets.writing import damaged
+from trnlab.fabric.cluster import parse as cluster
+from trnlab.fleet import data_cost
+from trnlab.fleet.quantities import TIME, parse
+from trnlab.profile.summary import from_store
 from trnlab.storage import open_store
 from trnlab.units import format_bytes
 
@@ -21,12 +26,39 @@ def main(args: argparse.Namespace) -> int:
     if args.action == "show":
         _show(shards)
         return 0
+    if args.action == "cost":
+        return _cost(args, shards)
     problems = damaged(shards)
     for problem in problems:
         print(problem)
     known = "with their checksums" if _summed(shards) else "to their ends; there are no checksums: trnlab data index"
     print(f"{len(shards.shards) - len(problems)} of {len(shards.shards)} shards are whole, read {known}")
     return 1 if problems else 0
+
+
+def _cost(args: argparse.Namespace, shards: Shards) -> int:
+    """What a job's steps wait for this data set in each store, and what that costs."""
+    name = args.target if args.target[:1].isdigit() else f"1x{args.target}"
+    job, step = cluster(name), parse(args.step, TIME, "--step")
+    ranks = args.ranks or job.ranks
+    reader = Reader(
+        shards, args.batch, ranks=ranks, sequence=args.sequence, prefetch=args.prefetch, together=args.together,
+        block=args.block << 20,
+    )  # fmt: skip
+    reads = data_cost.reads_of(reader)
+    stores = args.store or data_cost.ALL
+    found = [data_cost.cost(each, reads, step, job.target, job.instances) for each in stores]
+    if args.json:
+        print(json.dumps([each.as_json() for each in found], indent=2))
+        return 0
+    print(
+        f"{len(reader):,} batches of {args.batch:,} samples for {ranks} ranks an epoch, {args.prefetch} requests of"
+    )
+    size = format_bytes(reads.request_bytes)
+    print(f"{size} at once, in steps of {args.step}; {reader.unused:,} samples are left out")
+    for each in found:
+        print("\n".join(from_store(each.as_json())))
+    return 0
 
 
 def _show(shards: Shards) -> None:

@@ -109,9 +109,13 @@ def main(args: argparse.Namespace) -> int:
     if plan() is not None and Use.by is None:
         say("TRN533: no checkpoint was written: the script has neither a step of compile_step nor trnlab.checkpoint")
     elif (wanted := plan()) is not None and int(os.environ.get("RANK") or 0) == 0 and Use.latest_bytes:
-        size = Use.latest_bytes * int(os.environ.get("WORLD_SIZE") or 1)
+        many = int(os.environ.get("WORLD_SIZE") or 1)
         here = session.target.chips
-        say(checkpoint_cost.sentence(wanted.place, size, here * session.instances, here))
+        say(
+            checkpoint_cost.sentence(
+                wanted.place, Use.latest_bytes * many, here * session.instances, here, many, wanted.keep
+            )
+        )
     return status
 
 

@@ -137,6 +137,22 @@ class Reader:
         counts = tuple(block.last - block.first for block in self.blocks)
         return Order(counts, self._lanes, self.together, self.seed)
 
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the rows of a batch."""
+        return self.batch * self.shards.row_bytes * (self.sequence or 1)
+
+    @property
+    def request_bytes(self) -> float:
+        """Bytes of a read of one field, on average."""
+        return self.shards.nbytes / (len(self.blocks) * len(self.shards.fields))
+
+    @property
+    def group_bytes(self) -> float:
+        """Bytes that are read before the first batch, on average: a group of each lane of the rank."""
+        blocks = min(self.together, len(self.blocks) / self._lanes) * self._lanes / self.ranks
+        return self.shards.nbytes / len(self.blocks) * blocks
+
     # -- reading ------------------------------------------------------------------------------------------------
     def until(self, epochs: int) -> Iterator[Arrays]:
         """The batches from where the reader is, to the end of so many epochs; the next ones are on their way.

@@ -102,6 +102,7 @@ class Reliability:
     away: float = AWAY.value * HOUR
     total: float = TOTAL.value
     file_system_tib: float = 0.0  # 0: as large as `KEPT` checkpoints
+    requests: float = 0.0  # in which a state is written, and read, by all ranks together
 
     def scaled(self, rate: float) -> Reliability:
         """With so many times as many failures."""
@@ -160,10 +161,10 @@ class Reliability:
         where = store(self.store, network)
         tib = self.file_system_tib or where.size(state_bytes, KEPT)
         copy = state_bytes / (instances * HOST_LINK.value)
-        written = where.seconds(state_bytes, instances, tib)
+        written = where.seconds(state_bytes, instances, tib, requests=self.requests)
         phases = {
             "detection": self.detection, "another instance": self.swap,
-            "reading the checkpoint": where.seconds(state_bytes, instances, tib, reading=True) + copy,
+            "reading the checkpoint": where.seconds(state_bytes, instances, tib, True, self.requests) + copy,
             "warm-up": self.warm_up,
         }  # fmt: skip
         stall = BARRIER.value + copy

@@ -199,6 +199,12 @@ _DATA = record({
     "place": text, "data_bytes": COUNT, "shards": COUNT, "ranks": whole(1), "batch": whole(1), "epoch_batches": COUNT,
     "unused": COUNT, "prefetch": COUNT, "together": whole(1), "retries": COUNT, "batches": COUNT, "samples": COUNT,
     "requests": COUNT, "read_bytes": COUNT, "waited_s": SECONDS, "first_s": SECONDS,
+}, {
+    "simulated": record({
+        "store": text, "bytes_per_s": number(0, above=True), "bound_by": text, "step_wait_s": SECONDS,
+        "first_s": SECONDS, "epoch_requests": SIZE, "prefetch_enough": maybe(COUNT), "epoch_requests_usd": SIZE,
+        "month_usd": SIZE, "epoch_waits_usd": maybe(SIZE),
+    }),
 })  # fmt: skip
 SOMETIMES: dict[str, Check] = {
     "policy": record({"name": text, "options": table(text)}), "network": _NETWORK, "failure": text,

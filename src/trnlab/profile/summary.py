@@ -56,6 +56,22 @@ def reading(s: Summary) -> Iterable[str]:
             f"{samples}: {format_bytes(read['read_bytes'])} in {read['requests']:,} requests{again}; "
             f"the first was waited for {format_time(read['first_s'] * PS_PER_S)}"
         )
+        if "simulated" in read:
+            yield from from_store(read["simulated"])
+
+
+def from_store(found: Mapping[str, Any]) -> Iterable[str]:
+    """What reading would take and cost on the simulated instances."""
+    wait, enough, waits = found["step_wait_s"], found["prefetch_enough"], found["epoch_waits_usd"]
+    hidden = f", which prefetch={enough} hides" if wait and enough else ""
+    held = f"{format_bytes(found['bytes_per_s'])}/s a rank, held by {found['bound_by']}"
+    step = f"a step waits {format_time(wait * PS_PER_S)}{hidden}" if wait else "no step waits"
+    yield f"on {found['store']}: {held}; {step}, the first batch {format_time(found['first_s'] * PS_PER_S)}"
+    lost = f", instances that wait for it ${waits:.3g}" if wait and waits is not None else ""
+    yield (
+        f"an epoch is ${found['epoch_requests_usd']:.3g} of requests{lost}; the data set is "
+        f"${found['month_usd']:.3g} a month"
+    )
 
 
 def network(s: Summary) -> Iterable[str]:

@@ -66,7 +66,7 @@ class Run:
         self._heard: list[tuple[int, Outside]] = []  # since the last step, each behind so many executions
         self.failure = ""  # what the script raised
         self.input_s = 0.0  # that the script waited for its data
-        self._read: list[Callable[[], dict[str, Any]]] = []  # of each data set, what reading it came to
+        self._read: list[Callable[[float | None], dict[str, Any]]] = []  # of each data set, what reading it came to
         self._started = datetime.now(UTC)
         self._clock = self._step_clock = self._saved = time.perf_counter()
         self.rehearsal = Rehearsal(session.rehearsed, session.instances)
@@ -104,8 +104,9 @@ class Run:
         """The script waited so long for its data."""
         self.input_s += seconds
 
-    def reads(self, record: Callable[[], dict[str, Any]]) -> None:
-        """A data set is read; `record` says what that came to so far, for the summary."""
+    def reads(self, record: Callable[[float | None], dict[str, Any]]) -> None:
+        """A data set is read; `record` says what that came to so far, for the summary; given a step's simulated
+        seconds, also what it costs."""
         self._read.append(record)
 
     def step(self, loss: float, tokens: int = 0) -> None:
@@ -185,6 +186,8 @@ class Run:
                 self.session, self.executables, self.details, self.calls, self.step_calls, self.step_patterns,
                 self.tokens_per_step, self._outside,
             ))  # fmt: skip
+        if self._read and "step_time_s" in record:
+            record["data"] = [read(record["step_time_s"]) for read in self._read]
         self._write(data.FILE, summary.to_json(record))
         self._saved = time.perf_counter()
         return record
@@ -195,7 +198,7 @@ class Run:
         network = {"network": counters.fabric.record()} if counters.fabric is not None else {}
         failure: dict[str, Any] = {"failure": self.failure} if self.failure else {}
         failure |= {"input_s": self.input_s} if self.input_s else {}
-        failure |= {"data": [read() for read in self._read]} if self._read else {}
+        failure |= {"data": [read(None) for read in self._read]} if self._read else {}
         failure |= {"resumed": counters.resumed} if counters.resumed else {}
         return (
             network

@@ -107,8 +107,9 @@ class Recorder(Protocol):
         """The script waited so long for its data."""
         ...
 
-    def reads(self, record: Callable[[], dict[str, Any]]) -> None:
-        """A data set is read; `record` says what that came to so far."""
+    def reads(self, record: Callable[[float | None], dict[str, Any]]) -> None:
+        """A data set is read; `record` says what that came to so far; given a step's simulated seconds, also what it
+        costs."""
         ...
 
     def step(self, loss: float, tokens: int = 0) -> None:

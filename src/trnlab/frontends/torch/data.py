@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,10 @@ from trnlab.datasets.shards import Shards
 from trnlab.datasets.writing import SHARD
 from trnlab.runtime import session
 from trnlab.storage import open_store
+
+if TYPE_CHECKING:
+    from trnlab.chips.catalog import Target
+    from trnlab.fleet.data_cost import Cost
 
 Batch: TypeAlias = Tensor | tuple[Tensor, ...]
 
@@ -64,13 +68,25 @@ class Loader:
         """Go on where another one was. Raises RunError (TRN573) for one of another data set or order."""
         self.reader.load_state_dict(state)
 
-    def record(self) -> dict[str, Any]:
-        """What the reading came to, for the summary of a run."""
-        r, store = self.reader, self.reader.shards.store
+    def cost(self, step_s: float, target: Target, instances: int = 1) -> Cost | None:
+        """What reading costs in steps of so many seconds on these instances, from where the data set is; None where
+        that is no store with figures."""
+        from trnlab.fleet import data_cost  # a planner takes a while
+
+        kind = data_cost.kind_of(self.reader.shards.store.url)
+        if kind is None:
+            return None
+        return data_cost.cost(kind, data_cost.reads_of(self.reader), step_s, target, instances)
+
+    def record(self, step_s: float | None = None) -> dict[str, Any]:
+        """What the reading came to, for the summary of a run; with the simulated seconds of a step, what it costs."""
+        r, store, here = self.reader, self.reader.shards.store, session.active()
+        cost = None if step_s is None or here is None else self.cost(step_s, here.target, here.instances)
+        simulated = {} if cost is None else {"simulated": cost.as_json()}
         return {
             "place": store.url, "data_bytes": r.shards.nbytes, "shards": len(r.shards.shards), "ranks": r.ranks,
             "batch": r.batch, "epoch_batches": len(r), "unused": r.unused, "prefetch": r.prefetch,
-            "together": r.together, "retries": store.usage.retries, **asdict(r.counts),
+            "together": r.together, "retries": store.usage.retries, **asdict(r.counts), **simulated,
         }  # fmt: skip
 
     def _tell(self, waited: float) -> None:

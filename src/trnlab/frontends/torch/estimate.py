@@ -33,7 +33,7 @@ class _Tally:
     def waited(self, seconds: float) -> None:
         """Nothing: the step is a trial."""
 
-    def reads(self, record: Callable[[], dict[str, Any]]) -> None:
+    def reads(self, record: Callable[[float | None], dict[str, Any]]) -> None:
         """Nothing: the step is a trial."""
 
     def updated(self) -> None:
