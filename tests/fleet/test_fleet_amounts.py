@@ -34,5 +34,5 @@ def test_ranges():
     assert parse_range("16..256", "--x") == (16, 256)
     assert parse_range("64", "--x") == (64, 64)
     for text in ("0", "4..2", "a..b", "1...4", ""):
-        with pytest.raises(UsageError, match="TRN173"):
+        with pytest.raises(UsageError, match="TRN173: --x takes a number, or a range of them"):
             parse_range(text, "--x")

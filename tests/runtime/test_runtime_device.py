@@ -13,13 +13,14 @@ from runtime_samples import TARGET, graph
 from trnlab import chips
 from trnlab.errors import CapacityError, NumericsError, RunError
 from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.canonical import Difference
 from trnlab.graph.flops import model_flops
 from trnlab.numerics.dtypes import bfloat16, float32
 from trnlab.runtime import cache_report
 from trnlab.runtime.cache import Cache
 from trnlab.runtime.device import Array, Loaded, compile_graph
 from trnlab.runtime.executable import Executable
-from trnlab.runtime.fingerprint import fingerprint
+from trnlab.runtime.fingerprint import causes, fingerprint
 from trnlab.runtime.session import Session
 
 
@@ -60,6 +61,19 @@ def test_what_changed_is_said_when_a_graph_is_compiled_again(capsys: pytest.Capt
     s.precision = "fp32"
     compiled(s, rows=8)
     assert "because of option precision: bf16 -> fp32" in capsys.readouterr().err
+
+
+def test_why_a_graph_is_compiled_again_is_two_lines_however_much_changed() -> None:
+    """Inputs and settings, since the rest follows from them; else the first ops, of which what is long is cut."""
+    operands = ", ".join("tensor<8x64xf32>" for _ in range(20))
+    ops = [Difference("op", f"op at train.py:{i}", f"concatenate({operands})", f"add({operands})") for i in range(20)]
+    inputs = [Difference("input", f"input {i} 'x{i}' shape", "(8, 64)", "(16, 64)") for i in range(3)]
+    said = causes(["option precision: bf16 -> fp32"], [*inputs, *ops])
+    assert said == "option precision: bf16 -> fp32; input 0 'x0' shape: (8, 64) -> (16, 64); and 2 more"
+    cut = "op at train.py:{0}: concatenate(tensor<8x64xf32>, tensor ... -> add(tensor<8x64xf32>, tensor<8x64xf3 ..."
+    assert causes([], ops) == f"{cut.format(0)}; {cut.format(1)}; and 18 more"
+    longer = Difference("op", "op at train.py:1", f"add({operands})", f"add({operands}, tensor<f32>)")
+    assert causes([], [longer]) == "op at train.py:1: add with other types or attributes"
 
 
 def test_the_key_depends_on_all_that_decides_and_on_nothing_else() -> None:

@@ -119,3 +119,6 @@ def test_the_command_line_lists_and_verifies(tmp_path: Path, capsys: pytest.Capt
     assert "1 of 2 are whole" in capsys.readouterr().out
     assert main(["checkpoint", "diff", str(tmp_path), "--steps", "7,5"]) == 2
     assert "TRN534" in capsys.readouterr().err
+    for action in ("ls", "verify"):
+        assert main(["checkpoint", action, str(tmp_path / "steps")]) == 2
+        assert "TRN576: there are no checkpoints in this place" in capsys.readouterr().err

@@ -35,16 +35,30 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _list(kept: Checkpoints) -> int:
-    found = kept.all()
+    found = _present(kept)
     for c in found:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(c.created))
         print(f"step {c.step:<10} {format_bytes(c.size):>10}  {when} UTC  {'done' if c.done else 'not finished'}")
-    print(f"{sum(c.done for c in found)} checkpoints in {kept.store.url}")
+    done = sum(c.done for c in found)
+    print(f"{done} {'checkpoint' if done == 1 else 'checkpoints'} in {kept.store.url}")
     return 0
 
 
+def _present(kept: Checkpoints) -> list[Checkpoint]:
+    """What there is, finished or not. Raises UsageError (TRN576) where there is nothing: a place that is misspelled
+    looks the same as one that nobody has written to."""
+    found = kept.all()
+    if not found:
+        raise UsageError(
+            "there are no checkpoints in this place", code="TRN576", got=kept.store.url,
+            limit="the folder or URL that --checkpoint, or trnlab.checkpoint, wrote to",
+            remedy="check how it is spelled; a run writes them with trnlab run --checkpoint DIR_OR_URL --every STEPS",
+        )  # fmt: skip
+    return found
+
+
 def _verify(kept: Checkpoints) -> int:
-    found, damaged = kept.all(), 0
+    found, damaged = _present(kept), 0
     for c in found:
         problems = kept.problems(c.step) if c.done else []
         damaged += bool(problems)

@@ -50,7 +50,10 @@ def parse_range(text: str, option: str) -> tuple[int, int]:
     found = re.fullmatch(r"([0-9]+)(?:\.\.([0-9]+))?", text.strip())
     low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if low < 1 or high < low:
-        raise _wrong(text, Kind("range", {}, "16..256 or 64"), option)
+        raise UsageError(
+            f"{option} takes a number, or a range of them", code="TRN173",
+            limit="whole numbers from 1 on, the smaller one first", got=text, remedy="write it as 16..256, or 64",
+        )  # fmt: skip
     return low, high
 
 

@@ -105,6 +105,13 @@ class Difference:
     def __str__(self) -> str:
         return f"{self.label}: {self.old or 'absent'} -> {self.new or 'absent'}"
 
+    def brief(self, width: int) -> str:
+        """As text, of which neither side is longer than `width` characters; ops that begin alike are named."""
+        old, new = (x if len(x) <= width else f"{x[: width - 4]} ..." for x in (self.old, self.new))
+        if old == new:
+            return f"{self.label}: {old.partition('(')[0]} with other types or attributes"
+        return str(Difference(self.part, self.label, old, new))
+
 
 def diff(old: Graph, new: Graph) -> list[Difference]:
     """What changed from `old` to `new`, inputs first; empty exactly when their canonical forms are equal.

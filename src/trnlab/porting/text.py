@@ -131,7 +131,9 @@ def job(found: Job, t: TargetResult, report: Report) -> str:
     lines = [f"{found.cluster}, {found.ranks} ranks, as rank {found.rank} does it: {seconds(found.step_s)} a step"
              + ("" if t.fits else ", which does not fit a rank's memory")]  # fmt: skip
     if found.batches and found.per_s:
-        lines.append(f"  {found.per_s:,.0f} {unit}/s of {found.batches} batches")
+        lines.append(
+            f"  {found.per_s:,.0f} {unit}/s of {found.batches} {'batch' if found.batches == 1 else 'batches'}"
+        )
     elif found.step_s:
         lines.append("  how many batches all ranks have is not known: --batches N says it, for rate and price")
     if found.usd_per_step:

@@ -31,7 +31,7 @@ from trnlab.graph.text import to_text
 from trnlab.program.routine import Program, Tensor
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import require_links
-from trnlab.runtime.fingerprint import Fingerprint, fingerprint, shorten
+from trnlab.runtime.fingerprint import Fingerprint, causes, fingerprint
 from trnlab.runtime.memory import forecast_graph
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import Compiled, Session
@@ -160,8 +160,8 @@ def _from_cache(wanted: Fingerprint, session: Session, started: float) -> Execut
 def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) -> Executable:
     earlier = session.compiled.get(graph.name)
     if earlier is not None:
-        changes = [*wanted.settings_changed(earlier.fingerprint), *map(str, diff(earlier.graph, graph))]
-        say(f"compiling {graph.name!r} again, because of {'; '.join(shorten(changes))}")
+        because = causes(wanted.settings_changed(earlier.fingerprint), diff(earlier.graph, graph))
+        say(f"compiling {graph.name!r} again, because of {because}")
     text = to_text(graph, locations=True, whole=False)
     program = compiler.compile(graph, session.chip, options_of(graph, session), _known(graph, wanted, session))
     seconds = time.perf_counter() - started

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from trnlab import chips
-from trnlab.graph.canonical import canonical_hash
+from trnlab.graph.canonical import Difference, canonical_hash
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.runtime.version import compiler_version
 
 MAX_SHOWN = 6
+MAX_CAUSES, MAX_SIDE = 2, 40  # of a graph that is compiled again: how many are said, characters before and after
 _SETTINGS = ("target", "figures of the chip", "compiler version")
 
 
@@ -59,6 +60,15 @@ def shorten(lines: list[str]) -> list[str]:
     """The first MAX_SHOWN, and how many more there are."""
     hidden = len(lines) - MAX_SHOWN
     return lines[:MAX_SHOWN] + ([f"and {hidden} more"] if hidden > 0 else [])
+
+
+def causes(settings: list[str], found: list[Difference]) -> str:
+    """Why a graph is compiled again, in a line or two: the settings and inputs that changed, or else, since all that
+    follows changes with them, the first outputs and ops; and how many more there are."""
+    first = [*settings, *(d.brief(MAX_SIDE) for d in found if d.part == "input")]
+    lines = first or [d.brief(MAX_SIDE) for d in found]
+    hidden = len(lines) - MAX_CAUSES
+    return "; ".join(lines[:MAX_CAUSES] + ([f"and {hidden} more"] if hidden > 0 else []))
 
 
 def fingerprint(graph: Graph, chip: chips.Chip, options: Mapping[str, Any]) -> Fingerprint:
