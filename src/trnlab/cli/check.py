@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from trnlab.chips import Target
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster, parse
 from trnlab.porting import text
-from trnlab.porting.job import Unheard
+from trnlab.porting.job import RANKS_WANTED, Unheard
 from trnlab.porting.kept import Kept
 from trnlab.porting.page import page
 from trnlab.porting.result import Report, from_json, to_json
@@ -51,7 +51,7 @@ def examined(args: argparse.Namespace) -> Report:
         repr(session.rules),
         str(session.rounds_stochastically),
         str(Path.cwd()),
-        *_ranks(session),
+        *_ranks(session, getattr(args, "rank", 0)),
     ]
     kept = Kept(folder / "checks", request) if not args.no_cache else None
     if kept is not None and (record := kept.get()) is not None:
@@ -61,7 +61,7 @@ def examined(args: argparse.Namespace) -> Report:
         return report
     if args.no_cache:
         session.cache = None
-    report = _followed(script, targets, session, kept, cluster)
+    report = _followed(script, targets, session, kept, cluster, args)
     report.script = str(args.script)
     _told(report, args)
     if kept is not None:
@@ -83,32 +83,60 @@ def _job(args: argparse.Namespace, session: Session, name: str) -> Cluster | Non
     cluster = parse(name)
     size = cluster.ranks if ranks is None else ranks
     cluster.placed(size)
-    if not 0 <= args.rank < size:
+    _become(session, cluster, size, args.rank)
+    return cluster
+
+
+def _become(session: Session, cluster: Cluster, size: int, rank: int) -> None:
+    """Make the session that of a rank of a job. Raises UsageError for a rank that there is not, and faults."""
+    if not 0 <= rank < size:
         raise UsageError(
-            f"there is no rank {args.rank}", code="TRN191", limit=f"0 to {size - 1}", got=args.rank,
+            f"there is no rank {rank}", code="TRN191", limit=f"0 to {size - 1}", got=rank,
             remedy="choose --rank among the ranks of the job",
         )  # fmt: skip
-    session.instances, session.communicator = cluster.instances, Unheard(args.rank, size)
+    session.instances, session.communicator = cluster.instances, Unheard(rank, size)
     session.check_faults(size)
-    return cluster
 
 
 def _told(report: Report, args: argparse.Namespace) -> None:
     """What the command line says of a job, whatever was found or kept."""
     for target in report.targets:
         if target.job is not None:
-            target.job.judge(0.25 if args.comm_threshold is None else args.comm_threshold)
-            target.job.rate(args.batches or target.job.batches, report.per_step)
+            threshold = getattr(args, "comm_threshold", None)
+            target.job.judge(0.25 if threshold is None else threshold)
+            target.job.rate(getattr(args, "batches", 0) or target.job.batches, report.per_step)
 
 
 def _followed(
-    script: Script, targets: list[Target], session: Session, kept: Kept | None, cluster: Cluster | None
-) -> Report:
+    script: Script, targets: list[Target], session: Session, kept: Kept | None, cluster: Cluster | None,
+    args: argparse.Namespace,
+) -> Report:  # fmt: skip
     prepared(kept)
     from trnlab.frontends.torch.check.report import examine  # PyTorch takes a while
 
     with as_one_of(cluster, session):
-        return examine(script, targets, session)
+        report = examine(script, targets, session)
+    whole = whole_instance(targets, session, (found.code for found in report.findings), args)
+    if whole is None:
+        return report
+    with as_one_of(whole, session):
+        report = examine(script, targets, session)
+    report.notes.append(
+        f"the script is of several ranks, and gets all {whole.ranks} of {whole.name}; --ranks N says another number"
+    )
+    return report
+
+
+def whole_instance(
+    targets: list[Target], session: Session, codes: Iterable[str], args: argparse.Namespace
+) -> Cluster | None:
+    """The instance of a script that turned out to be of several ranks, where the command names one target: the
+    session is then of a rank of it. None for other scripts. codes: of what was found when it was followed alone."""
+    if RANKS_WANTED not in codes or len(targets) > 1:
+        return None
+    cluster = Cluster(targets[0], 1)
+    _become(session, cluster, cluster.ranks, getattr(args, "rank", 0))
+    return cluster
 
 
 def prepared(kept: Kept | None = None) -> None:
@@ -163,10 +191,12 @@ def _session(targets: list[Target], args: argparse.Namespace) -> Session:
     raise refused
 
 
-def _ranks(session: Session) -> list[str]:
-    """What a report of a job depends on besides."""
+def _ranks(session: Session, rank: int) -> list[str]:
+    """What a report of a job depends on besides; the rank alone where the script says whether there is a job."""
     others = session.communicator
-    return [] if others is None else [str(session.instances), str(others.size), str(others.rank), *session.faults]
+    if others is None:
+        return [str(rank)]
+    return [str(session.instances), str(others.size), str(others.rank), *session.faults]
 
 
 def targets_of(args: argparse.Namespace) -> tuple[list[Target], Session, Cluster | None]:

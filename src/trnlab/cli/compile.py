@@ -6,13 +6,16 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
 
-from trnlab.cli.check import as_one_of, prepared, targets_of
+from trnlab.cli.check import as_one_of, prepared, targets_of, whole_instance
 from trnlab.errors import UsageError
+from trnlab.graph.ir import Graph
 from trnlab.runtime import ahead
 from trnlab.runtime.ahead import Made
 from trnlab.runtime.script import Script
+from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
 
 
@@ -31,15 +34,15 @@ def main(args: argparse.Namespace) -> int:
     prepared()
     from trnlab.frontends.torch.check.programs import graphs_of  # PyTorch takes a while
 
-    with as_one_of(cluster, session):
+    with ExitStack() as stack:
+        stack.enter_context(as_one_of(cluster, session))
         graphs, problems = graphs_of(script, session)
-        programs = ahead.distinct(graphs, session)
+        whole = whole_instance(targets, session, (line[:6] for line in problems), args)
+        if whole is not None:
+            stack.enter_context(as_one_of(whole, session))
+            graphs, problems = graphs_of(script, session)
         followed = time.perf_counter() - started
-        made = []
-        for each in ahead.compile_all(programs, session, args.jobs):
-            made.append(each)
-            if not args.json:
-                print(_row(each), flush=True)
+        made = _compiled(graphs, session, args)
     wall = time.perf_counter() - started
     if args.json:
         record = {"programs": [asdict(m) for m in made], "followed_s": followed, "wall_s": wall, "problems": problems}
@@ -47,6 +50,15 @@ def main(args: argparse.Namespace) -> int:
     else:
         _told(made, problems, followed, wall, args.jobs)
     return 0 if made and not problems and not any(m.problem for m in made) else 1
+
+
+def _compiled(graphs: list[Graph], session: Session, args: argparse.Namespace) -> list[Made]:
+    made = []
+    for each in ahead.compile_all(ahead.distinct(graphs, session), session, args.jobs):
+        made.append(each)
+        if not args.json:
+            print(_row(each), flush=True)
+    return made
 
 
 def _row(made: Made) -> str:

@@ -23,11 +23,13 @@ def main(args: argparse.Namespace) -> int:
             "no target is chosen, and none is guessed", code="TRN120", remedy="such as --target 16xtrn2.48xlarge"
         )
     cluster = parse(name)
-    ranks = args.ranks or (cluster.ranks if cluster.instances > 1 else 1)
+    report = examined(args) if args.script is not None else None
+    job = next((target.job for target in report.targets), None) if report is not None else None
+    ranks = args.ranks or (cluster.ranks if cluster.instances > 1 else job.ranks if job is not None else 1)
     cache = args.cache or cache_place(os.environ)
     site = doctor.this_host(cluster, ranks, cache, args.checkpoint or os.environ.get(PLACE), args.keep or USUAL_KEEP)
-    if args.script is not None:
-        site = doctor.with_report(site, examined(args))
+    if report is not None:
+        site = doctor.with_report(site, report)
     found = doctor.examine(site)
     print(json.dumps(doctor.as_json(site, found), indent=2) if args.json else doctor.text(site, found))
     return FAILED if doctor.failed(found) else 0

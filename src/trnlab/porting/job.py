@@ -63,6 +63,9 @@ class Job:
             self.communication = judged(self.communication, self.step_s, threshold)
 
 
+RANKS_WANTED = "TRN575"  # a script of several ranks was followed as one without others
+
+
 @dataclass(frozen=True)
 class Unheard:
     """The connection of a rank that is followed alone: programs know of the others, and nothing arrives."""

@@ -69,6 +69,52 @@ def test_gradients_of_replicas_cost_what_the_fabric_says(capsys, tmp_path):
     assert report["targets"][0]["capacity"] == 24 << 30
 
 
+@pytest.mark.parametrize("begin", [
+    "dist.init_process_group()", 'import os; dist.init_process_group(rank=int(os.environ["RANK"]))',
+    'dist.device_mesh.init_device_mesh("neuron", (8, 4))',
+])  # fmt: skip
+def test_a_script_of_ranks_gets_all_of_the_instance(capsys, tmp_path, begin):
+    """Where it asks which rank it is, and nobody said so; what is kept is found by the rank that is followed."""
+    for rank, cached in (("0", False), ("7", False), ("7", True)):
+        arguments = ("--target", "trn1.32xlarge", "--rank", rank)
+        status, report = estimate(capsys, tmp_path, REPLICA | {"begin": begin}, *arguments)
+        assert status == 0, report
+        assert report["cached"] == cached
+        job = report["targets"][0]["job"]
+        assert (job["cluster"], job["ranks"], job["rank"], job["batches"]) == ("trn1.32xlarge", 32, int(rank), 32)
+        assert job["communication"]["purposes"]["gradient"]["bytes"] == WEIGHTS
+        assert any("gets all 32 of trn1.32xlarge" in note for note in report["notes"])
+
+
+def test_check_and_compile_give_a_script_of_ranks_the_instance_too(capsys, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(HEAD.format(**REPLICA))
+    given = ["--target", "trn1.2xlarge", "--cache", str(tmp_path / "cache"), str(script)]
+    assert command.main(["check", *given]) == 0
+    assert "trn1.2xlarge, 2 ranks, as rank 0 does it" in capsys.readouterr().out
+    assert command.main(["compile", *given]) == 0
+    assert "1 programs, 0 compiled" in capsys.readouterr().out
+
+
+def test_a_script_of_ranks_is_told_that_it_has_one_target(capsys, tmp_path):
+    """One that can do without ranks is followed so, on one target or on several."""
+    status, said = estimate(capsys, tmp_path, REPLICA, "--target", "trn1.32xlarge,trn2.48xlarge")
+    assert status == 1
+    (finding,) = json.loads(said)["findings"]
+    assert (finding["code"], finding["place"]["line"]) == ("TRN575", 7)
+    assert "trn1.32xlarge alone, whose 32 ranks" in finding["do"]
+    begin = """
+import os, types
+if "RANK" in os.environ:
+    dist.init_process_group()
+else:
+    dist = types.SimpleNamespace(destroy_process_group=lambda: None)
+"""
+    alone = {"begin": begin, "wrap": "", "around": ""}
+    status, report = estimate(capsys, tmp_path, alone, "--target", "trn1.32xlarge")
+    assert (status, report["targets"][0]["job"]) == (0, None)
+
+
 def test_a_kept_report_answers_with_other_batches_and_flag(capsys, tmp_path):
     for options, batches, flagged in (([], 256, True), (["--batches", "8", "--comm-threshold", "0.99"], 8, False)):
         status, report = estimate(capsys, tmp_path, REPLICA, "--target", "4xtrn2.48xlarge", *options)

@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
@@ -27,11 +28,15 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.nn.parallel import DistributedDataParallel
 
 from trnlab.chips.catalog import Target
+from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
 from trnlab.frontends.torch.check.counting import Ledger, created
+from trnlab.porting.job import RANKS_WANTED
 from trnlab.runtime.communication import Asked
+from trnlab.runtime.session import Session
 
 NAME = "neuron"
+TOLD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by torchrun
 DATA = ("dp", "data", "data_parallel", "ddp", "fsdp", "replicate", "dp_replicate", "shard", "dp_shard", "batch")
 
 
@@ -48,6 +53,24 @@ def one_of(cluster: Cluster, rank: int, size: int) -> Iterator[None]:
         stack.enter_context(patch.object(_Earlier, "parts", _parts()))
         stack.enter_context(patch.object(_fsdp_param, "_chunk_with_empty", Chunks))
         yield
+
+
+def asks_for_ranks(error: BaseException) -> bool:
+    """Whether a script failed because nobody told it which rank of a job it is: in `init_process_group`, which reads
+    that from the environment, or where the script reads it there itself."""
+    if isinstance(error, KeyError):
+        return any(isinstance(name, str) and name in TOLD for name in error.args)
+    return isinstance(error, ValueError) and "env:// rendezvous" in str(error)
+
+
+def alone(session: Session) -> UsageError:
+    """For a script of several ranks that was followed as a process without others."""
+    whole = Cluster(session.target, 1)
+    return UsageError(
+        "the script is one rank of several, and these are followed for one target at a time", code=RANKS_WANTED,
+        remedy=f"--target {whole.name} alone, whose {whole.ranks} ranks it then gets; --ranks N: fewer, "
+        f"--target 4x{whole.name}: those of four instances",
+    )  # fmt: skip
 
 
 @dataclass
@@ -144,6 +167,7 @@ def _replaced(here: _Rank) -> Iterator[None]:
         patch.object(dist, "destroy_process_group", end),
         patch.object(dist, "init_process_group", begin),
         patch.object(c10d, "init_process_group", begin),
+        patch.object(device_mesh, "init_process_group", begin),
         patch.object(c10d, "_new_group_with_tag", group),
     ):
         try:

@@ -35,6 +35,7 @@ from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
+from trnlab.porting.job import RANKS_WANTED
 from trnlab.porting.result import WARNING
 from trnlab.runtime import device
 from trnlab.runtime.communication import Asked
@@ -352,8 +353,10 @@ def _run(script: Script, walk: Walked) -> None:
         walk.complete = False
         place = _line(error, script)
         told = failure(error, "TRN259")
+        if current().communicator is None and ranks.asks_for_ranks(error):
+            told = ranks.alone(current())
         own = told.code == "TRN259"
-        told.where = place or told.where if own else told.where or place
+        told.where = place or told.where if own or told.code == RANKS_WANTED else told.where or place
         told.what = told.what.strip().splitlines()[0] if own else told.what
         walk.survey.raised(told)
     finally:
