@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,12 +18,26 @@ PARAMETERS = {
     "llama3-405b": 405853388800, "mistral-7b": 7241732096, "mixtral-8x7b": 46702792704, "qwen3-8b": 8190735360,
     "qwen3-32b": 32762123264, "qwen3-30b-a3b": 30532122624, "deepseek-v3": 671026404352, "bert-base": 109514298,
     "bert-large": 335174458, "vit-base": 86567656, "vit-large": 304326632, "vit-huge": 632045800,
+    "roberta-large": 355412057, "t5-small": 60506624, "t5-base": 222903552, "t5-large": 737668096,
+    "t5-3b": 2851598336, "t5-11b": 11307321344, "whisper-small": 241734912, "whisper-large-v3": 1543490560,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_are_those_of_the_implementation(name):
     assert model(name).parameters == PARAMETERS[name]
+
+
+# As the papers and model cards say: BERT-Large 340M with its second task, T5 220M to 11B, Whisper 244M and 1550M.
+MILLIONS = {
+    "bert-large": 335, "roberta-large": 355, "vit-large": 304, "t5-small": 60, "t5-base": 223, "t5-large": 738,
+    "t5-3b": 2852, "t5-11b": 11307, "whisper-small": 244, "whisper-large-v3": 1550,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MILLIONS)
+def test_parameters_are_those_that_were_published(name):
+    assert model(name).parameters / 1e6 == pytest.approx(MILLIONS[name], rel=0.01)
 
 
 BILLIONS = [("mixtral-8x7b", 12.88), ("deepseek-v3", 37.55), ("qwen3-30b-a3b", 3.35)]
@@ -39,6 +54,8 @@ def test_every_model_of_the_catalogue_can_be_read():
         found = model(name)
         assert found.layers > 0
         assert found.used <= found.parameters
+        if found.decoded:  # of which as much is written as is read, here
+            found = replace(found, decoded=2048)
         assert found.flops_per_token(2048) > 6 * (found.used - found.embedding_parameters)
 
 
@@ -51,7 +68,7 @@ def test_a_config_file_is_read(tmp_path):
 
 
 WRONG = [
-    ({"model_type": "resnet"}, "model_type is 'resnet'"),
+    ({"model_type": None}, "model_type is None"),
     ({"hidden_size": "4096"}, "hidden_size is '4096'"),
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
     ({"num_attention_heads": 33}, "33 heads do not divide"),
@@ -67,6 +84,68 @@ def test_a_configuration_that_describes_no_model(changes, said):
     with pytest.raises(UsageError, match="TRN172") as caught:
         from_config(config, "mine")
     assert said in str(caught.value)
+
+
+DISTILBERT = {
+    "model_type": "distilbert", "dim": 768, "n_heads": 12, "n_layers": 6, "hidden_dim": 3072, "vocab_size": 30522,
+    "max_position_embeddings": 512,
+}  # fmt: skip
+T5_1_1 = {
+    "model_type": "t5", "d_model": 768, "num_heads": 12, "d_kv": 64, "d_ff": 2048, "num_layers": 12,
+    "vocab_size": 32128, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "count"), [(DISTILBERT, 66985530), (T5_1_1, 247577856)], ids=["distil", "1.1"])
+def test_parameters_of_other_forms(config, count):
+    assert from_config(config, "mine").parameters == count
+
+
+def test_classes_of_images_are_those_that_have_names():
+    labels = {str(i): f"LABEL_{i}" for i in range(10)}
+    config = dict(catalogue()["vit-base"], num_labels=None, id2label=labels)
+    assert from_config(config, "mine").classes == 10
+
+
+FAMILIES = [
+    ({"model_type": "resnet"}, "convolutions"), ({"_class_name": "UNet2DConditionModel"}, "a U-Net"),
+    ({"model_type": "dlrm"}, "tables of embeddings"), ({"model_type": "swin"}, "windows of attention"),
+    ({"model_type": "clip"}, "nothing is known of the blocks"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "said"), FAMILIES)
+def test_what_is_no_stack_of_blocks_is_planned_from_a_script(config, said):
+    with pytest.raises(UsageError, match="TRN585") as caught:
+        from_config(config, "mine")
+    for words in (said, "trnlab plan --script", "trnlab estimate"):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["resnet-50", "dlrm", "stable-diffusion-xl", "unet", "wav2vec2-base"])
+def test_names_of_such_models_say_so(name):
+    with pytest.raises(UsageError, match="TRN585"):
+        model(name)
+
+
+FORMS = [
+    (dict(T5_1_1, feed_forward_proj="swish"), "feed_forward_proj 'swish'"),
+    (dict(catalogue()["bert-base"], position_embedding_type="relative_key"), "'relative_key'"),
+]
+
+
+@pytest.mark.parametrize(("config", "said"), FORMS)
+def test_forms_that_no_stage_has(config, said):
+    with pytest.raises(UsageError, match="TRN586") as caught:
+        from_config(config, "mine")
+    assert said in str(caught.value)
+    assert "trnlab plan --script" in str(caught.value)
+
+
+def test_heads_that_do_not_divide_a_whisper():
+    with pytest.raises(UsageError, match="TRN172") as caught:
+        from_config(dict(catalogue()["whisper-small"], decoder_attention_heads=5), "mine")
+    assert "5 heads do not divide" in str(caught.value)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "\x00", '"x"'])

@@ -66,7 +66,13 @@ def test_of_sizes_that_nobody_published_nothing_much_is_promised():
 
 
 def test_classes_of_models():
-    names = {"llama3-8b": "decoder", "mixtral-8x7b": "experts", "bert-large": "encoder", "vit-base": "vision"}
+    names = {
+        "llama3-8b": "decoder",
+        "mixtral-8x7b": "experts",
+        "bert-large": "encoder",
+        "vit-base": "vision",
+        "t5-base": "pair",
+    }
     assert {name: class_of(model(name)) for name in names} == names
 
 

@@ -82,7 +82,7 @@ def _other(question: Question, name: str, wanted: float) -> Other:
                 raise
             refused = error
             continue
-        count, scale = instance.count * instances, work.sequence if work.unit == "images" else 1
+        count, scale = instance.count * instances, 1 if work.unit == "tokens" else work.sequence
         share = question.reliability.goodput(
             count, STATE * question.model.parameters, instance.count, instance.scaleout
         ).share  # fmt: skip

@@ -13,22 +13,24 @@ from typing import Any
 
 from trnlab.errors import UsageError
 from trnlab.files import json_of
+from trnlab.fleet.families import distilbert, t5, unknown, unread, whisper
+from trnlab.fleet.fields import Config, Fields, wrong
 from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
-
-Config = Mapping[str, Any]
-_MISSING = object()
 
 
 def model(name: str) -> Model:
     """The model of this name, or of the configuration in the file of this name.
 
-    Raises UsageError (TRN171) for a name that is neither, and TRN172 for a configuration that describes no model.
+    Raises UsageError (TRN171) for a name that is neither, TRN172 for a configuration that describes no model, and
+    TRN585 for a model of a kind that is planned from a script.
     """
     path = Path(name)
     if path.suffix in (".json", ".yaml", ".yml"):
         return from_config(_read(path), path.parent.name if path.name == "config.json" else path.stem)
     known = catalogue()
     if name not in known:
+        if (kind := unread(name, name)) is not None:
+            raise kind
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         raise UsageError(
             f"unknown model {name!r}", code="TRN171", limit=", ".join(known), got=name,
@@ -48,9 +50,9 @@ def _read(path: Path) -> Config:
         text = path.read_text("utf-8")
         found = json_of(text) if path.suffix == ".json" else _yaml(text)
     except (OSError, ValueError) as error:
-        raise _wrong(str(path), str(error)) from error
+        raise wrong(str(path), str(error)) from error
     if not isinstance(found, Mapping):
-        raise _wrong(str(path), "it is not a table of names and values")
+        raise wrong(str(path), "it is not a table of names and values")
     return found
 
 
@@ -65,71 +67,31 @@ def _yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
 
 
-def _wrong(name: str, why: str) -> UsageError:
-    return UsageError(
-        f"{name} describes no model: {why}", code="TRN172", limit=f"model_type one of {', '.join(sorted(_READERS))}",
-        got=name, remedy="start from a config.json of Hugging Face, or from a name",
-    )  # fmt: skip
-
-
-class _Fields:
-    """The fields of a configuration, each with a check of what it is."""
-
-    def __init__(self, config: Config, name: str) -> None:
-        self.config, self.name = config, name
-
-    def count(self, field: str, default: object = _MISSING, least: int = 1) -> int:
-        """A whole number, at least `least`."""
-        value = self.config.get(field)
-        if value is None:
-            value = default
-        if value is _MISSING:
-            raise _wrong(self.name, f"{field} is missing")
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _wrong(self.name, f"{field} is {value!r}, not a whole number from {least}")
-        return value
-
-    def flag(self, field: str, default: bool) -> bool:
-        """True or false."""
-        value = self.config.get(field, default)
-        if not isinstance(value, bool):
-            raise _wrong(self.name, f"{field} is {value!r}, not true or false")
-        return value
-
-    @property
-    def source(self) -> str:
-        """Where the figures are from."""
-        return str(self.config.get("source", self.name))
-
-    def head(self, hidden: int, heads: int) -> int:
-        """The size of a head."""
-        if self.config.get("head_dim") is None and hidden % heads:
-            raise _wrong(self.name, f"{heads} heads do not divide a hidden size of {hidden}")
-        return self.count("head_dim", hidden // heads)
-
-
 def from_config(config: Config, name: str) -> Model:
-    """The model that a configuration describes. Raises UsageError (TRN172) where it does not describe one."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in _READERS:
-        raise _wrong(name, f"its model_type is {kind!r}")
-    return _READERS[kind](_Fields(config, name))
+    """The model that a configuration describes. Raises UsageError (TRN172) where it does not describe one,
+    TRN585 where it describes one of a kind that is planned from a script, TRN586 one of a form that no stage has."""
+    kind = config.get("model_type", config.get("_class_name"))
+    if not isinstance(kind, str):
+        raise wrong(name, f"its model_type is {kind!r}")
+    if kind not in _READERS:
+        raise unread(kind, name) or unknown(kind, name, sorted(_READERS))
+    return _READERS[kind](Fields(config, name))
 
 
-def _llama(f: _Fields) -> Model:
+def _llama(f: Fields) -> Model:
     """Llama and its like: RMS norms, rotary positions, gated networks, shared heads of keys."""
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     size = f.head(hidden, heads)
     shared = f.count("num_key_value_heads", heads)
     if heads % shared:
-        raise _wrong(f.name, f"{shared} heads of keys do not divide {heads} heads")
+        raise wrong(f.name, f"{shared} heads of keys do not divide {heads} heads")
     kind = f.config["model_type"]
     bias = "qkv" if kind == "qwen2" else "all" if f.flag("attention_bias", False) else "none"
     attention = Attention(heads, shared, size, size, bias=bias, norms=kind.startswith("qwen3"))
     return _decoder(f, hidden, ((f.count("num_hidden_layers"), Block(hidden, attention, _network(f))),))
 
 
-def _network(f: _Fields) -> Dense | Experts:
+def _network(f: Fields) -> Dense | Experts:
     kind = f.config["model_type"]
     if kind == "mixtral":
         return Experts(f.count("num_local_experts"), f.count("num_experts_per_tok"), f.count("intermediate_size"))
@@ -138,7 +100,7 @@ def _network(f: _Fields) -> Dense | Experts:
     return Dense(f.count("intermediate_size"))
 
 
-def _deepseek(f: _Fields) -> Model:
+def _deepseek(f: Fields) -> Model:
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     plain, rotary = f.count("qk_nope_head_dim"), f.count("qk_rope_head_dim")
     attention = Attention(
@@ -156,14 +118,14 @@ def _deepseek(f: _Fields) -> Model:
     return _decoder(f, hidden, tuple(stack for stack in stacks if stack[0] > 0))
 
 
-def _decoder(f: _Fields, hidden: int, stacks: tuple[tuple[int, Block], ...]) -> Model:
+def _decoder(f: Fields, hidden: int, stacks: tuple[tuple[int, Block], ...]) -> Model:
     return Model(
         f.name, hidden, stacks, f.count("max_position_embeddings", 2048), f.count("vocab_size"),
         tied=f.flag("tie_word_embeddings", False), source=f.source,
     )  # fmt: skip
 
 
-def _gpt2(f: _Fields) -> Model:
+def _gpt2(f: Fields) -> Model:
     hidden, heads = f.count("n_embd"), f.count("n_head")
     size = f.head(hidden, heads)
     attention = Attention(heads, heads, size, size, rope=False, bias="all")
@@ -175,7 +137,7 @@ def _gpt2(f: _Fields) -> Model:
     )  # fmt: skip
 
 
-def _encoder_block(f: _Fields) -> tuple[int, Block]:
+def _encoder_block(f: Fields) -> tuple[int, Block]:
     hidden, heads = f.count("hidden_size"), f.count("num_attention_heads")
     size = f.head(hidden, heads)
     attention = Attention(heads, heads, size, size, causal=False, rope=False, bias="all")
@@ -183,29 +145,33 @@ def _encoder_block(f: _Fields) -> tuple[int, Block]:
     return f.count("num_hidden_layers"), Block(hidden, attention, network, "layer")
 
 
-def _bert(f: _Fields) -> Model:
-    stack = _encoder_block(f)
-    positions = f.count("max_position_embeddings")
+def _bert(f: Fields) -> Model:
+    f.word("position_embedding_type", "absolute", ("absolute",))
+    stack, roberta = _encoder_block(f), f.config["model_type"] != "bert"
+    positions = f.count("max_position_embeddings", least=3 if roberta else 1)
     return Model(
-        f.name, stack[1].hidden, (stack,), positions, f.count("vocab_size"), positions, tied=True,
+        f.name, stack[1].hidden, (stack,), positions - 2 * roberta, f.count("vocab_size"), positions, tied=True,
         types=f.count("type_vocab_size", 2), final_norm=False, embedding_norm=True, transform=True, source=f.source,
     )  # fmt: skip
 
 
-def _vit(f: _Fields) -> Model:
+def _vit(f: Fields) -> Model:
     stack = _encoder_block(f)
     side, patch = f.count("image_size", 224), f.count("patch_size", 16)
     tokens = (side // patch) ** 2 + 1
     return Model(
         f.name, stack[1].hidden, (stack,), tokens, positions=tokens, patch=patch * patch * f.count("num_channels", 3),
-        classes=f.count("num_labels", 1000), source=f.source,
+        classes=f.count("num_labels", len(f.config.get("id2label") or ()) or 1000), source=f.source,
     )  # fmt: skip
 
 
-_READERS: dict[str, Callable[[_Fields], Model]] = {
+_READERS: dict[str, Callable[[Fields], Model]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"), _llama),
     "deepseek_v3": _deepseek,
     "gpt2": _gpt2,
-    "bert": _bert,
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), _bert),
+    "distilbert": distilbert,
+    **dict.fromkeys(("t5", "mt5"), t5),
+    "whisper": whisper,
     "vit": _vit,
 }

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 class Attention:
     """Heads of `size` for queries and keys, and of `value_size` for values; fewer of keys where they are shared.
 
-    bias: of the four projections: "all", "qkv" or "none". q_rank, kv_rank: of the low-rank projections that
-    DeepSeek's models have in the place of full ones (multi-head latent attention), 0 without; rope_size: the part of
-    `size` that carries positions there. norms: of queries and keys, one of each head's size.
+    bias: of the four projections: "all", "qkv", "unkeyed" (all but the keys') or "none". q_rank, kv_rank: of the
+    low-rank projections that DeepSeek's models have in the place of full ones (multi-head latent attention), 0
+    without; rope_size: the part of `size` that carries positions there. norms: of queries and keys, each of a
+    head's size.
     """
 
     heads: int
@@ -37,7 +38,8 @@ class Attention:
         if self.kv_rank:
             return self._low_rank(hidden) + out
         widths = (self.heads + self.kv_heads) * self.size + self.kv_heads * self.value_size
-        biases = {"none": 0, "qkv": widths, "all": widths + hidden}[self.bias]
+        unkeyed = widths - self.kv_heads * self.size + hidden
+        biases = {"none": 0, "qkv": widths, "all": widths + hidden, "unkeyed": unkeyed}[self.bias]
         return widths * hidden + out + biases + (2 * self.size if self.norms else 0)
 
     def _low_rank(self, hidden: int) -> int:
@@ -60,6 +62,18 @@ class Dense:
     def parameters(self, hidden: int) -> int:
         """Of all matrices."""
         return (3 if self.gated else 2) * hidden * self.size + (self.size + hidden if self.bias else 0)
+
+    @property
+    def function(self) -> str:
+        """The activation."""
+        return "silu" if self.gated else "gelu"
+
+
+@dataclass(frozen=True)
+class Acting(Dense):
+    """With an activation that is not the usual one: "relu", "gelu" or "silu"."""
+
+    function: str = "relu"
 
 
 @dataclass(frozen=True)
@@ -167,14 +181,44 @@ class Model:
     @property
     def parameters(self) -> int:
         """Of the whole model."""
-        return (
-            self.embedding_parameters + self.head_parameters + sum(n * block.parameters for n, block in self.stacks)
-        )
+        return self._ends + sum(n * block.parameters for n, block in self.stacks)
 
     @property
     def used(self) -> int:
         """Parameters that one token meets."""
-        return self.embedding_parameters + self.head_parameters + sum(n * block.used for n, block in self.stacks)
+        return self._ends + sum(n * block.used for n, block in self.stacks)
+
+    @property
+    def _ends(self) -> int:
+        return self.embedding_parameters + self.join_parameters + self.head_parameters
+
+    @property
+    def unit(self) -> str:
+        """What is counted of it, images or tokens."""
+        return "images" if self.patch else "tokens"
+
+    @property
+    def decoded(self) -> int:
+        """Tokens of each sequence that are not among its own: see `pairs.Pair`."""
+        return 0
+
+    @property
+    def join_parameters(self) -> int:
+        """Of what lies between an encoder and a decoder; see `pairs.Pair`."""
+        return 0
+
+    def lengths(self, sequence: int) -> tuple[int, ...]:
+        """Tokens of a sequence in the blocks of each stack."""
+        return (sequence,) * len(self.stacks)
+
+    def between(self, sequence: int) -> int:
+        """Tokens of a sequence that go from one stage of a pipeline to the next, at most."""
+        return sequence
+
+    def tables(self, join: int, last: int) -> list[int]:
+        """Ranks of a pipeline that have the table of words, first the one that it is counted for. join: the one where
+        the last stack begins."""
+        return [0, last] if self.tied else [0]
 
     @property
     def embedding_parameters(self) -> int:

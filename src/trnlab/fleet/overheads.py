@@ -35,6 +35,6 @@ def overheads(question: Question, c: Candidate) -> Overheads:
     if question.captured is not None:
         each = question.captured.batch_bytes / question.captured.samples
     else:
-        each = training.sequence * (model.patch * PIXEL if model.patch else TOKEN)
+        each = training.sequence * (model.patch * PIXEL if model.patch else TOKEN) + model.decoded * TOKEN
     brought = training.batch / layout.data * each * c.cluster.ranks_per_chip / HOST_LINK.value
     return Overheads(c.stall, max(brought - c.step.total, 0.0), brought)

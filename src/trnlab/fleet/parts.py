@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from trnlab.fleet.models import Model
 from trnlab.fleet.programs import Cost
 
 SELECTIVE = RECOMPUTE.index("selective")
+NOTHING = Cost()
 FIGURES = tuple(f.name for f in fields(Cost))
 
 
@@ -55,29 +56,35 @@ def pieces_of(layouts: Layouts) -> tuple[list[Piece], Ints]:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a share of a model costs: a layer of each kind, what precedes and follows them."""
+    """What a share of a model costs: a layer of each kind, what precedes and follows them. entries: of each kind,
+    what a stage that has some makes once for all of them; join: what lies between an encoder and its decoder."""
 
     layers: tuple[Cost, ...]
     first: Cost
     last: Cost
     exact: bool = True
+    entries: tuple[Cost, ...] = ()
+    join: Cost = NOTHING
 
     @cached_property
     def table(self) -> Floats:
-        """[F, K + 2] of each of FIGURES: of each of K kinds of layers, of what precedes and of what follows them."""
-        costs = (*self.layers, self.first, self.last)
+        """[F, 2 K + 3] of each of FIGURES: of each of K kinds of layers, of what a stage of each makes once, of what
+        precedes, joins and follows them."""
+        entries = self.entries or (NOTHING,) * len(self.layers)
+        costs = (*self.layers, *entries, self.first, self.join, self.last)
         return np.array([[getattr(cost, name) for cost in costs] for name in FIGURES], np.float64)
 
     def larger(self, times: float) -> Parts:
         """For so many times as many sequences: what as many of one take, never less than all at once."""
-        return Parts(
-            tuple(x.larger(times) for x in self.layers), self.first.larger(times), self.last.larger(times), False
-        )
+        return self._each(lambda cost: cost.larger(times))
 
     def divided(self, by: float, hope: float = 1.0) -> Parts:
         """Reckoned for a tensor group `by` times as large, whose work is `hope` of what follows from this."""
-        layers = tuple(x.divided(by, hope) for x in self.layers)
-        return Parts(layers, self.first.divided(by, hope), self.last.divided(by, hope), False)
+        return self._each(lambda cost: cost.divided(by, hope))
+
+    def _each(self, change: Callable[[Cost], Cost]) -> Parts:
+        layers, entries = (tuple(map(change, costs)) for costs in (self.layers, self.entries))
+        return Parts(layers, change(self.first), change(self.last), False, entries, change(self.join))
 
 
 PartsOf = Mapping[Piece, Parts]

@@ -63,6 +63,11 @@ class Shape:
         return kinds_of(self.training.model, self.counts)
 
     @cached_property
+    def join(self) -> int:
+        """The first stage that has blocks of the last kind."""
+        return int((self.kinds[:, -1] > 0).argmax())
+
+    @cached_property
     def blocks(self) -> Floats:
         """[chunks, R] of each stage of each rank."""
         return np.array(self.counts, np.float64).reshape(self.chunks, self.ranks)
@@ -102,7 +107,20 @@ class Shape:
     @cached_property
     def entered(self) -> Floats:
         """[N, R] bytes of what entered a stage's layers."""
-        return np.asarray(self.blocks.mean(0) * entering(self.training, self.layouts)[:, None])
+        lengths = self.training.model.lengths(self.training.sequence)
+        each = np.stack([entering(self.training, self.layouts, n) for n in lengths], axis=1)
+        return np.asarray(each @ self._means(self.kinds.astype(np.float64)))
+
+    def _means(self, stages: Floats) -> Floats:
+        """[..., S, K] -> [..., K, R], of each rank's stages."""
+        return np.asarray(stages.reshape(self.chunks, self.ranks, -1).mean(0).T)
+
+    @cached_property
+    def lent(self) -> Floats:
+        """[N, R] bytes of what an encoder made, on ranks that have blocks of a decoder that attends to it."""
+        has = (self.kinds[:, -1:] > 0) & (self.training.model.decoded > 0)
+        size = entering(self.training, self.layouts, self.training.sequence)
+        return np.asarray(size[:, None] * self._means(has.astype(np.float64)))
 
     @cached_property
     def gathered(self) -> Floats:
@@ -111,7 +129,8 @@ class Shape:
         model, x = self.training.model, self.layouts
         layers = [block.parameters - block.expert_parameters * (1 - 1 / x["expert"]) for _, block in model.stacks]
         unit = np.max(np.stack([np.broadcast_to(layer, len(x)) for layer in layers]), axis=0)
-        units = unit + np.maximum(unit, max(model.embedding_parameters, model.head_parameters))
+        ends = max(model.embedding_parameters, model.join_parameters, model.head_parameters)
+        units = unit + np.maximum(unit, ends)
         return np.where(x["zero"] == 3, units / x["tensor"] * WEIGHT, 0.0)
 
 
@@ -124,16 +143,21 @@ class Pipes:
         found, self.which = shape.pieces
         own = [parts[piece] for piece in found]
         self.exact = np.array([part.exact for part in own])[self.which]
-        self._table = np.stack([part.table for part in own], axis=1)  # [F, n, K + 2]
+        self._table = np.stack([part.table for part in own], axis=1)  # [F, n, 2 K + 3]
         self._stages = self._of_stages()
         self._pass()
 
     def _of_stages(self) -> dict[str, Floats]:
         """[N, S] of each figure."""
-        found = self._table[..., :-2] @ self.shape.kinds.T.astype(np.float64)
-        found[..., 0] += self._table[..., -2]
-        found[..., -1] += self._table[..., -1]
+        kinds, count = self.shape.kinds.T.astype(np.float64), self.shape.kinds.shape[1]
+        found = self._table[..., :count] @ kinds + self._table[..., count:-3] @ (kinds > 0).astype(np.float64)
+        for stage, column in self._ends():
+            found[..., stage] += self._table[..., column]
         return dict(zip(FIGURES, found[:, self.which]))
+
+    def _ends(self) -> tuple[tuple[int, int], ...]:
+        """Stages that have more than blocks, and what that is in the table."""
+        return (0, -3), (self.shape.join, -2), (-1, -1)
 
     def _pass(self) -> None:
         """Seconds of both passes of a microbatch, by stage and of the busiest rank."""
@@ -186,13 +210,14 @@ class Pipes:
         kept = self._own(self._stages["kept"]) / shape.chunks
         working = self._working() + shape.talk.buffers[:, None]
         working = working + np.where(shape.full, kept / np.maximum(shape.blocks.mean(0), 1.0), 0.0)
-        return np.where(shape.full, shape.entered, kept) * shape.under_way, working
+        return (np.where(shape.full, shape.entered, kept) + shape.lent) * shape.under_way, working
 
     def _working(self) -> Floats:
-        table = self._table[FIGURES.index("working")]  # [n, K + 2]
-        stages = np.max(np.where(self.shape.kinds > 0, table[:, None, :-2], 0.0), axis=2)
-        stages[:, 0] = np.maximum(stages[:, 0], table[:, -2])
-        stages[:, -1] = np.maximum(stages[:, -1], table[:, -1])
+        table = self._table[FIGURES.index("working")]  # [n, 2 K + 3]
+        has = np.tile(self.shape.kinds > 0, 2)
+        stages = np.max(np.where(has, table[:, None, :-3], 0.0), axis=2)
+        for stage, column in self._ends():
+            stages[:, stage] = np.maximum(stages[:, stage], table[:, column])
         ranks = stages.reshape(len(stages), self.shape.chunks, self.shape.ranks).max(1)
         return np.asarray(ranks[self.which])
 
@@ -215,14 +240,18 @@ def kinds_of(model: Model, counts: list[int]) -> Ints:
 
 def parameters_of(model: Model, counts: list[int], ranks: int) -> tuple[Floats, Floats]:
     """[R] of the ranks of a pipeline, before they are divided further: without experts, and those of experts. An end
-    of it has the embedding or the head as well, and the last one a copy of the embedding where that is the head."""
-    kinds = kinds_of(model, counts).reshape(-1, ranks, len(model.stacks)).sum(0)
+    of it has the embedding or the head as well, and each rank that needs the table of words a copy of it."""
+    stages = kinds_of(model, counts)
+    join = int((stages[:, -1] > 0).argmax()) % ranks
+    kinds = stages.reshape(-1, ranks, len(model.stacks)).sum(0)
     experts = kinds @ np.array([block.expert_parameters for _, block in model.stacks], np.float64)
     common = kinds @ np.array([block.parameters for _, block in model.stacks], np.float64) - experts
     common[0] += model.embedding_parameters
+    common[join] += model.join_parameters
     common[-1] += model.head_parameters
-    if model.tied and ranks > 1:
-        common[-1] += model.vocabulary * model.hidden
+    home, *others = model.tables(join, ranks - 1)
+    for rank in set(others) - {home}:
+        common[rank] += model.vocabulary * model.hidden
     return common, experts
 
 
@@ -245,7 +274,7 @@ def part_of(layouts: Layouts, common: Floats, experts: Floats) -> Floats:
     return np.asarray(common / alike + experts / (alike / layouts["expert"][:, None]))
 
 
-def entering(training: Training, layouts: Layouts) -> Floats:
-    """Bytes of a microbatch between two layers, on one rank."""
-    part = layouts["microbatch"] * training.sequence // (layouts["tensor"] * layouts["context"])
+def entering(training: Training, layouts: Layouts, tokens: int) -> Floats:
+    """Bytes of a microbatch between two layers, on one rank; tokens: of each sequence."""
+    part = layouts["microbatch"] * tokens // (layouts["tensor"] * layouts["context"])
     return np.asarray(part * training.model.hidden * WEIGHT, np.float64)

@@ -15,8 +15,9 @@ from trnlab import compiler
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.arrays import Floats
 from trnlab.fleet.models import Block, Dense, Experts, Model
+from trnlab.fleet.pairs import Crossed, Relative
 from trnlab.fleet.shares import Share
-from trnlab.fleet.stages import Stage, adamw, stage
+from trnlab.fleet.stages import ENTRY, JOIN, Stage, adamw, stage
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.porting import memory
@@ -109,12 +110,29 @@ class Programs:
             block = replace(block, network=Dense(block.network.size, block.network.gated))
         return self.stage(model, (block,), share, first, last).less(self.stage(model, (block,), share))
 
+    def join(self, model: Model, block: Block, share: Share) -> Cost:
+        """Of what lies between an encoder and this block of its decoder."""
+        if not isinstance(block, Crossed):
+            return Cost()
+        share = replace(share, attention=PLAIN.get(share.attention, share.attention))
+        return self.stage(model, (block,), share, also=JOIN).less(self.stage(model, (block,), share))
+
+    def entry(self, model: Model, block: Block, share: Share) -> Cost:
+        """Of what each stage of such blocks makes once for all of them."""
+        if not isinstance(block.attention, Relative):
+            return Cost()
+        share = replace(share, attention=PLAIN.get(share.attention, share.attention))
+        return self.stage(model, (block,), share, also=ENTRY).less(self.stage(model, (block,), share))
+
     def stage(
-        self, model: Model, blocks: tuple[Block, ...], share: Share, first: bool = False, last: bool = False
-    ) -> Cost:
-        """Of these blocks, with the embedding or the head."""
-        key = _key(model if first or last else None, blocks, share, first, last)
-        return self._kept(key, lambda: stage(model, blocks, share, self.ranks, first, last))
+        self, model: Model, blocks: tuple[Block, ...], share: Share, first: bool = False, last: bool = False,
+        also: str = "",
+    ) -> Cost:  # fmt: skip
+        """Of these blocks, with the embedding or the head; also: see `stages.stage`."""
+        key = _key(model if first or last or also == JOIN else None, blocks, share, first, last)
+        return self._kept(
+            f"{key} {also}" if also else key, lambda: stage(model, blocks, share, self.ranks, first, last, also)
+        )
 
     def update(self, parameters: Floats) -> Floats:
         """Seconds of AdamW on so many parameters: memory sets its pace, so that a part of them shows it."""

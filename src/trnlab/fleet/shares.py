@@ -81,9 +81,9 @@ class Rank:
 
         def inside(x: Value) -> Value:
             if network.gated:
-                opened = tape.activation(self.linear(name + "_gate", x, width), "silu")
+                opened = tape.activation(self.linear(name + "_gate", x, width), network.function)
                 return tape.multiply(opened, self.linear(name + "_up", x, width))
-            return tape.activation(self.linear(name + "_up", x, width, network.bias), "gelu")
+            return tape.activation(self.linear(name + "_up", x, width, network.bias), network.function)
 
         inner = tape.remade(inside, x) if self.share.network == "again" else inside(x)
         return self.scattered(self.linear(name + "_down", inner, hidden, network.bias))

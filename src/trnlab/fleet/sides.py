@@ -27,8 +27,9 @@ _SPELLING = re.compile(r"(?:(\d+)x)?([A-Za-z][\w.-]*)")
 
 @dataclass(frozen=True)
 class Work:
-    """What is trained. kind: its class, see `utilisation`. unit: what is counted, "tokens" or "images". flops: of one
-    unit, forward and backward. parameters: that a unit meets. batch: units of a step, 0 where it is not known."""
+    """What is trained. kind: its class, see `utilisation`. unit: what is counted: "tokens", "images" or "clips".
+    flops: of one unit, forward and backward. parameters: that a unit meets. batch: units of a step, 0 where it is not
+    known."""
 
     name: str
     kind: str
@@ -90,13 +91,13 @@ def spelled(text: str) -> tuple[int, str]:
 
 
 def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
-    """Training a model on steps of so many sequences; images are sequences that are counted whole."""
+    """Training a model on steps of so many sequences; images and clips are sequences that are counted whole."""
     length = sequence or model.sequence
-    images = bool(model.patch)
-    per_unit = length if images else 1
+    whole = model.unit != "tokens"
+    per_unit = length if whole else 1
     return Work(
-        model.name, class_of(model), "images" if images else "tokens", model.flops_per_token(length) * per_unit,
-        model.used, sequences * (1 if images else length), model if model.stacks else None, sequences, length,
+        model.name, class_of(model), model.unit, model.flops_per_token(length) * per_unit,
+        model.used, sequences * (1 if whole else length), model if model.stacks else None, sequences, length,
     )  # fmt: skip
 
 
@@ -119,7 +120,7 @@ def of_neuron(
     )
     chosen = plan(question, folder).chosen
     step = chosen.step
-    rate = step.tokens_per_s / (work.sequence if work.unit == "images" else 1)
+    rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
     exchange = sum(step.seconds.get(k, 0.0) for k in ("tensor parallel", "gradients", "weights")) / step.total
     return neuron_side(name, instances, rate, step.mfu, errors, str(step.layout), exchange)
 
@@ -157,7 +158,7 @@ def _layout(
     work: Work, instance: Instance, instances: int, form: str
 ) -> tuple[str, float | None, tuple[str, ...]]:  # fmt: skip
     """The fastest layout, its share of exchange, and its roofline in words."""
-    if work.model is None or work.kind == "experts":
+    if work.model is None or work.kind in ("experts", "pair"):
         return "", None, ()
     best = fastest(work.model, instance, instances, work.sequences, work.sequence, form)
     if best.job is None or best.roofline is None:

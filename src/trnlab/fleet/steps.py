@@ -17,6 +17,7 @@ from trnlab.fleet.exchange import Exchange
 from trnlab.fleet.frames import Frame, frame_of
 from trnlab.fleet.layout import Layout, Layouts, columns_of, layers_of
 from trnlab.fleet.models import Block, Model
+from trnlab.fleet.pairs import share_of
 from trnlab.fleet.parts import Parts, PartsOf, Piece, Training, pieces_of
 from trnlab.fleet.pipes import Pipes, held_of, parameters_of
 from trnlab.fleet.programs import Cost, Programs
@@ -142,9 +143,14 @@ class Planner:
         model, share = training.model, self.share(training, piece)
         key = model.name, share
         if key not in self._parts:
-            layers = tuple(self._layer(model, block, share) for _, block in model.stacks)
-            first, last = (self.programs.ends(model, share, first, not first) for first in (True, False))
-            self._parts[key] = Parts(layers, first, last)
+            programs, blocks = self.programs, [block for _, block in model.stacks]
+            shares = [share_of(model, block, share) for block in blocks]
+            each = list(zip(blocks, shares))
+            layers = tuple(self._layer(model, block, own) for block, own in each)
+            first, last = (programs.ends(model, shares[0 if i else -1], i, not i) for i in (True, False))
+            entries = tuple(programs.entry(model, block, own) for block, own in each)
+            join = programs.join(model, blocks[-1], shares[-1])
+            self._parts[key] = Parts(layers, first, last, entries=entries, join=join)
         return self._parts[key]
 
     def _layer(self, model: Model, block: Block, share: Share) -> Cost:

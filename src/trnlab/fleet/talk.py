@@ -24,7 +24,7 @@ SENDS = 2  # of rows, in each pass: to the experts, and back
 def talk_of(exchange: Exchange, training: Training, x: Layouts) -> Talk:
     """What a microbatch exchanges, of each layout."""
     stride = np.where(x["pipeline"] > 1, x["tensor"] * x["context"] * x["data"], 0)
-    blocks = [block for _, block in training.model.stacks]
+    blocks, tokens = [block for _, block in training.model.stacks], training.model.between(training.sequence)
     rows = np.stack([_rows(block, training, x) for block in blocks], axis=1)
     keys = np.stack([_keys(block, training, x) for block in blocks], axis=1)
 
@@ -35,7 +35,7 @@ def talk_of(exchange: Exchange, training: Training, x: Layouts) -> Talk:
     lent = np.where(x["context"][:, None] > 1, 2 * keys, 0.0)  # and their gradients
     arriving = np.where(x["expert"][:, None] > 1, rows, 0.0)
     return Talk(
-        exchange.send(stride, entering(training, x)), SENDS * each("all_to_all", x["expert"], rows),
+        exchange.send(stride, entering(training, x, tokens)), SENDS * each("all_to_all", x["expert"], rows),
         gathered, gathered + scattered, (lent + arriving).max(1),
     )  # fmt: skip
 
@@ -84,8 +84,9 @@ class Streams:
 def streams_of(exchange: Exchange, model: Model, x: Layouts) -> Streams:
     """Of each layout; 0 of other stages of ZeRO."""
     layers, experts = model.layers, sum(n * block.expert_parameters for n, block in model.stacks)
-    common = model.parameters - model.embedding_parameters - model.head_parameters - experts
-    sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (model.head_parameters, 0.0))
+    late = model.join_parameters + model.head_parameters
+    common = model.parameters - model.embedding_parameters - late - experts
+    sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (late, 0.0))
     asked, given = (
         np.stack([summed(exchange, x, kind, 3, width, own / x["tensor"], theirs / (x["tensor"] * x["expert"]))
                   for own, theirs in sizes]) for kind, width in (("all_gather", WEIGHT), ("reduce_scatter", SUM))

@@ -191,8 +191,12 @@ class Tape:
         return self.b.multiply(self.b.reduce(x, (-1,), keepdims=True), 1 / x.shape[-1])
 
     def activation(self, x: Value, name: str) -> Value:
-        """ "gelu" or "silu"."""
+        """ "gelu", "silu" or "relu"."""
         b = self.b
+        if name == "relu":
+            return self.then(
+                b.maximum(x, 0.0), lambda dy: self.send_back(x, b.select(b.compare(x, "GT", 0.0), dy, 0.0))
+            )
         function, slope = {"gelu": (b.gelu, b.gelu_dx), "silu": (b.silu, b.silu_dx)}[name]
         return self.then(function(x), lambda dy: self.send_back(x, b.multiply(dy, slope(x))))
 
@@ -271,14 +275,19 @@ class Tape:
         """softmax(q k^T / sqrt(D)) of q [B, G, R, T, D] and k [B, G, S, D], in memory."""
         b = self.b
         scores = b.optimization_barrier(b.dot_general(q, k, ((4,), (3,)), ((0, 1), (0, 1)), dt=self.form))
-        wide = b.multiply(b.convert(scores, float32), q.shape[-1] ** -0.5)
+        found = self.softmax(b.multiply(b.convert(scores, float32), q.shape[-1] ** -0.5), causal)
+        return b.optimization_barrier(b.convert(found, self.form))
+
+    def softmax(self, wide: Value, causal: bool) -> Value:
+        """Of scores [..., T, S] in float32; nothing of how to go back."""
+        b, n = self.b, len(wide.shape)
         if causal:
-            pairs = wide.shape[3:]
+            pairs = wide.shape[-2:]
             sees = b.compare(b.iota(pairs, int32, 0), "GE", b.iota(pairs, int32, 1))
-            wide = b.select(b.broadcast_in_dim(sees, wide.shape, (3, 4)), wide, HIDDEN)
+            wide = b.select(b.broadcast_in_dim(sees, wide.shape, (n - 2, n - 1)), wide, HIDDEN)
         grown = b.exponential(b.subtract(wide, b.reduce(wide, (-1,), "maximum", keepdims=True)))
         total = b.reduce(grown, (-1,), keepdims=True)
-        return b.optimization_barrier(b.convert(b.divide(grown, total), self.form))
+        return b.divide(grown, total)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
     def reshaped(self, x: Value, shape: Sequence[int]) -> Value:
@@ -308,6 +317,15 @@ class Tape:
                 self.send_back(value, b.slice_dim(d, dimension, start, limit))
 
         return self.then(b.concatenate((x, y), dimension), back)
+
+    def moved(self, x: Value, steps: int) -> Value:
+        """x [B, S, C] so many places later in its sequence (earlier where negative), zeros in the others."""
+        y = self._moved(x, steps)
+        return self.then(y, lambda dy: self.send_back(x, self._moved(dy, -steps)))
+
+    def _moved(self, x: Value, steps: int) -> Value:
+        low, high, length = max(steps, 0), max(-steps, 0), x.shape[1]
+        return self.b.slice_dim(self.b.pad(x, (0, low, 0), (0, high, 0)), 1, high, high + length)
 
     def filled(self, x: Value, size: int) -> Value:
         """x [B, N, S, D] with zeros behind its columns, which are `size` then."""

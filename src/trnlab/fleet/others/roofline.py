@@ -100,6 +100,12 @@ def step(job: Job) -> Roofline:
             limit="models of dense networks", got=job.model.name,
             remedy="published utilisations are compared without one: see the band",
         )  # fmt: skip
+    if job.model.decoded:
+        raise UsageError(
+            f"{job.model.name} is an encoder with a decoder, for which there is no roofline", code="TRN157",
+            limit="models of one stack", got=job.model.name,
+            remedy="published utilisations are compared without one: see the band",
+        )  # fmt: skip
     return _Step(job).made()
 
 

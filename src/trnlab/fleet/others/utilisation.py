@@ -20,6 +20,7 @@ from statistics import median
 from trnlab.fleet.models import Experts, Model
 from trnlab.fleet.others import efficiency
 from trnlab.fleet.others.catalogue import Accelerator, accelerators
+from trnlab.fleet.pairs import Pair
 
 SAME_SIZE = 1.2  # parameters within this factor are one size
 LIKE = 10.0  # parameters within this factor say something of a size, where nothing nearer is published
@@ -30,9 +31,13 @@ BEYOND = 3.0  # times the largest size, or a part of the smallest: as far as wha
 
 NAMES = {
     "decoder": "a decoder", "encoder": "an encoder", "experts": "a model of experts",
-    "vision": "a vision transformer", "convolution": "a convolutional network",
+    "pair": "an encoder with a decoder", "vision": "a vision transformer", "convolution": "a convolutional network",
 }  # fmt: skip
-RELATED = {"vision": ("vision", "encoder"), "encoder": ("encoder", "vision")}  # the same blocks, without a mask
+RELATED = {
+    "vision": ("vision", "encoder"),
+    "encoder": ("encoder", "vision"),
+    "pair": ("encoder", "decoder"),
+}  # the same blocks, with or without a mask
 TWINS = {"h200": "h100", "a100-40": "a100-80", "a100-80": "a100-40"}  # the same processor with another memory
 
 
@@ -94,7 +99,9 @@ def _rows(group: dict[str, object], name: str) -> list[list[float]]:
 
 
 def class_of(model: Model) -> str:
-    """decoder, experts, encoder or vision."""
+    """decoder, experts, encoder, pair or vision."""
+    if isinstance(model, Pair):
+        return "pair"
     blocks = [block for _, block in model.stacks]
     if any(isinstance(block.network, Experts) for block in blocks):
         return "experts"
