@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/functions.md says what is measured: the same rows, figures within what another libm changes."""
+"""docs/functions.md says what is measured: the same rows, and figures that are nowhere worse than it says.
+
+NumPy takes functions of its own or the C library's by what the processor has, and its own are off by up to 1.4 ulp
+more. The page was measured with those, so that another machine may find smaller errors.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ def test_the_page_is_current():
         assert len(old) == len(new) == COLUMNS
         for i, (a, b) in enumerate(zip(old, new)):
             if i in MEASURED and a != b:
-                assert abs(float(a) - float(b)) <= OFF * max(1.0, float(a) / 4), (new[0], a, b)
+                assert float(b) - float(a) <= OFF * max(1.0, float(a) / 4), (new[0], a, b)
             elif i == 8:
                 assert abs(float(a) - float(b)) <= max(0.1 * float(a), 0.2), (new[0], a, b)
             elif i not in MEASURED:
