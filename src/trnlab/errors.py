@@ -16,7 +16,9 @@ TrnlabError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +136,15 @@ class RunError(TrnlabError):
     """A run that could not be made, saved or read back."""
 
     code = "TRN800"
+
+
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.4) -> str:
+    """Which of the `known` names is spelled most like `name`, or "" where none is as like as `cutoff` (0 to 1)."""
+    close = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return close[0] if close else ""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The way out for a name that is not known: a name that is spelled like it, or what `otherwise` says."""
+    close = nearest(name, known)
+    return f"did you mean {close!r}?" if close else otherwise

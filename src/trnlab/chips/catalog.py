@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,7 +12,7 @@ from trnlab.chips.spec import Chip
 from trnlab.chips.trn1 import INF2, TRN1
 from trnlab.chips.trn2 import TRN2
 from trnlab.chips.trn3 import TRN3
-from trnlab.errors import UsageError
+from trnlab.errors import UsageError, did_you_mean
 
 _CHIPS = {chip.name: chip for chip in (TRN1, TRN2, INF2, TRN3)}
 NAMES = tuple(_CHIPS)
@@ -81,8 +80,7 @@ def _bare(chip: Chip) -> Target:
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    remedy = f"did you mean {close[0]!r}?" if close else f"choose one of the {kind}s above"
+    remedy = did_you_mean(name, names, f"choose one of the {kind}s above")
     return UsageError(f"unknown {kind} {name!r}", code="TRN101", limit=", ".join(names), got=name, remedy=remedy)
 
 

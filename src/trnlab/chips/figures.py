@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, get_type_hints
 
 from trnlab.chips.spec import FEATURES, Chip, Confidence, Figure
-from trnlab.errors import UsageError
+from trnlab.errors import UsageError, did_you_mean
 
 
 def figures(chip: Chip) -> Iterator[tuple[str, Figure]]:
@@ -32,10 +31,9 @@ def with_figures(chip: Chip, changes: Mapping[str, float | Figure]) -> Chip:
     known = dict(figures(chip))
     for path, value in changes.items():
         if path not in known:
-            close = difflib.get_close_matches(path, known, n=1)
             raise UsageError(
                 f"chip {chip.name!r} has no figure {path!r}", code="TRN102", got=path,
-                remedy=f"did you mean {close[0]!r}?" if close else f"`trnlab chips {chip.name}` lists them",
+                remedy=did_you_mean(path, known, f"`trnlab chips {chip.name}` lists them"),
             )  # fmt: skip
         if not isinstance(value, Figure):
             old = known[path]

@@ -6,14 +6,13 @@ The unit must be one that the figure can be given in; plain numbers (ratios, cou
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
 
 from trnlab.chips.figures import figures, with_figures
 from trnlab.chips.spec import Chip, Figure
-from trnlab.errors import UsageError
+from trnlab.errors import UsageError, nearest
 from trnlab.units import GIB, KIB, MIB
 
 PREFIX = "chip."
@@ -65,11 +64,10 @@ def _value(path: str, figure: Figure, number: float, unit: str) -> float:
     if figure.unit == "ratio":
         scales = {"": 1.0, "%": 0.01}
     if unit not in scales:
-        close = difflib.get_close_matches(unit, scales, n=1, cutoff=0.0)
         raise UsageError(
             f"{path} does not come in {unit!r}" if unit else f"{path} needs a unit", code="TRN105",
             limit=", ".join(name for name in scales if name) or "a plain number", got=f"{number:g}{unit}",
-            remedy=f"did you mean {number:g}{close[0]}?",
+            remedy=f"did you mean {number:g}{nearest(unit, scales, cutoff=0.0)}?",
         )  # fmt: skip
     value = number * scales[unit]
     if not math.isfinite(value) or value <= 0:

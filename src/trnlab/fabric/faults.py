@@ -8,10 +8,9 @@ What the vendor's runtime does is not published; its health checks report such a
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
-from trnlab.errors import UsageError
+from trnlab.errors import UsageError, did_you_mean
 from trnlab.fabric.network import Network
 
 FACTORS = {"down": 0.0, "around": 0.0, "half": 0.5, "quarter": 0.25}
@@ -60,10 +59,9 @@ def _links(network: Network, name: str) -> list[int]:
     if not found:
         known = [network.name(number).removesuffix(".out") for number in range(len(network.rates))
                  if network.kind(number) not in ("hbm", "dma")]  # fmt: skip
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.3)
         raise UsageError(
             f"{network.cluster.name} has no link {name!r}", code="TRN184",
             limit=f"{len(known)} links, e.g. {', '.join(known[:2])}" if known else "no links at all", got=name,
-            remedy=f"did you mean {close[0]}?" if close else "`trnlab fabric show` lists them",
+            remedy=did_you_mean(name, known, "`trnlab fabric show` lists them"),
         )  # fmt: skip
     return found

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -11,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from trnlab.errors import UsageError
+from trnlab.errors import UsageError, did_you_mean
 from trnlab.files import json_of
 from trnlab.fleet.families import distilbert, t5, unknown, unread, whisper
 from trnlab.fleet.fields import Config, Fields, wrong
@@ -31,10 +30,9 @@ def model(name: str) -> Model:
     if name not in known:
         if (kind := unread(name, name)) is not None:
             raise kind
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         raise UsageError(
             f"unknown model {name!r}", code="TRN171", limit=", ".join(known), got=name,
-            remedy=(f"did you mean {close[0]!r}? " if close else "") + "or give a config.json",
+            remedy=f"{did_you_mean(name, known)} or give a config.json".strip(),
         )  # fmt: skip
     return from_config(known[name], name)
 

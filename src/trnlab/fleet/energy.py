@@ -10,14 +10,13 @@ Intensities are those of the grid where a region lies, averaged over a year; con
 from __future__ import annotations
 
 import csv
-import difflib
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from trnlab.errors import UsageError
+from trnlab.errors import UsageError, did_you_mean
 from trnlab.fleet import site
 from trnlab.fleet.others import catalogue
 from trnlab.fleet.spans import Span
@@ -81,10 +80,9 @@ def intensity(region: str) -> Intensity:
     """Of a region. Raises UsageError (TRN159)."""
     known = _regions()
     if region not in known:
-        close = difflib.get_close_matches(region, known, n=1, cutoff=0.4)
         raise UsageError(
             f"no grid is known of {region!r}", code="TRN159", limit=", ".join(known), got=region,
-            remedy=f"did you mean {close[0]!r}?" if close else "choose one of these regions",
+            remedy=did_you_mean(region, known, "choose one of these regions"),
         )  # fmt: skip
     row = known[region]
     return Intensity(region, row["place"], float(row["kg_per_kwh"]), f"{row['source']}; {GRID}")

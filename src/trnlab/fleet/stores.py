@@ -7,13 +7,12 @@ object store by the requests to a prefix, which are also paid for.
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 
 from trnlab.chips.sources import assumed, derived, documented
 from trnlab.chips.spec import Figure
-from trnlab.errors import UsageError
+from trnlab.errors import UsageError, did_you_mean
 
 TIB = 2.0**40
 _FSX = "Amazon FSx for Lustre user guide, aggregate file system performance"
@@ -107,10 +106,9 @@ def store(name: str, network: float) -> Store:
     Raises UsageError (TRN164) for another name, and for a neighbour where there are no cards.
     """
     if name not in STORES:
-        close = difflib.get_close_matches(name, STORES, n=1, cutoff=0.4)
         raise UsageError(
             f"unknown store of checkpoints {name!r}", code="TRN164", limit=", ".join(STORES), got=name,
-            remedy=f"did you mean {close[0]!r}?" if close else "choose one of those above",
+            remedy=did_you_mean(name, STORES, "choose one of those above"),
         )  # fmt: skip
     found = STORES[name]
     if name != "neighbour":

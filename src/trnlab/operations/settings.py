@@ -8,11 +8,12 @@ api-reference-guide/index.rst for NEURON_CC_FLAGS.
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+
+from trnlab.errors import nearest
 
 Complaint = tuple[str, str]  # what a value may be, and the way out
 Judge = Callable[[str, "Place"], "Complaint | None"]
@@ -141,11 +142,9 @@ def judged(environment: Mapping[str, str], place: Place) -> Iterator[Wrong]:
         yield Wrong(name, f"{name} is no longer read, or not for long", environment[name], "unset", OLD[name], False)
     for name in sorted(environment):
         if name.startswith("NEURON_RT_") and name not in JUDGES:
-            close = difflib.get_close_matches(name, JUDGES, n=1, cutoff=0.85)
+            close = nearest(name, JUDGES, cutoff=0.85)
             if close and not name.startswith(("NEURON_RT_LOG_LEVEL_", "NEURON_RT_LOG_LOCATION_")):
-                yield Wrong(
-                    name, f"{name} is not known", environment[name], close[0], f"did you mean {close[0]}?", False
-                )
+                yield Wrong(name, f"{name} is not known", environment[name], close, f"did you mean {close}?", False)
 
 
 def _several(environment: Mapping[str, str], place: Place) -> Iterator[Wrong]:

@@ -8,13 +8,12 @@ derived (arithmetic), recalled (from memory, not verified), assumed.
 from __future__ import annotations
 
 import csv
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from trnlab.errors import UsageError
+from trnlab.errors import UsageError, did_you_mean
 from trnlab.fleet.spans import Span
 
 TAGS = ("documented", "press", "derived", "recalled", "assumed")
@@ -83,10 +82,9 @@ def instance(name: str) -> Instance:
     """The instance type of this name. Raises UsageError (TRN156)."""
     known = instances()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         raise UsageError(
             f"unknown instance type {name!r}", code="TRN156", limit=", ".join(known), got=name,
-            remedy=f"did you mean {close[0]!r}?" if close else "`trnlab chips` lists those of Neuron",
+            remedy=did_you_mean(name, known, "`trnlab chips` lists those of Neuron"),
         )  # fmt: skip
     return known[name]
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from functools import cache
 from typing import Any
 
+from trnlab.errors import nearest as nearest_name
 from trnlab.nki.imports import MODULES
 
 _GUIDE = "NKI migration guide (nki/migration/index.rst)"
@@ -90,8 +90,7 @@ def nearest(name: str) -> str:
     """A name of the same module that is spelled alike, or ""."""
     head, rest = split(name)
     names = [n for n in dir(module_of(head)) if not n.startswith("_")]
-    close = difflib.get_close_matches(rest.split(".")[0], names, n=1, cutoff=0.6)
-    return close[0] if close else ""
+    return nearest_name(rest.split(".")[0], names, cutoff=0.6)
 
 
 @cache
