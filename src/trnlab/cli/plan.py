@@ -6,13 +6,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.cli.executors import helpers
 from trnlab.cli.plan_script import STEPS, scripted
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
-from trnlab.fleet import besides, handover, quantities, table
+from trnlab.fleet import besides, handover, quantities, settings, settings_text, table
 from trnlab.fleet.configurations import catalogue, model
 from trnlab.fleet.layout import pinned
 from trnlab.fleet.models import Model
@@ -42,16 +44,29 @@ def main(args: argparse.Namespace) -> int:
     elsewhere = [name for name in names if name not in TARGETS and name in instances()]
     if len(elsewhere) == len(names):
         return _elsewhere(args, asked, elsewhere)
+    if args.compare:
+        return _compared(args, asked, folder)
     with helpers(args) as ahead:
         found = plan(asked, folder, say, ahead, _come)
-    if args.power:
-        besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
+    _held(args, found)
     beside = besides.others(asked, elsewhere, found.chosen.bill.days)
     errors = [row.error for row in training.load() if row.error is not None]
     if args.json:
         print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
     else:
         print(text(found), besides.report(found, beside, args.region, errors), sep="\n\n")
+    _written(args, found, beside, errors)
+    return 0
+
+
+def _held(args: argparse.Namespace, found: Plan) -> None:
+    """Within the power of the site."""
+    if args.power:
+        besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
+
+
+def _written(args: argparse.Namespace, found: Plan, beside: Sequence[besides.Other], errors: Sequence[float]) -> None:
+    """The files that are asked for."""
     if args.csv:
         write_atomic(args.csv, table.to_csv(found, len(found)).encode())
     if args.write:
@@ -59,6 +74,15 @@ def main(args: argparse.Namespace) -> int:
             say(f"wrote {file}")
     if args.page:
         write_atomic(args.page, page(found, beside, errors).encode())
+
+
+def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) -> int:
+    """Settings side by side; files are of the cheapest."""
+    axes = settings.axes(args.compare)
+    with helpers(args) as ahead:
+        found = settings.compare(asked, axes, folder, say, ahead, lambda made: _held(args, made))
+    print(json.dumps(settings_text.to_json(found), indent=2) if args.json else settings_text.text(found))
+    _written(args, found.cheapest[0].found, (), [row.error for row in training.load() if row.error is not None])
     return 0
 
 

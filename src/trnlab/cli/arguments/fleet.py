@@ -59,6 +59,11 @@ def plan(command: argparse.ArgumentParser) -> None:
         metavar="tp=8,pp=4",
         help="what of the layout is given: tp, pp, dp, mb, vp, zero, recompute, overlap",
     )
+    add(
+        "--compare",
+        metavar="precision=fp32:bf16,recompute,...",
+        help="settings side by side, each with its own best layout, and when each repays compiling it",
+    )
     add("--jobs", metavar="N", type=int, default=1, help="processes that compile at the same time; default: 1")
     add("--executor", metavar="dask://HOST:PORT", help="machines that compile at the same time: Dask's scheduler")
     add("--power", metavar="WATTS", help="that the site has, such as 2GW: hosts and cooling with it")
