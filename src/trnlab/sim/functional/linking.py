@@ -22,6 +22,7 @@ from numba.core.typing import Signature
 from trnlab.isa import activations, alu
 from trnlab.numerics import dtypes, mx
 from trnlab.program import access, routine
+from trnlab.sim.functional.inlining import Inlined
 
 Function = Callable[..., Any]
 _PREFIX = "trnlab_"
@@ -40,13 +41,13 @@ _EXPORTS: list[_Export] = []
 
 def jit(function: Function) -> Function:
     """Compile on use; division by zero gives infinity or NaN, as on the chip."""
-    compiled: Function = njit(error_model="numpy")(function)
+    compiled: Function = njit(error_model="numpy", pipeline_class=Inlined)(function)
     return compiled
 
 
 def inline(function: Function) -> Function:
     """As `jit`, and always inlined: for what happens to one element, so that the loop around it vectorises."""
-    compiled: Function = njit(error_model="numpy", forceinline=True)(function)
+    compiled: Function = njit(error_model="numpy", forceinline=True, pipeline_class=Inlined)(function)
     return compiled
 
 
