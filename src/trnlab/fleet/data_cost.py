@@ -8,7 +8,7 @@ the data set. What is read ahead is hidden behind the steps: of a group of block
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trnlab.chips.catalog import Target
@@ -42,18 +42,20 @@ class Reads:
     epoch_steps: int
 
 
-def reads_of(reader: Reader) -> Reads:
-    """How a reader reads."""
+def reads_of(reader: Reader, batches: int = 1, ranks: int | None = None) -> Reads:
+    """How a reader reads. batches: of a step. ranks: that read at once, the reader's where None."""
+    ranks = ranks or reader.ranks
     return Reads(
-        reader.shards.nbytes, reader.request_bytes, reader.batch_bytes, reader.group_bytes, reader.prefetch,
-        reader.ranks, len(reader),
+        reader.shards.nbytes, reader.request_bytes, reader.batch_bytes * batches, reader.group_bytes, reader.prefetch,
+        ranks, len(reader) * reader.ranks // (ranks * batches),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Simulated. rate: byte/s of a rank, held by `bound`; wait, first: seconds that each step and the first batch are
-    waited for; requests: of an epoch, all ranks. prefetch: the least that hides all waits, None where none does.
+    """Simulated. rate: byte/s of a rank, held by `bound`; reading: seconds that a step's samples take to be read;
+    wait, first: seconds that each step and the first batch are waited for; ahead: whether it is read ahead; requests:
+    of an epoch, all ranks. prefetch: the least that hides all waits, None where none does.
     usd: dollars of an epoch's requests, of keeping the data a month, and of instances that wait in an epoch, None
     without a price.
     """
@@ -61,6 +63,8 @@ class Cost:
     store: str
     rate: float
     bound: str
+    reading: float
+    ahead: bool
     wait: float
     first: float
     requests: float
@@ -93,11 +97,18 @@ def cost(store: str, reads: Reads, step: float, target: Target, instances: int =
     price = target.usd_per_hour
     size = tib * 2.0**40 if tib else reads.data_bytes
     return Cost(
-        store, each, bound, wait, max(reads.group_bytes / each, alone), requests, enough,
+        store, each, bound, reading, reads.prefetch > 0, wait, max(reads.group_bytes / each, alone), requests, enough,
         requests * (where.usd_get.value if where.usd_get else 0.0),
         size / 1e9 * (where.usd.value if where.usd else 0.0),
         wait * reads.epoch_steps * instances * price[0] / HOUR if price else None,
     )  # fmt: skip
+
+
+def waited(costs: Sequence[Cost], step: float) -> float:
+    """Seconds that a step of so many seconds waits for all that it reads. What is read ahead shares what bounds it,
+    so that the step hides the sum; what is not is waited for as a whole."""
+    hidden = sum(each.reading for each in costs if each.ahead)
+    return max(0.0, hidden - step) + sum(each.reading for each in costs if not each.ahead)
 
 
 _AT_ONCE = "requests at once"

@@ -35,7 +35,8 @@ class Job:
     rank: the one that was followed. batches: how many batches of the rank's size a step has altogether, 0 where that
     is not known; rates and prices are of all of them. communication: as in docs/summary.md; None without collectives.
     sick: what the faults that were asked for do to it; all else is of the healthy network. pipeline: schedule, stages
-    and ranks, see docs/check.md; None where the model is not divided so.
+    and ranks, see docs/check.md; None where the model is not divided so. input_s: that a step waits for its data, on
+    top of `step_s`; rates and prices have it.
     """
 
     cluster: str = ""
@@ -50,11 +51,12 @@ class Job:
     usd_per_million: float = 0.0
     sick: Sickness | None = None
     pipeline: dict[str, Any] | None = None
+    input_s: float = 0.0
 
     def rate(self, batches: int, per_step: int) -> None:
         """Set how many batches a step has, of so many samples or tokens each, and what follows from it."""
         self.batches, samples = batches, per_step * batches
-        self.per_s = samples / self.step_s if self.step_s else 0.0
+        self.per_s = samples / (self.step_s + self.input_s) if self.step_s else 0.0
         self.usd_per_million = self.usd_per_step / samples * MILLION if samples else 0.0
 
     def judge(self, threshold: float) -> None:

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from trnlab.porting.result import ERROR, Finding, Report, TargetResult
-from trnlab.porting.text import VENDOR_COMPILE, conclusion, head, layout_words, seconds
+from trnlab.porting.text import VENDOR_COMPILE, conclusion, head, layout_words, reading, seconds
 from trnlab.profile import charts
 from trnlab.profile.page import document
 from trnlab.profile.pictures import section
@@ -81,6 +81,7 @@ def _side_by_side(r: Report) -> Iterator[str]:
     notes = "".join(f'<p class="say">{escape(note[:1].upper() + note[1:])}.</p>' for note in r.notes) + "".join(
         f'<p class="say"><b>{escape(t.name)}</b> {escape(_not_alone(t))}</p>' for t in r.targets if _not_alone(t)
     )
+    notes += "".join(f'<p class="say">{escape(line.strip())}.</p>' for t in r.targets for line in reading(t))
     yield section("Targets side by side", say, charts.table(top, rows, range(2, 8)) + notes)
 
 
@@ -119,8 +120,9 @@ def _time(r: Report) -> Iterator[str]:
     for t in r.targets:
         if not t.step_s:
             continue
-        whole = t.step_s
+        whole = t.step_s + t.input_s
         parts = [(n, charts.track(s / whole, "var(--accent)"), seconds(s)) for n, s in t.parts.items()]
+        parts += [("data", charts.track(t.input_s / whole, "var(--accent)"), seconds(t.input_s))] if t.input_s else []
         modules = [(n, charts.track(s / whole, "var(--accent)"), seconds(s)) for n, s in t.modules]
         say = "Each call of a program counts by how much its end moves the end of all before it."
         content = charts.bars(parts, "slim") + "<h3>by module</h3>" + charts.bars(modules, "slim")

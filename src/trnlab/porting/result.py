@@ -118,7 +118,11 @@ class Layout:
 
 @dataclass
 class TargetResult:
-    """What a target makes of the step. Times in seconds; `why`: why there is no time."""
+    """What a target makes of the step. Times in seconds; `why`: why there is no time.
+
+    input_s: that a step waits for its data, on top of `step_s`; rates, MFU and prices have it. reading: of each data
+    set of the step, what reading it takes and costs, see docs/data.md.
+    """
 
     name: str
     chip: str = ""
@@ -142,6 +146,8 @@ class TargetResult:
     on_both: float | None = (
         None  # of a logical core: the share of its time, without collectives, that two cores share
     )
+    input_s: float = 0.0
+    reading: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass

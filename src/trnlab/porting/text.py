@@ -9,6 +9,7 @@ from typing import Any
 from trnlab.porting.job import Job
 from trnlab.porting.result import ERROR, NOTE, WARNING, Finding, Report, TargetResult
 from trnlab.profile import communication
+from trnlab.profile.summary import from_store
 from trnlab.runtime.faults import Sickness
 from trnlab.units import format_bytes
 
@@ -89,11 +90,28 @@ def _targets(report: Report) -> Iterator[str]:
     jobs = [t for t in report.targets if t.job is not None]
     yield "\n".join([*(job(t.job, t, report) for t in jobs if t.job), *report.notes] if jobs else
                     [table(report), *report.notes])  # fmt: skip
+    yield "\n".join(line for t in report.targets for line in reading(t))
     for t in report.targets:
         if t.why:
             yield f"{t.name}: no time, because the compiler refuses it\n  " + t.why.replace("\n", "\n  ")
         elif t.layout is not None and t.layout.cores > 1:
             yield f"{t.name}: {layout_words(t)}"
+
+
+def reading(t: TargetResult) -> Iterator[str]:
+    """What a step waits for its data, and what each data set costs."""
+    if not t.reading or not t.step_s:
+        return
+    step = t.step_s if t.job is None else t.job.step_s
+    if t.input_s:
+        yield (f"{t.name}: a step waits {seconds(t.input_s)} for its data and takes {seconds(step + t.input_s)} with "
+               "that, as rates, MFU and prices have it")  # fmt: skip
+    else:
+        yield f"{t.name}: no step waits for its data"
+    for read in t.reading:
+        count = read["batches"]
+        yield f"  {count} batch{'es' * (count != 1)} of {read['place']} a step, read in {seconds(read['reading_s'])}"
+        yield from (f"    {line}" for line in from_store(read))
 
 
 def layout_words(t: TargetResult) -> str:
@@ -225,6 +243,8 @@ def _breakdown(t: TargetResult) -> str:
         return ""
     lines = [f"{t.name}: where the {seconds(t.step_s)} of one {'rank' if t.job else 'core'}'s step go"]
     lines += [f"  {name:<10} {seconds(s):>10}  {100 * s / t.step_s:5.1f} %" for name, s in t.parts.items()]
+    if t.input_s:
+        lines.append(f"  and then   {seconds(t.input_s):>10}  waiting for data")
     if t.on_both is not None:
         lines.append(f"  both cores of the rank's logical core share {t.on_both:.0%} of what is no collective")
     lines.append("")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trnlab.fleet.data_cost import Cost
 
 Batch: TypeAlias = Tensor | tuple[Tensor, ...]
+
+heard: list[Callable[[Loader], object]] = []  # asked for each batch that a loader gives
 
 
 class Loader:
@@ -58,6 +60,8 @@ class Loader:
             if batch is None:
                 return
             self._tell(counts.waited_s - before)
+            for hears in heard:
+                hears(self)
             yield self._tensors(batch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -68,15 +72,20 @@ class Loader:
         """Go on where another one was. Raises RunError (TRN573) for one of another data set or order."""
         self.reader.load_state_dict(state)
 
-    def cost(self, step_s: float, target: Target, instances: int = 1) -> Cost | None:
+    def cost(
+        self, step_s: float, target: Target, instances: int = 1, batches: int = 1, ranks: int | None = None
+    ) -> Cost | None:
         """What reading costs in steps of so many seconds on these instances, from where the data set is; None where
-        that is no store with figures."""
+        that is no store with figures.
+
+        batches: that a step takes of it. ranks: that read on the instances, those of the loader where None.
+        """
         from trnlab.fleet import data_cost  # a planner takes a while
 
         kind = data_cost.kind_of(self.reader.shards.store.url)
         if kind is None:
             return None
-        return data_cost.cost(kind, data_cost.reads_of(self.reader), step_s, target, instances)
+        return data_cost.cost(kind, data_cost.reads_of(self.reader, batches, ranks), step_s, target, instances)
 
     def record(self, step_s: float | None = None) -> dict[str, Any]:
         """What the reading came to, for the summary of a run; with the simulated seconds of a step, what it costs."""

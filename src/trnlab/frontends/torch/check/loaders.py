@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which data loaders feed the training steps, and whether their last batch is smaller than the others."""
+"""Which data loaders feed the training steps, whether their last batch is smaller than the others, and how many
+batches of `trnlab.data` a step takes."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trnlab.errors import Location
+from trnlab.frontends.torch import data
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.survey import Survey
 from trnlab.porting.result import WARNING
@@ -24,11 +27,20 @@ class Loaders:
         self._made: dict[int, Location | None] = {}
         self._latest: Any = None
         self._used: dict[int, Any] = {}
+        self._given: Counter[data.Loader] = Counter()  # since the last step
 
     def in_step(self) -> None:
         """A training step is over: the loader that gave the latest batch feeds training."""
         if self._latest is not None:
             self._used[id(self._latest)] = self._latest
+
+    def taken(self) -> Counter[data.Loader]:
+        """Batches that loaders of `trnlab.data` gave since this was last asked."""
+        given, self._given = self._given, Counter()
+        return given
+
+    def _hears(self, loader: data.Loader) -> None:
+        self._given[loader] += 1
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -51,9 +63,11 @@ class Loaders:
 
         DataLoader.__init__, DataLoader.__iter__ = make, begin  # type: ignore[method-assign,assignment]
         _BaseDataLoaderIter.__next__ = give  # type: ignore[method-assign]
+        data.heard.append(self._hears)
         try:
             yield
         finally:
+            data.heard.remove(self._hears)
             DataLoader.__init__, DataLoader.__iter__ = made, begun  # type: ignore[method-assign]
             _BaseDataLoaderIter.__next__ = gave  # type: ignore[method-assign]
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import Location
-from trnlab.frontends.torch.check import ranks
+from trnlab.frontends.torch.check import ranks, reading
 from trnlab.frontends.torch.check.stages import Followed
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
 from trnlab.frontends.torch.types import is_narrowed
@@ -64,6 +64,7 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
         _divided(report, pipeline, walk, batches, session.communicator.size)
     for target in targets if work.parts and (pipeline is not None or found is None) else ():
         report.targets.append(_of_target(walk, pipeline or work, target, session))
+        reading.account(report.targets[-1], step.read, target, session)
     _nothing(walk, step)
     report.findings = walk.survey.findings
     if work.asked and not work.parts:

@@ -32,6 +32,7 @@ from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
 from trnlab.frontends.torch.check.savers import nothing_saved
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
+from trnlab.frontends.torch.data import Loader
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
@@ -67,6 +68,7 @@ class Step:
     passes: dict[tuple[int, bool], Ran] = field(default_factory=dict)  # of a pipeline, by stage and direction
     per_step: int = 0
     counted: str = ""
+    read: Counter[Loader] = field(default_factory=Counter)  # batches of each data set
 
 
 class Walked:
@@ -245,6 +247,7 @@ class Walked:
         self.loaders.in_step()
         self.now.seen.clear()
         self.now.asked += ranks.asked()
+        self.now.read = self.loaders.taken()
         self.steps.append(self.now)
         self.now, self._learning, self._pending = Step(), False, False
         self._first = self._first or time.perf_counter()
@@ -254,6 +257,7 @@ class Walked:
     def ended(self) -> None:
         """The script came to its end by itself."""
         if self._pending or (self.now.graphs and not self.steps):
+            self.now.read = self.loaders.taken()
             self.steps.append(self.now)
         if len(self.steps) == 1:  # what follows the only step is of no other
             self.steps[0].asked += ranks.asked()
