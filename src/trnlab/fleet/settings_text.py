@@ -110,10 +110,9 @@ def _after(found: Repaid) -> str:
 
 
 def _long(days: Span) -> str:
-    """In hours where that is short."""
-    if days.high < 2:
-        return f"{days.low * 24:.2g} to {days.high * 24:.2g} hours"
-    return f"{days.low:.2g} to {days.high:.2g} days"
+    """In the unit that keeps it short."""
+    unit, size = next((u for u in (("minutes", 1440), ("hours", 24)) if days.high * u[1] < 100), ("days", 1))
+    return f"{days.low * size:.2g} to {days.high * size:.2g} {unit}"
 
 
 def _amount(unit: str, value: float) -> str:
