@@ -5,6 +5,7 @@ reduce     over trailing dimensions, or sums over leading ones; never over every
 scatter    into zeros
 gather     of rows
 dot        without a batch, of matrices: what several dimensions number is one
+transpose  that changes the order in memory: several that together do not are a reshape
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import prod
 import numpy as np
 
 from trnlab.compiler.ranges import limits
-from trnlab.compiler.strided import LOOK_OPS
+from trnlab.compiler.strided import LOOK_OPS, look_back
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.loops import Body
@@ -28,7 +29,14 @@ FEW = 32  # arrays whose sum is made of additions
 
 def canonicalize(graph: Graph) -> None:
     """Bring ops into their canonical forms; same meaning."""
-    rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather, "dot_general": _dot})
+    rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather, "dot_general": _dot, "transpose": _transpose})
+
+
+def _transpose(op: Op, b: GraphBuilder) -> Value | None:
+    seen = look_back(op.result)
+    if seen.root is op.result or not seen.is_contiguous:
+        return None
+    return b.reshape(seen.root, op.result.shape)
 
 
 # -- reduce ---------------------------------------------------------------------------------------------------------

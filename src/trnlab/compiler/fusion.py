@@ -17,6 +17,7 @@ from trnlab.compiler.recompute import levels_of, placed_late
 from trnlab.compiler.roles import find_updates
 from trnlab.compiler.selection import Rule
 from trnlab.compiler.strided import BARRIER, LOOK_OPS, Strided
+from trnlab.compiler.tiles import is_seen
 from trnlab.graph.collectives import exchanges_own_parts
 from trnlab.graph.ir import Graph, Op, Value
 from trnlab.graph.ops import COLLECTIVE, DOT, OPS, REDUCE, WINDOW
@@ -178,9 +179,10 @@ class Partition(Admission):
         return self.root(value)
 
     def read_in_step(self, user: Group, value: Value) -> bool:
-        """Whether a group reads the elements of a value in their order in memory."""
+        """Whether a group reads the elements of a value in their order in memory, so that it can compute it too."""
         looks = [(op, v) for op in user.ops for v in op.operands if self.root(v) is value]
-        return all(op.name != "gather" and self.strided(v).is_contiguous for op, v in looks)
+        in_order = all(op.name != "gather" and self.strided(v).is_contiguous for op, v in looks)
+        return in_order and all(is_seen(v, value, user.kind) for _, v in looks)
 
     def readers_of(self, value: Value, users: dict[Value, list[Op]]) -> set[Group | None]:
         """The groups that read a value, views looked through."""

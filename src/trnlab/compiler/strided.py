@@ -102,6 +102,18 @@ def look(op: Op, source: Strided) -> Strided | None:
     return Strided(source.root, source.offset, op.result.shape, tuple(strides_out))
 
 
+def look_back(value: Value) -> Strided:
+    """A value as a look at the last one before it whose elements lie in an order that these strides can say.
+
+    Reshapes and transposes are looked through, nothing else.
+    """
+    op = value.op
+    if op is None or op.name not in ("reshape", "transpose"):
+        return identity(value)
+    seen = look(op, look_back(op.operands[0])) or look(op, identity(op.operands[0]))
+    return identity(value) if seen is None else seen
+
+
 def split_rows(seen: Strided, rows: int, cols: int) -> tuple[Strided, int] | None:
     """A look as rows and columns: in a shape whose leading dimensions, as many as the number says, make the rows.
 

@@ -146,6 +146,15 @@ def origin(value: Value, group: Group) -> Value:
     return seen
 
 
+def is_seen(value: Value, root: Value, kind: Kind) -> bool:
+    """Whether a group of this kind that computes `root` finds it when an op of it reads `value`, a look at it."""
+    while value is not root:
+        if value.op is None or value.op.name not in _LOOKS[kind is Kind.CONVOLUTION]:
+            return False
+        value = value.op.operands[0]
+    return True
+
+
 def exact_converts(group: Group, stores: Container[Value]) -> dict[Value, Value]:
     """The results of converts to fp32 that nobody needs as such, by what they convert: instructions read any format
     and compute in fp32."""
