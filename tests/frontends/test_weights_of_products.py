@@ -65,5 +65,3 @@ def test_weights_of_convolutions_learn_what_the_host_learns(name):
 def test_weights_of_products_learn_what_the_host_learns(name, optimizer):
     x, weight, function = PRODUCTS[name]
     assert_trains_as_on_the_host(function, x, weight, lambda parameters: optimizer(parameters, lr=0.05))
-
-

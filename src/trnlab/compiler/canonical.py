@@ -29,7 +29,10 @@ FEW = 32  # arrays whose sum is made of additions
 
 def canonicalize(graph: Graph) -> None:
     """Bring ops into their canonical forms; same meaning."""
-    rewrite(graph, {"reduce": _reduce, "scatter": _scatter, "gather": _gather, "dot_general": _dot, "transpose": _transpose})
+    rewrite(
+        graph,
+        {"reduce": _reduce, "scatter": _scatter, "gather": _gather, "dot_general": _dot, "transpose": _transpose},
+    )
 
 
 def _transpose(op: Op, b: GraphBuilder) -> Value | None:
