@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights whose gradient is a matrix product, seen by their update through reshapes and transposes, trained beside the
-host: updates are computed with the product where its tiles are the weight's in the order in memory."""
+"""Weights whose gradient is a matrix product, seen by their update through reshapes and transposes.
+
+Updates are computed with the product where its tiles are the weight in the order in memory."""
 
 import copy
 
