@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from trnlab.cli.main import main
 from trnlab.runtime.cache import Cache
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -62,3 +64,27 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         _, err = host.communicate(timeout=600)
         assert host.returncode == 2
         assert "TRN540" in err
+
+
+def test_what_compiling_would_take_is_said_and_nothing_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.setenv("TRNLAB_CACHE", str(tmp_path / "cache"))
+    command = ["compile", "--target", "trn1.2xlarge", "--dry-run"]
+    assert main([*command, "--json", str(tmp_path / "train.py")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["programs"]) == 2
+    assert not any(p["there"] for p in found["programs"])
+    assert found["parameters"] == 8 * 4 + 4
+    assert found["vendor"]["tag"] == "assumed"  # nothing is published of so small a model
+    assert found["wall"]["seconds"] == pytest.approx(sum(p["predicted"]["seconds"] for p in found["programs"]))
+    assert Cache(tmp_path / "cache").entries() == []
+    assert main(["compile", "--target", "trn1.2xlarge", str(tmp_path / "train.py")]) == 0
+    capsys.readouterr()
+    assert main([*command, str(tmp_path / "train.py")]) == 0
+    said = capsys.readouterr().out
+    assert "2 programs, 0 to compile" in said
+    assert "on the vendor's stack 13 to 40 minutes, assumed: nothing published so small or large" in said
+    assert main(["estimate", "--target", "trn1.2xlarge", str(tmp_path / "train.py")]) == 0
+    assert re.search(r"compiling took .* here, measured; on the vendor's stack 13 to 40", capsys.readouterr().out)

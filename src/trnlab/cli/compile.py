@@ -8,15 +8,20 @@ import json
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from trnlab.cli.check import as_one_of, prepared, targets_of, whole_instance
 from trnlab.errors import UsageError
 from trnlab.graph.ir import Graph
-from trnlab.runtime import ahead
+from trnlab.porting.text import vendor_words
+from trnlab.runtime import ahead, compile_cost
 from trnlab.runtime.ahead import Made
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
+
+if TYPE_CHECKING:
+    from trnlab.frontends.torch.check.programs import Needed
 
 
 def main(args: argparse.Namespace) -> int:
@@ -36,13 +41,15 @@ def main(args: argparse.Namespace) -> int:
 
     with ExitStack() as stack:
         stack.enter_context(as_one_of(cluster, session))
-        graphs, problems = graphs_of(script, session)
-        whole = whole_instance(targets, session, (line[:6] for line in problems), args)
+        needed = graphs_of(script, session)
+        whole = whole_instance(targets, session, (line[:6] for line in needed.problems), args)
         if whole is not None:
             stack.enter_context(as_one_of(whole, session))
-            graphs, problems = graphs_of(script, session)
+            needed = graphs_of(script, session)
         followed = time.perf_counter() - started
-        made = _compiled(graphs, session, args)
+        if args.dry_run:
+            return _predicted(needed, session, args)
+        made, problems = _compiled(needed.graphs, session, args), needed.problems
     wall = time.perf_counter() - started
     if args.json:
         record = {"programs": [asdict(m) for m in made], "followed_s": followed, "wall_s": wall, "problems": problems}
@@ -50,6 +57,27 @@ def main(args: argparse.Namespace) -> int:
     else:
         _told(made, problems, followed, wall, args.jobs)
     return 0 if made and not problems and not any(m.problem for m in made) else 1
+
+
+def _predicted(needed: Needed, session: Session, args: argparse.Namespace) -> int:
+    """Say what compiling would take here and on the vendor's stack; nothing is compiled."""
+    from trnlab.frontends.torch.check.vendor import vendor_minutes
+
+    found = compile_cost.ahead(ahead.distinct(needed.graphs, session), session.cache)
+    vendor = vendor_minutes(needed.parameters)
+    total = compile_cost.wall(found, args.jobs)
+    if args.json:
+        record = {
+            "programs": [asdict(each) for each in found], "wall": asdict(total), "vendor": vendor,
+            "parameters": needed.parameters, "problems": needed.problems,
+        }  # fmt: skip
+        print(json.dumps(record, indent=2))
+    else:
+        print("\n".join([*(each.row() for each in found), *needed.problems]))
+        print(f"{len(found)} programs, {sum(not e.there for e in found)} to compile: {total.words()} of {args.jobs} "
+              f"processes, {total.basis}")  # fmt: skip
+        print(vendor_words(vendor) if vendor else "nothing is known of the vendor's stack without parameters")
+    return 0 if found and not needed.problems else 1
 
 
 def _compiled(graphs: list[Graph], session: Session, args: argparse.Namespace) -> list[Made]:

@@ -75,6 +75,7 @@ def forecast(work: Work, target: Target, session: Session, refused: Callable[[Tr
         _lay_out(result, target, many)
         return result
     result.memory = _memory(work, made)
+    result.compiling_s = sum(executable.metadata["compile_seconds"] for _, executable in made)
     _time(result, made, own)
     _lay_out(result, target, many)
     if many:

@@ -121,7 +121,9 @@ class TargetResult:
     """What a target makes of the step. Times in seconds; `why`: why there is no time.
 
     input_s: that a step waits for its data, on top of `step_s`; rates, MFU and prices have it. reading: of each data
-    set of the step, what reading it takes and costs, see docs/data.md.
+    set of the step, what reading it takes and costs, see docs/data.md. compiling_s: that compiling its programs took
+    here, now or when the cache got them. vendor: published minutes of compiling a step of so many parameters, with
+    tag and source.
     """
 
     name: str
@@ -148,6 +150,8 @@ class TargetResult:
     )
     input_s: float = 0.0
     reading: list[dict[str, Any]] = field(default_factory=list)
+    compiling_s: float = 0.0
+    vendor: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

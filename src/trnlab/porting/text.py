@@ -31,7 +31,7 @@ def estimate(report: Report) -> str:
     """All that `trnlab estimate` says."""
     grave = [f for f in report.ordered() if f.severity == ERROR]
     parts = [head(report), *(_finding(f) for f in grave), *_targets(report)]
-    parts += [part for t in report.targets for part in (_breakdown(t),)]
+    parts += [part for t in report.targets for part in (_breakdown(t), _compiling(t))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -250,6 +250,20 @@ def _breakdown(t: TargetResult) -> str:
     lines.append("")
     lines += [f"  {seconds(s):>10}  {100 * s / t.step_s:5.1f} %  {name}" for name, s in t.modules]
     return "\n".join(lines)
+
+
+def _compiling(t: TargetResult) -> str:
+    """What compiling the step's programs took here, and takes on the vendor's stack."""
+    if not t.compiling_s or not t.vendor:
+        return ""
+    return f"{t.name}: compiling took {seconds(t.compiling_s)} here, measured; {vendor_words(t.vendor)}"
+
+
+def vendor_words(found: dict[str, Any]) -> str:
+    """Minutes of compiling a step on the vendor's stack."""
+    low, high = found["low_min"], found["high_min"]
+    minutes = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    return f"on the vendor's stack {minutes} minutes, {found['tag']}: {found['source']}"
 
 
 def _vendor(report: Report) -> str:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from trnlab.errors import UsageError
+from trnlab.runtime import compile_cost
 from trnlab.runtime.cache import Cache, Entry
 from trnlab.runtime.cache_care import Copied
 from trnlab.units import format_bytes
@@ -86,10 +87,20 @@ def _explanation(entry: Entry, entries: list[Entry]) -> str:
     about = entry.metadata
     lines = [f"{entry.key[:_SHORT]}  {about['name']} for {about['target']}, {about['created']}"]
     lines.append(f"  compiled in {about['compile_seconds']:.2f} s, {about['options']}, {_uses(entry)} since")
+    lines += _predicted(entry, entries)
     if nearest is None:
         return "\n".join([*lines, "  the first entry: there was nothing to find"])
     lines.append(f"  nearest older entry: {nearest.key[:_SHORT]}  {nearest.metadata['name']}; what differs:")
     return "\n".join([*lines, *(f"    {line}" for line in fresh.differences(nearest.fingerprint))])
+
+
+def _predicted(entry: Entry, entries: list[Entry]) -> list[str]:
+    """What the other entries would have said of compiling this one."""
+    size = compile_cost.size_in(entry.metadata)
+    if size is None:
+        return []  # of a version that did not keep it, or a kernel
+    found = compile_cost.predicted(size, [e.metadata for e in entries if e.key != entry.key])
+    return [f"  {size.ops} operations, {size.distinct_ops} distinct: {found.words()} predicted, {found.basis}"]
 
 
 def _uses(entry: Entry) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from math import prod
 from typing import Any
@@ -29,6 +29,7 @@ from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
 from trnlab.program.routine import Program, Tensor
+from trnlab.runtime.compile_cost import size_of
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import require_links
 from trnlab.runtime.fingerprint import Fingerprint, causes, fingerprint
@@ -205,6 +206,7 @@ def _metadata(graph: Graph, wanted: Fingerprint, session: Session, seconds: floa
         "aliases": [list(pair) for pair in sorted(graph.aliases.items())],
         "model_flops": model_flops(graph),
         "compile_seconds": seconds,
+        **asdict(size_of(graph)),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "script": str(session.run.script) if session.run is not None else "",
     }

@@ -129,6 +129,7 @@ def compile(command: argparse.ArgumentParser) -> None:
     )
     precision(command)
     add("--jobs", type=int, default=1, metavar="N", help="processes that compile; default: 1")
+    add("--dry-run", action="store_true", help="compile nothing; say what that would take")
     add("--json", action="store_true", help="everything as JSON")
     add("--ranks", type=int, metavar="N", help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds")
     add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")

@@ -3,15 +3,28 @@
 
 from __future__ import annotations
 
-from trnlab.frontends.torch.check.walk import follow
+from dataclasses import dataclass, field
+
+from trnlab.frontends.torch.check.report import parameters_of, work_of
+from trnlab.frontends.torch.check.walk import Step, Walked, follow
 from trnlab.graph.ir import Graph
 from trnlab.porting.result import ERROR
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 
 
-def graphs_of(script: Script, session: Session) -> tuple[list[Graph], list[str]]:
-    """The graphs of the first steps, in the order in which they ran, and what is in the script's way, a line each.
+@dataclass
+class Needed:
+    """graphs: of the first steps, in the order in which they ran. problems: what is in the script's way, a line each.
+    parameters: of the model."""
+
+    graphs: list[Graph] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    parameters: int = 0
+
+
+def graphs_of(script: Script, session: Session) -> Needed:
+    """What a script's first steps need.
 
     Operators outside of compiled code are programs, too, or run on the host; they are not among the graphs.
     """
@@ -19,4 +32,8 @@ def graphs_of(script: Script, session: Session) -> tuple[list[Graph], list[str]]
     graphs = [g for step in walk.steps for g in step.graphs]
     graphs += [step.captured.graph for step in walk.steps if step.captured is not None]
     problems = [f"{f.code}: {f.what}" for f in walk.survey.findings if f.severity == ERROR]
-    return graphs, problems
+    return Needed(graphs, problems, _parameters(walk))
+
+
+def _parameters(walk: Walked) -> int:
+    return parameters_of(work_of(walk, walk.typical or Step()))

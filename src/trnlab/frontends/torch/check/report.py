@@ -18,6 +18,7 @@ from trnlab.chips.catalog import Target
 from trnlab.errors import Location
 from trnlab.frontends.torch.check import ranks, reading
 from trnlab.frontends.torch.check.stages import Followed
+from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
 from trnlab.frontends.torch.types import is_narrowed
 from trnlab.graph.ir import Graph
@@ -56,7 +57,7 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     if session.communicator is not None:
         work.asked = walk.asked
         report.notes += ranks.notes(targets)
-    report.parameters = _parameters(work)
+    report.parameters = parameters_of(work)
     walk.loaders.tell(walk.survey)
     _host(walk, step)
     if pipeline is not None:
@@ -65,6 +66,7 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     for target in targets if work.parts and (pipeline is not None or found is None) else ():
         report.targets.append(_of_target(walk, pipeline or work, target, session))
         reading.account(report.targets[-1], step.read, target, session)
+        report.targets[-1].vendor = vendor_minutes(report.parameters)
     _nothing(walk, step)
     report.findings = walk.survey.findings
     if work.asked and not work.parts:
@@ -218,7 +220,8 @@ def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
     return Tensor(name, kind, tuple(tensor.shape), str(kind_held).removeprefix("torch."), nbytes)
 
 
-def _parameters(work: Work) -> int:
+def parameters_of(work: Work) -> int:
+    """Of the model that a step trains."""
     named = [(p.graph.inputs, p.kinds) for p in work.parts]
     captured = sum(prod(v.shape) for values, kinds in named for v, k in zip(values, kinds) if k == "parameter")
     return captured or sum(prod(t.shape) for t in work.kept if t.kind == "parameter")
