@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
+from trnlab.cli.plan_script import steps_of
 from trnlab.errors import UsageError
 from trnlab.fleet.bakeoff import Bakeoff, to_json
 from trnlab.fleet.bakeoff_text import report
@@ -17,13 +18,14 @@ from trnlab.fleet.configurations import model
 from trnlab.fleet.quantities import COUNT, MONEY, TIME, parse
 from trnlab.fleet.reliability import Reliability
 from trnlab.fleet.sides import Side, Work, neuron_side, of_neuron, of_others, spelled, work_of
+from trnlab.fleet.wholes import IMAGENET, Whole
 from trnlab.porting.job import Job
 from trnlab.precision import MODES
 from trnlab.runtime.session import cache_folder
 from trnlab.validation import training
 
 DAY = 86400.0
-IMAGENET = 1_281_167  # images of ILSVRC 2012's training set
+FORM = "bf16"  # of the Neuron side
 PROGRAMS = "plans"  # in the cache, as of trnlab plan
 
 
@@ -35,12 +37,19 @@ def main(args: argparse.Namespace) -> int:
     else:
         work = work_of(model(args.what), args.batch, args.sequence)
         sides = [_side(args, work, text, errors) for text in (args.a, args.b)]
-    epoch = parse(args.epoch, COUNT, "--epoch") if args.epoch else IMAGENET if work.unit == "images" else 0.0
+    epoch = parse(args.epoch, COUNT, "--epoch") if args.epoch else _epoch(work)
     between = Reliability().between(sides[0].accelerators)
     port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
     found = Bakeoff(work, sides[0], sides[1], _days(args.days), epoch, args.region, between, port)
     print(json.dumps(to_json(found), indent=2) if args.json else report(found))
     return 0
+
+
+def _epoch(work: Work) -> float:
+    """Units of the usual data set; 0 where there is none."""
+    if isinstance(work.model, Whole):
+        return float(work.model.epoch)
+    return IMAGENET if work.unit == "images" else 0.0
 
 
 def _days(text: str) -> float:
@@ -52,7 +61,8 @@ def _side(args: argparse.Namespace, work: Work, text: str, errors: list[float]) 
     if name not in TARGETS:
         return of_others(work, name, count, args.precision)
     folder = None if args.no_cache else cache_folder(_place(args)) / PROGRAMS
-    return of_neuron(work, name, count, errors, folder)
+    captured = steps_of(work.model, FORM) if work.model is not None else None
+    return of_neuron(work, name, count, errors, folder, captured)
 
 
 def _place(args: argparse.Namespace) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trnlab.chips.catalog import TARGETS
 from trnlab.cli.executors import helpers
-from trnlab.cli.plan_script import STEPS, scripted
+from trnlab.cli.plan_script import STEPS, scripted, steps_of
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
 from trnlab.fleet import besides, handover, quantities, settings, settings_text, table
@@ -22,6 +22,7 @@ from trnlab.fleet.others.catalogue import instances
 from trnlab.fleet.page import page
 from trnlab.fleet.planning import Plan, Question, plan
 from trnlab.fleet.text import text
+from trnlab.fleet.wholes import Whole
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import cache_folder
 from trnlab.validation import training
@@ -117,24 +118,39 @@ def question(args: argparse.Namespace) -> Question:
     sequence = int(quantities.parse(args.sequence, quantities.COUNT, "--sequence")) if args.sequence else 0
     own = scripted(args, next((name for name in targets if name in TARGETS), "")) if args.script else None
     known = own.model if own is not None else model(args.model)
-    if args.tokens:
-        tokens = quantities.parse(args.tokens, quantities.TOKENS, "--tokens")
-    else:
-        tokens = float(STEPS * batch * (sequence or known.sequence))
-        say(f"--tokens is not given: {STEPS:,} steps are planned")
+    epoch = _epoch(args, known, sequence)
+    step = batch * (sequence or known.sequence)
     return Question(
-        known, tokens, targets, quantities.parse_range(args.instances, "--instances"),
+        known, _tokens(args, known, sequence, epoch, step), targets,
+        quantities.parse_range(args.instances, "--instances"),
         quantities.parse(args.deadline, quantities.TIME, "--deadline") if args.deadline else None, batch, sequence,
-        args.precision, pinned(args.layout or ""), captured=own.captured if own is not None else None,
-        spelled=own.spelled if own is not None else (args.model,),
-        epoch=_epoch(args, known, sequence),
+        args.precision, pinned(args.layout or ""),
+        captured=own.captured if own is not None else steps_of(known, args.precision),
+        spelled=own.spelled if own is not None else (args.model,), epoch=epoch,
     )  # fmt: skip
+
+
+def _tokens(args: argparse.Namespace, known: Model, sequence: int, epoch: float, step: int) -> float:
+    """To train on, however they were said. Raises UsageError (TRN178) for epochs of an unknown size."""
+    if args.tokens:
+        return quantities.parse(args.tokens, quantities.TOKENS, "--tokens")
+    if args.samples:
+        return quantities.parse(args.samples, quantities.TOKENS, "--samples") * (sequence or known.sequence)
+    if args.epochs:
+        if not epoch:
+            raise UsageError(
+                f"nothing says how large an epoch of {known.name} is", code="TRN178", limit="--epochs with --epoch",
+                got=f"--epochs {args.epochs:g} alone", remedy="add --epoch N, or give --tokens",
+            )  # fmt: skip
+        return float(args.epochs * epoch)
+    say(f"--tokens is not given: {STEPS:,} steps are planned")
+    return float(STEPS * step)
 
 
 def _epoch(args: argparse.Namespace, known: Model, sequence: int) -> float:
     """In tokens, as plans count: of images, all patches of each."""
     if not args.epoch:
-        return 0.0
+        return float(known.epoch) if isinstance(known, Whole) else 0.0
     units = quantities.parse(args.epoch, quantities.TOKENS, "--epoch")
     return units * (sequence or known.sequence) if known.patch else units
 
@@ -146,8 +162,15 @@ def _complete(args: argparse.Namespace) -> None:
             "a plan is of a model or of a script", code="TRN178", limit="one of MODEL and --script",
             got=f"{args.model} and {args.script}", remedy="leave one of them out",
         )  # fmt: skip
-    tokens = args.tokens or bool(args.script)
-    for option, value in (("MODEL", args.model or args.script), ("--tokens", tokens), ("--target", args.target)):
+    said = [f"--{name}" for name in ("tokens", "samples", "epochs") if getattr(args, name)]
+    if len(said) > 1:
+        raise UsageError(
+            "a plan has one end", code="TRN178", limit="one of --tokens, --samples and --epochs",
+            got=" and ".join(said), remedy="leave all but one out",
+        )  # fmt: skip
+    for option, value in (
+        ("MODEL", args.model or args.script), ("--tokens", said or args.script), ("--target", args.target)
+    ):  # fmt: skip
         if not value:
             raise UsageError(
                 f"{option} is missing", code="TRN178", limit="a model, --tokens and --target", got="none",

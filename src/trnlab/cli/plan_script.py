@@ -14,6 +14,8 @@ from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.captured import Captured, recognised, whole
 from trnlab.fleet.models import Model
+from trnlab.fleet.ranks import Source
+from trnlab.fleet.wholes import Whole
 from trnlab.porting.job import Unheard
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script
@@ -59,6 +61,16 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
             got=args.sequence, remedy="leave --sequence out, or change it in the script (--arguments)",
         )  # fmt: skip
     return Scripted(whole(step), step, words, step.units, found.why)
+
+
+def steps_of(known: Model, precision: str) -> Source | None:
+    """Where steps come from of a model by name that is no stack of blocks; None for one that is."""
+    if not isinstance(known, Whole):
+        return None
+    prepared()
+    from trnlab.frontends.torch.recipes.steps import Steps  # PyTorch takes a while
+
+    return Steps(known, precision)
 
 
 def _session(args: argparse.Namespace, target: str) -> Session:

@@ -25,7 +25,7 @@ def _head(found: Bakeoff) -> str:
     work = found.work
     batch = f", {work.batch:,} {work.unit} a step" if work.batch else ""
     size = f"{work.parameters:,.0f} parameters"
-    return f"{work.name} ({work.kind}, {size}{batch}), AdamW in mixed bf16, {found.days:g} days"
+    return f"{work.name} ({work.kind}, {size}{batch}), {work.optimizer}, {found.days:g} days"
 
 
 def _table(found: Bakeoff) -> Iterator[str]:

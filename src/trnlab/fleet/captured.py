@@ -15,6 +15,7 @@ from itertools import product
 from math import prod
 
 from trnlab.fleet.models import Attention, Block, Dense, Model
+from trnlab.fleet.wholes import Whole
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Op
 from trnlab.porting.forecast import Work
@@ -60,28 +61,6 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Whole(Model):
-    """A model of which nothing is known but its parameters and the operations of one unit, forward and backward."""
-
-    count: int = 0
-    per_unit: float = 0.0
-
-    @property
-    def parameters(self) -> int:
-        """Of the whole model."""
-        return self.count
-
-    @property
-    def used(self) -> int:
-        """As far as anybody knows, all of them."""
-        return self.count
-
-    def flops_per_token(self, sequence: int) -> float:
-        """Of the step as it was captured."""
-        return self.per_unit
-
-
-@dataclass(frozen=True)
 class Recognised:
     """model: None where the step is no stack of equal blocks; why: what was in the way."""
 
@@ -94,7 +73,7 @@ def whole(step: Captured) -> Whole:
     per_unit = step.flops / max(step.samples * step.units, 1)
     return Whole(
         step.name, 0, (), step.units, patch=int(step.units == 1), source=step.source, count=step.count,
-        per_unit=per_unit,
+        per_unit=per_unit, brought=step.batch_bytes / max(step.samples, 1),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from trnlab.files import json_of
 from trnlab.fleet.families import distilbert, t5, unknown, unread, whisper
 from trnlab.fleet.fields import Config, Fields, wrong
 from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.wholes import resnet
 
 
 def model(name: str) -> Model:
@@ -172,4 +173,5 @@ _READERS: dict[str, Callable[[Fields], Model]] = {
     **dict.fromkeys(("t5", "mt5"), t5),
     "whisper": whisper,
     "vit": _vit,
+    "resnet": resnet,
 }

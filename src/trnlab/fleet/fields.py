@@ -40,6 +40,13 @@ class Fields:
             raise wrong(self.name, f"{field} is {value!r}, not a whole number from {least}")
         return value
 
+    def counts(self, field: str) -> tuple[int, ...]:
+        """A list of whole numbers, each at least 1."""
+        values = self.config.get(field)
+        if not isinstance(values, list) or not values or not all(type(n) is int and n > 0 for n in values):
+            raise wrong(self.name, f"{field} is {values!r}, not a list of whole numbers from 1")
+        return tuple(values)
+
     def flag(self, field: str, default: bool) -> bool:
         """True or false."""
         value = self.config.get(field, default)

@@ -73,8 +73,8 @@ def environment(plan: Plan, c: Candidate) -> list[tuple[str, str, str]]:
     steps = math.ceil(asked.tokens / asked.training.tokens)
     found += [
         ("PLAN_GLOBAL_BATCH", str(asked.batch), "sequences in a step"),
-        ("PLAN_SEQUENCE", str(asked.training.sequence), "tokens of a sequence"),
-        ("PLAN_STEPS", str(steps), "until the tokens are seen"),
+        ("PLAN_SEQUENCE", str(asked.training.sequence), f"{asked.model.counted} of a sequence"),
+        ("PLAN_STEPS", str(steps), f"until the {asked.model.counted} are seen"),
     ]
     return found
 

@@ -198,6 +198,11 @@ class Model:
         return "images" if self.patch else "tokens"
 
     @property
+    def counted(self) -> str:
+        """What plans count of it: tokens, or what has none (see `wholes.Whole`)."""
+        return "tokens"
+
+    @property
     def decoded(self) -> int:
         """Tokens of each sequence that are not among its own: see `pairs.Pair`."""
         return 0

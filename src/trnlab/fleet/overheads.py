@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trnlab.fleet.planning import Candidate, Question
 from trnlab.fleet.stores import HOST_LINK
+from trnlab.fleet.wholes import Whole
 
 TOKEN, PIXEL = 8, 2  # bytes that come from the host: a token and its label in int32; inputs of a patch in bf16
 
@@ -32,8 +33,8 @@ def overheads(question: Question, c: Candidate) -> Overheads:
     """Of a candidate. Every rank of a group that shares sequences gets them; reading and decoding files is not
     counted, nor is it known."""
     model, training, layout = question.model, question.training, c.step.layout
-    if question.captured is not None:
-        each = question.captured.batch_bytes / question.captured.samples
+    if isinstance(model, Whole):
+        each = model.brought
     else:
         each = training.sequence * (model.patch * PIXEL if model.patch else TOKEN) + model.decoded * TOKEN
     brought = training.batch / layout.data * each * c.cluster.ranks_per_chip / HOST_LINK.value

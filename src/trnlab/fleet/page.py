@@ -47,7 +47,7 @@ def command(plan: Plan, c: Candidate) -> str:
         "--layout": c.step.layout.spelled(),
     }  # fmt: skip
     if asked.captured is not None:
-        del options["--sequence"]  # the script has its own
+        del options["--sequence"]  # the step has its own
     words = [
         "trnlab",
         "plan",
@@ -64,9 +64,17 @@ def top(plan: Plan) -> Iterator[str]:
     figures = [
         ("Days", f"{c.bill.days:,.3g}", f"goodput {c.goodput:.1%}"),
         ("Dollars", usd, c.bill.price.split(",")[0]),
-        ("$ per million tokens", f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million else "-", ""),
+        (
+            f"$ per million {asked.model.counted}",
+            f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million else "-",
+            "",
+        ),
         *_epoch(plan),
-        ("Tokens/s", f"{c.step.tokens_per_s:,.0f}", f"{c.step.tokens_per_s / c.cluster.chips:,.0f} a chip"),
+        (
+            f"{asked.model.counted.capitalize()}/s",
+            f"{c.step.tokens_per_s:,.0f}",
+            f"{c.step.tokens_per_s / c.cluster.chips:,.0f} a chip",
+        ),
         ("MFU", f"{c.step.mfu:.1%}", "of all cores"),
     ]
     cells = "".join(
@@ -74,7 +82,7 @@ def top(plan: Plan) -> Iterator[str]:
     )
     yield (
         f'<header>\n<p class="over">trnlab plan, {escape(" or ".join(asked.targets))}</p>\n'
-        f"<h1>{escape(asked.model.name)}, {format_count(asked.tokens)} tokens</h1>"
+        f"<h1>{escape(asked.model.name)}, {format_count(asked.tokens)} {asked.model.counted}</h1>"
         f'<p class="lede">Cheapest in time: <b>{escape(c.cluster.name)}</b>, {c.cluster.chips:,} chips, as '
         f'<b>{escape(str(c.step.layout))}</b>.</p><dl class="figures">{cells}</dl></header>'
     )
@@ -86,7 +94,7 @@ def top(plan: Plan) -> Iterator[str]:
 def _epoch(plan: Plan) -> Iterator[tuple[str, str, str]]:
     per, epoch = plan.chosen.bill.usd_per_million, plan.question.epoch
     if per is not None and epoch:
-        yield "$ an epoch", f"{per * epoch / 1e6:,.4g}", f"{format_count(epoch)} tokens"
+        yield "$ an epoch", f"{per * epoch / 1e6:,.4g}", f"{format_count(epoch)} {plan.question.model.counted}"
 
 
 def front(plan: Plan) -> Iterator[str]:
@@ -180,11 +188,8 @@ def money(plan: Plan) -> Iterator[str]:
         rows.append((kind, each, f"{low * hours:,.0f}", f"{low * hours / plan.question.tokens * 1e6:.3g}"))
     say = f"{hours:,.0f} hours of {c.cluster.target.name}. Prices of {c.cluster.target.price_date or 'no date'}; "
     say += c.cluster.target.price_source or "no source"
-    yield section(
-        "Cost by kind of price",
-        say,
-        f'<div class="scroll">{charts.table(("", "$/h", "$", "$/Mtokens"), rows, (1, 2, 3))}</div>',
-    )
+    head = ("", "$/h", "$", f"$/M{plan.question.model.counted}")
+    yield section("Cost by kind of price", say, f'<div class="scroll">{charts.table(head, rows, (1, 2, 3))}</div>')
 
 
 def tornado(plan: Plan) -> Iterator[str]:

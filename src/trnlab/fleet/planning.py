@@ -28,11 +28,13 @@ from trnlab.fleet.models import Model
 from trnlab.fleet.money import SECONDS_PER_DAY, SECONDS_PER_HOUR, Bill, bill
 from trnlab.fleet.parts import Training
 from trnlab.fleet.programs import Programs
+from trnlab.fleet.ranks import Ranks, Source
 from trnlab.fleet.reliability import Goodput, Reliability
-from trnlab.fleet.replicas import replicas
+from trnlab.fleet.replicas import Replicas
 from trnlab.fleet.search import Found, Least, least, search
 from trnlab.fleet.steps import Planner, Step, Steps
 from trnlab.fleet.store import opened
+from trnlab.fleet.wholes import Whole
 from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
 
@@ -49,9 +51,10 @@ class Question:
     """What is asked for. instances: fewest and most of each target. deadline: seconds, None without one.
 
     batch: sequences in a step. sequence: tokens of each; 0 for what the model is usually trained on. fixed: columns
-    of `Layouts` that are given. captured: a script's step that is divided by data alone, where `model` is no stack of
-    blocks. spelled: the model as words of a command line. epoch: tokens of one pass over the data, 0 where nobody
-    said. Raises UsageError (TRN178) for what contradicts itself.
+    of `Layouts` that are given. captured: a step that is divided by data alone, where `model` is no stack of blocks:
+    a script's, or where those of a recipe come from. spelled: the model as words of a command line. epoch: tokens
+    of one pass over the data, 0 where nobody said. Raises UsageError (TRN178) for what contradicts itself, TRN577
+    for a model that is no stack of blocks without a step.
     """
 
     model: Model
@@ -64,7 +67,7 @@ class Question:
     precision: str = "bf16"
     fixed: Mapping[str, int] = field(default_factory=dict)
     reliability: Reliability = field(default_factory=Reliability)
-    captured: Captured | None = None
+    captured: Captured | Source | None = None
     spelled: tuple[str, ...] = ()
     epoch: float = 0.0
 
@@ -77,14 +80,16 @@ class Question:
             )  # fmt: skip
         if self.tokens < self.training.tokens:
             raise _contradiction(
-                "the tokens do not fill one step", f"{self.training.tokens:,} in a step", f"{self.tokens:,.0f}",
-                "take a smaller --global-batch or --sequence, or more --tokens",
+                f"the {model.counted} do not fill one step", f"{self.training.tokens:,} in a step",
+                f"{self.tokens:,.0f}", "take a smaller --global-batch or --sequence, or more --tokens or --samples",
             )  # fmt: skip
         if self.precision not in FORMS:
             raise _contradiction(
                 f"plans are made in {' and '.join(FORMS)}", ", ".join(FORMS), self.precision,
                 "`trnlab precision SCRIPT` compares the others for a script",
             )  # fmt: skip
+        if isinstance(model, Whole) and self.captured is None:
+            raise _no_step(model)
         if not self.targets:
             raise _contradiction("no target was named", "a target", "none", "name one: --target trn2.48xlarge")
 
@@ -290,21 +295,22 @@ def _on(
     session = Session(chips.target(name), precision=question.precision)
     store = opened(found.folder, session.target, question.precision)
     programs, exchange = Programs(session, store.programs), Exchange(session.target, store.exchange)
-    alike = replicas(question.captured, session, exchange) if question.captured is not None else None
+    ranks = Ranks(question.captured, session, store.programs) if question.captured is not None else None
     for instances in _numbers(*question.instances):
         if instances > max(question.instances[0], 1) and not _joined(session.target):
             said(f"{name} has no network cards: several of it cannot train together")
             break
         cluster = Cluster(session.target, instances)
-        said(f"{cluster.name}: {len(found):,} layouts fit so far, {programs.compiled} programs compiled")
-        if alike is not None:
-            _gather(found, cluster, alike.search(cluster, question.batch, question.fixed))
+        made = programs.compiled + (ranks.compiled if ranks is not None else 0)
+        said(f"{cluster.name}: {len(found):,} layouts fit so far, {made} programs compiled")
+        if ranks is not None:
+            _gather(found, cluster, Replicas(ranks, exchange).search(cluster, question.batch, question.fixed))
         else:
             planner = Helped(cluster, programs, exchange, FORMS[question.precision], ahead=ahead)
             _gather(found, cluster, search(planner, question.training, question.fixed))
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
-    found.compiled += programs.compiled
+    found.compiled += programs.compiled + (ranks.compiled if ranks is not None else 0)
 
 
 def _planner(question: Question, name: str, instances: int, folder: Path | None) -> Planner:
@@ -353,6 +359,14 @@ def _table(question: Question, cluster: Cluster, steps: Steps) -> Table:
     hours, price = seconds / SECONDS_PER_HOUR * cluster.instances, cluster.target.usd_per_hour
     worth = hours * price[0] if price is not None else UNPRICED + hours * cluster.target.chips
     return Table(cluster, steps, seconds / SECONDS_PER_DAY, worth)
+
+
+def _no_step(model: Model) -> UsageError:
+    return UsageError(
+        f"{model.name} is no stack of blocks, and nothing says what its step is", code="TRN577", got="no step",
+        limit="captured=: a step, or where steps come from",
+        remedy="from trnlab.frontends.torch.recipes.steps import Steps; Question(..., captured=Steps(model))",
+    )  # fmt: skip
 
 
 def _contradiction(what: str, limit: object, got: object, remedy: str) -> UsageError:

@@ -13,7 +13,8 @@ from trnlab.fleet.layout import columns_of
 from trnlab.fleet.money import Bill, bill
 from trnlab.fleet.planning import FORMS, Candidate, Plan, job_of
 from trnlab.fleet.programs import Programs
-from trnlab.fleet.replicas import replicas
+from trnlab.fleet.ranks import Ranks
+from trnlab.fleet.replicas import Replicas
 from trnlab.fleet.steps import Planner, Step
 from trnlab.fleet.store import opened
 from trnlab.runtime.session import Session
@@ -76,11 +77,10 @@ def _with_memory(plan: Plan, c: Candidate, factor: float) -> Step:
     exchange = Exchange(target, opened(plan.folder, target, asked.precision).exchange)
     cluster = Cluster(changed, c.cluster.instances)
     if asked.captured is not None:
-        return (
-            replicas(asked.captured, session, exchange)
-            .steps(cluster, columns_of([c.step.layout]), asked.batch)
-            .step(0)
-        )
+        ranks = Ranks(asked.captured, session, store.programs)
+        changed_step = Replicas(ranks, exchange).steps(cluster, columns_of([c.step.layout]), asked.batch).step(0)
+        store.save()
+        return changed_step
     planner = Planner(cluster, Programs(session, store.programs), exchange,
                       FORMS[asked.precision])  # fmt: skip
     step = planner.step(asked.training, c.step.layout)

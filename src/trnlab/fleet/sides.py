@@ -19,7 +19,9 @@ from trnlab.fleet.others.catalogue import Instance
 from trnlab.fleet.others.layouts import fastest
 from trnlab.fleet.others.utilisation import class_of, utilisation
 from trnlab.fleet.planning import Question, plan
+from trnlab.fleet.ranks import Source
 from trnlab.fleet.spans import Span
+from trnlab.fleet.wholes import Whole
 
 TOKENS = 1e12  # that a plan is asked for; rates do not depend on it
 _SPELLING = re.compile(r"(?:(\d+)x)?([A-Za-z][\w.-]*)")
@@ -40,6 +42,7 @@ class Work:
     model: Model | None = None
     sequences: int = 0
     sequence: int = 0
+    optimizer: str = "AdamW in mixed bf16"
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,12 @@ def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
     length = sequence or model.sequence
     whole = model.unit != "tokens"
     per_unit = length if whole else 1
+    known = model.recipe if isinstance(model, Whole) else None
     return Work(
         model.name, class_of(model), model.unit, model.flops_per_token(length) * per_unit,
-        model.used, sequences * (1 if whole else length), model if model.stacks else None, sequences, length,
+        model.used, sequences * (1 if whole else length), model if model.stacks or known is not None else None,
+        sequences, length,
+        *([known.optimizer] if known is not None else []),
     )  # fmt: skip
 
 
@@ -111,13 +117,16 @@ def off_by(errors: Sequence[float]) -> Span:
 
 
 def of_neuron(
-    work: Work, name: str, instances: int, errors: Sequence[float], folder: Path | None = None
+    work: Work, name: str, instances: int, errors: Sequence[float], folder: Path | None = None,
+    captured: Source | None = None,
 ) -> Side:  # fmt: skip
-    """By the fastest layout of a plan. errors: of published training rows. Raises UsageError as `plan` does."""
+    """By the fastest layout of a plan. errors: of published training rows. captured: of a model that is no stack of
+    blocks, as of a `Question`. Raises UsageError as `plan` does."""
     assert work.model is not None
     question = Question(
-        work.model, TOKENS, (name,), (instances, instances), batch=work.sequences, sequence=work.sequence
-    )
+        work.model, TOKENS, (name,), (instances, instances), batch=work.sequences, sequence=work.sequence,
+        captured=captured,
+    )  # fmt: skip
     chosen = plan(question, folder).chosen
     step = chosen.step
     rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
@@ -158,7 +167,7 @@ def _layout(
     work: Work, instance: Instance, instances: int, form: str
 ) -> tuple[str, float | None, tuple[str, ...]]:  # fmt: skip
     """The fastest layout, its share of exchange, and its roofline in words."""
-    if work.model is None or work.kind in ("experts", "pair"):
+    if work.model is None or not work.model.stacks or work.kind in ("experts", "pair"):
         return "", None, ()
     best = fastest(work.model, instance, instances, work.sequences, work.sequence, form)
     if best.job is None or best.roofline is None:

@@ -28,7 +28,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
             "source": asked.model.source, "tokens": asked.tokens, "targets": list(asked.targets),
             "instances": list(asked.instances), "deadline_s": asked.deadline, "batch": asked.batch,
             "sequence": asked.training.sequence, "precision": asked.precision, "fixed": dict(asked.fixed),
-            "epoch": asked.epoch or None,
+            "epoch": asked.epoch or None, "counted": asked.model.counted,
         },
         "chosen": candidate(plan.chosen), "besides": _besides(plan), "front": [candidate(c) for c in plan.front],
         "looked_at": plan.looked_at, "fit": len(plan), "refused": dict(plan.refused.most_common()),

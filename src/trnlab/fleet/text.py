@@ -28,9 +28,10 @@ def question(plan: Plan) -> Iterator[str]:
     yield f"{model.name}: {format_count(model.parameters)} parameters{used}"
     low, high = asked.instances
     number = f"{low:,} to {high:,}" if high > low else f"{low:,}"
-    steps = f"steps of {asked.batch:,} sequences of {asked.training.sequence:,}"
+    each = f"sequences of {asked.training.sequence:,}" if model.counted == "tokens" else model.counted
+    steps = f"steps of {asked.batch:,} {each}"
     where = f"on {number} {' or '.join(asked.targets)}"
-    yield f"{format_count(asked.tokens)} tokens in {steps}, {asked.precision}, {where}"
+    yield f"{format_count(asked.tokens)} {model.counted} in {steps}, {asked.precision}, {where}"
     if asked.deadline is not None:
         yield f"within {asked.deadline / SECONDS_PER_DAY:.3g} days"
 
@@ -40,7 +41,8 @@ def chosen(plan: Plan) -> Iterator[str]:
     c = plan.chosen
     step = c.step
     yield f"cheapest in time: {c.cluster.name} ({c.cluster.chips:,} chips, {c.cluster.ranks:,} ranks), {step.layout}"
-    yield (f"  {c.bill.days:.3g} days at a goodput of {c.goodput:.1%}; {step.tokens_per_s:,.0f} tokens/s, "
+    rate = f"{step.tokens_per_s:,.0f} {plan.question.model.counted}/s"
+    yield (f"  {c.bill.days:.3g} days at a goodput of {c.goodput:.1%}; {rate}, "
            f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores")  # fmt: skip
     if not step.exact:
         yield "  reckoned from programs of one sequence: microbatches this large were not compiled"
@@ -52,7 +54,8 @@ def dollars(plan: Plan) -> Iterator[str]:
     hours = c.bill.device_hours / c.cluster.target.chips
     epoch = plan.question.epoch
     last = f" {'$/epoch':>14}" if epoch else ""
-    yield f"{'price':<16} {'$/h':>9} {'$ in all':>14} {'$/Mtokens':>10}{last}   of {hours:,.0f} instance hours"
+    million = f"$/M{plan.question.model.counted}"
+    yield f"{'price':<16} {'$/h':>9} {'$ in all':>14} {million:>10}{last}   of {hours:,.0f} instance hours"
     for kind, low, high in prices(c.cluster.target):
         if low is None or high is None:
             yield f"{kind:<16} {'none':>9} {'':>14} {'':>10}   none published for {c.cluster.target.name}"
@@ -102,12 +105,12 @@ def memory(plan: Plan) -> Iterator[str]:
 def front(plan: Plan) -> Iterator[str]:
     """Of which none is both sooner and cheaper."""
     yield "none is both sooner and cheaper than these:"
-    yield from rows(_spread(plan.front))
+    yield from rows(_spread(plan.front), plan.question.model.counted)
 
 
-def rows(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """A table of candidates."""
-    yield f"{'days':>8} {'$':>14} {'$/Mtok':>8} {'MFU':>6} {'memory':>9}  cluster and layout"
+def rows(candidates: Sequence[Candidate], counted: str = "tokens") -> Iterator[str]:
+    """A table of candidates. counted: what a million of is paid for."""
+    yield f"{'days':>8} {'$':>14} {f'$/M{counted[:3]}':>8} {'MFU':>6} {'memory':>9}  cluster and layout"
     for c in candidates:
         usd = f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-"
         each = f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million is not None else "-"

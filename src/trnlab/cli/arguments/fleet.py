@@ -47,6 +47,8 @@ def plan(command: argparse.ArgumentParser) -> None:
     add("--arguments", metavar="TEXT", default="", help="of the script")
     add("--models", action="store_true", help="list the models that are known by name")
     add("--tokens", metavar="N", help="to train on, such as 2T; of a script: 1,000 steps unless given")
+    add("--samples", metavar="N", help="the same in sequences, images or whatever the model's samples are")
+    add("--epochs", metavar="N", type=float, help="the same in passes over the data, see --epoch")
     add("--epoch", metavar="N", help="tokens (or images) of one pass over the data: what one costs is told, too")
     add("--target", metavar="A,B,C", help="instance types, such as trn2.48xlarge,p5.48xlarge")
     add("--instances", metavar="FEW..MOST", default="1..16", help="of each target; default: 1..16")

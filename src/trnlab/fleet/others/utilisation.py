@@ -21,6 +21,7 @@ from trnlab.fleet.models import Experts, Model
 from trnlab.fleet.others import efficiency
 from trnlab.fleet.others.catalogue import Accelerator, accelerators
 from trnlab.fleet.pairs import Pair
+from trnlab.fleet.wholes import Whole
 
 SAME_SIZE = 1.2  # parameters within this factor are one size
 LIKE = 10.0  # parameters within this factor say something of a size, where nothing nearer is published
@@ -99,9 +100,11 @@ def _rows(group: dict[str, object], name: str) -> list[list[float]]:
 
 
 def class_of(model: Model) -> str:
-    """decoder, experts, encoder, pair or vision."""
+    """decoder, experts, encoder, pair, vision, or what a model says that is no stack of blocks."""
     if isinstance(model, Pair):
         return "pair"
+    if isinstance(model, Whole) and model.kind:
+        return model.kind
     blocks = [block for _, block in model.stacks]
     if any(isinstance(block.network, Experts) for block in blocks):
         return "experts"
