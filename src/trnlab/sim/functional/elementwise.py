@@ -209,14 +209,8 @@ def scale_and_shift(a, scale, shift, out, n):
 
 @exported(void(i64, i64, i64, i64))
 def activate_gates(op, a, out, n):
-    """`activate` for the functions that networks use as gates, and erf."""
-    if op == GELU:
-        for i in range(n):
-            write_f32(out, i, fn.gelu(read_f32(a, i)))
-    elif op == GELU_DX:
-        for i in range(n):
-            write_f32(out, i, fn.gelu_dx(read_f32(a, i)))
-    elif op == GELU_TANH:
+    """`activate` for further functions that networks use as gates."""
+    if op == GELU_TANH:
         for i in range(n):
             write_f32(out, i, fn.gelu_tanh(read_f32(a, i)))
     elif op == GELU_TANH_DX:
@@ -240,17 +234,52 @@ def activate_gates(op, a, out, n):
     elif op == MISH:
         for i in range(n):
             write_f32(out, i, fn.mish(read_f32(a, i)))
+
+
+@exported(void(i64, i64, i64, i64))
+def activate_erf(op, a, out, n):
+    """`activate` for erf and the function made of it."""
+    if op == GELU:
+        for i in range(n):
+            write_f32(out, i, fn.gelu(read_f32(a, i)))
+    elif op == GELU_DX:
+        for i in range(n):
+            write_f32(out, i, fn.gelu_dx(read_f32(a, i)))
     elif op == ERF:
         for i in range(n):
             write_f32(out, i, fn.erf(read_f32(a, i)))
     elif op == ERF_DX:
         for i in range(n):
             write_f32(out, i, fn.erf_dx(read_f32(a, i)))
+    else:
+        activate_gates(op, a, out, n)
+
+
+@exported(void(i64, i64, i64, i64))
+def activate_sigmoid(op, a, out, n):
+    """`activate` for the functions of recurrent networks, and those that few use."""
+    if op == TANH:
+        for i in range(n):
+            write_f32(out, i, fn.tanh(read_f32(a, i)))
+    elif op == SIGMOID:
+        for i in range(n):
+            write_f32(out, i, fn.sigmoid(read_f32(a, i)))
+    elif op == ACT_RSQRT:
+        for i in range(n):
+            write_f32(out, i, fn.rsqrt(read_f32(a, i)))
+    elif op == SIGN:
+        for i in range(n):
+            write_f32(out, i, fn.sign(read_f32(a, i)))
+    elif op == ACT_ABS:
+        for i in range(n):
+            write_f32(out, i, fn.absolute(read_f32(a, i)))
+    else:
+        activate_erf(op, a, out, n)
 
 
 @exported(void(i64, i64, i64, i64))
 def activate(op, a, out, n):
-    """out = function(a)."""
+    """out = function(a). Each group of functions is a loop by itself, so that it is compiled where it is used."""
     if op == NO_FUNCTION:
         for i in range(n):
             write_f32(out, i, read_f32(a, i))
@@ -263,32 +292,17 @@ def activate(op, a, out, n):
     elif op == SQRT:
         for i in range(n):
             write_f32(out, i, sqrt(read_f32(a, i)))
-    elif op == ACT_RSQRT:
-        for i in range(n):
-            write_f32(out, i, fn.rsqrt(read_f32(a, i)))
     elif op == RECIPROCAL:
         for i in range(n):
             write_f32(out, i, ONE / read_f32(a, i))
     elif op == LOG:
         for i in range(n):
             write_f32(out, i, fn.log(read_f32(a, i)))
-    elif op == TANH:
-        for i in range(n):
-            write_f32(out, i, fn.tanh(read_f32(a, i)))
-    elif op == SIGMOID:
-        for i in range(n):
-            write_f32(out, i, fn.sigmoid(read_f32(a, i)))
     elif op == RELU:
         for i in range(n):
             write_f32(out, i, fn.relu(read_f32(a, i)))
-    elif op == SIGN:
-        for i in range(n):
-            write_f32(out, i, fn.sign(read_f32(a, i)))
-    elif op == ACT_ABS:
-        for i in range(n):
-            write_f32(out, i, fn.absolute(read_f32(a, i)))
     else:
-        activate_gates(op, a, out, n)
+        activate_sigmoid(op, a, out, n)
 
 
 @exported(float32(i64, i64, i64, i64))

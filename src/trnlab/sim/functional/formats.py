@@ -159,21 +159,9 @@ def to_uint32(x):
 
 
 @exported(void(i64, i64, i64, i64, i64))
-def load_other(base, code, step, n, out):
-    """`load_run` for the less common formats."""
-    if code == I32:
-        for i in range(n):
-            write_f32(out, i, f32(read_i32(base, i * step)))
-    elif code == U32:
-        for i in range(n):
-            write_f32(out, i, f32(read_u32(base, i * step)))
-    elif code in (U8, BOOL):
-        for i in range(n):
-            write_f32(out, i, f32(read_u8(base, i * step)))
-    elif code == I8:
-        for i in range(n):
-            write_f32(out, i, f32(read_i8(base, i * step)))
-    elif code == U16:
+def load_small(base, code, step, n, out):
+    """`load_run` for the formats that few use."""
+    if code == U16:
         for i in range(n):
             write_f32(out, i, f32(read_u16(base, i * step)))
     elif code == I16:
@@ -194,6 +182,25 @@ def load_other(base, code, step, n, out):
     else:  # not in COMPILED: only the search for NaN comes here
         for i in range(n):
             write_f32(out, i, _ZERO)
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def load_other(base, code, step, n, out):
+    """`load_run` for the less common formats."""
+    if code == I32:
+        for i in range(n):
+            write_f32(out, i, f32(read_i32(base, i * step)))
+    elif code == U32:
+        for i in range(n):
+            write_f32(out, i, f32(read_u32(base, i * step)))
+    elif code in (U8, BOOL):
+        for i in range(n):
+            write_f32(out, i, f32(read_u8(base, i * step)))
+    elif code == I8:
+        for i in range(n):
+            write_f32(out, i, f32(read_i8(base, i * step)))
+    else:
+        load_small(base, code, step, n, out)
 
 
 @exported(void(i64, i64, i64, i64, i64))
@@ -239,15 +246,9 @@ def store_small(base, code, step, n, source, key, first):
 
 
 @exported(void(i64, i64, i64, i64, i64))
-def store_integers(base, code, step, n, source):
-    """`store_run` for integers."""
-    if code == I32:
-        for i in range(n):
-            write_i32(base, i * step, to_int32(read_f32(source, i)))
-    elif code == U32:
-        for i in range(n):
-            write_u32(base, i * step, to_uint32(read_f32(source, i)))
-    elif code == I16:
+def store_short_integers(base, code, step, n, source):
+    """`store_run` for integers of one or two bytes."""
+    if code == I16:
         for i in range(n):
             write_i16(base, i * step, i32(to_integer(read_f32(source, i), f32(-32768), f32(32767))))
     elif code == U16:
@@ -259,9 +260,22 @@ def store_integers(base, code, step, n, source):
     elif code == U8:
         for i in range(n):
             write_u8(base, i * step, u32(i32(to_integer(read_f32(source, i), _ZERO, f32(255)))))
+
+
+@exported(void(i64, i64, i64, i64, i64))
+def store_integers(base, code, step, n, source):
+    """`store_run` for integers."""
+    if code == I32:
+        for i in range(n):
+            write_i32(base, i * step, to_int32(read_f32(source, i)))
+    elif code == U32:
+        for i in range(n):
+            write_u32(base, i * step, to_uint32(read_f32(source, i)))
     elif code == BOOL:
         for i in range(n):
             write_u8(base, i * step, u32(1) if read_f32(source, i) != _ZERO else u32(0))
+    else:
+        store_short_integers(base, code, step, n, source)
 
 
 @exported(void(i64, i64, i64, i64, i64, i64, i64))

@@ -33,7 +33,7 @@ from trnlab.sim.functional.communication import execute_collective
 from trnlab.sim.functional.finite import NAN, WRITTEN, WRITTEN_AFTER_INFINITY
 from trnlab.sim.functional.formats import store_array
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
-from trnlab.sim.functional.linking import from_python, link
+from trnlab.sim.functional.linking import check_linked, from_python, link
 from trnlab.sim.functional.matmul import PANELS
 from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning, operand_array
 from trnlab.sim.functional.microscaling import nc_matmul_mx, quantize_mx
@@ -268,6 +268,7 @@ class Machine:
             _aligned(lane.panels), self._seed(), check, lane.report, pace.need, pace.writer,
             progress[thread], progress[1 - thread], progress[0] + 8 * ABORT, frame.cycles,
         )  # fmt: skip
+        check_linked()
         if lane.report[0] not in (DONE, TO_PYTHON):
             self._fail(frame.routine, int(sequence[stopped]), lane.report)
         return int(stopped)
