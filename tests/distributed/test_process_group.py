@@ -24,7 +24,7 @@ def passed(ended):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_collectives(tmp_path, ranks):
     for each in passed(launch("collectives_script.py", tmp_path, ranks)):
-        assert each.output.count("passed") == 10
+        assert each.output.count("passed") == 12
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -40,14 +40,13 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
-def listed(file: str) -> list[str]:
+def listed(file: str, ranks: int) -> list[str]:
     """The tests of a file."""
     code = (
         "import sys; from tools.torch_distributed import worker as w; print('TESTS', *w.cases(w.load(sys.argv[1])))"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", code, file], capture_output=True, text=True, env={**environment(), "WORLD_SIZE": "2"}
-    )
+    surroundings = {**environment(), "WORLD_SIZE": str(ranks)}
+    told = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, env=surroundings)
     for line in told.stdout.splitlines():
         if line.startswith("TESTS"):
             return line.split()[1:]
@@ -121,7 +120,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where results go, one line each")
     args = parser.parse_args(given)
     for file in args.files:
-        tests = [test for test in listed(file) if args.only in test]
+        tests = [test for test in listed(file, args.ranks) if args.only in test]
         results = run(file, tests, args.ranks, args.limit)
         counts = Counter(each["verdict"] for each in results)
         print(f"{Path(file).name if file.endswith('.py') else file}: "

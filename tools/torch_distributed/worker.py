@@ -34,6 +34,7 @@ def load(file: str) -> Any:
     """The module, by name or file."""
     if not file.endswith(".py"):
         return importlib.import_module(file)
+    admit(int(os.environ["WORLD_SIZE"]))
     path = Path(file).resolve()
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -45,12 +46,22 @@ def load(file: str) -> Any:
     return module
 
 
-def admit() -> None:
-    """DTensor's test case has a list of backends by name, in which one for any device stands beside gloo only."""
+def admit(ranks: int) -> None:
+    """What PyTorch's test cases list by the vendor's name and have no entry for another device of.
+
+    DTensor's have a list of backends, in which one for any device stands beside gloo only; FSDP's have a device, a
+    backend and a number of devices; and the decorators that skip count the accelerators of three vendors.
+    """
+    from torch.testing._internal import common_distributed, common_fsdp
     from torch.testing._internal.distributed._tensor import common_dtensor
 
     backend = property(lambda self: "cpu:gloo,neuron:neuron")
     common_dtensor.DTensorTestBase.backend = backend  # type: ignore[assignment]
+    common_dtensor.NUM_DEVICES = min(4, ranks)
+    common_fsdp.DEVICE_TYPE, common_fsdp.DISTRIBUTED_BACKEND = "neuron", "neuron"
+    common_fsdp.DEVICE_COUNT = common_fsdp.FSDPTestContinuous.world_size = ranks
+    common_distributed.at_least_x_gpu = lambda x: ranks >= x
+    common_distributed.skip_if_lt_x_gpu = lambda x, **_: lambda test: test  # of ranks, `run` counts them
 
 
 def cases(module: Any) -> list[str]:
@@ -78,14 +89,12 @@ def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str
     skips = {skip.exit_code: skip.message for skip in common.TEST_SKIPS.values()}
     ours, theirs = multiprocessing.Pipe()
     try:
-        if issubclass(cls, common.MultiProcContinuousTest):
-            cls.rank, cls.world_size = rank, ranks
-            if not dist.is_initialized():
-                cls._init_pg(rank, ranks, meet)
-            cls.setUpClass()
-            cls._run_test_given_id(f"{cls.__name__}.{name}")
+        if continuous(cls):
+            in_a_row(cls, name, rank, ranks, meet)
         elif issubclass(cls, common.MultiProcessTestCase):
-            cls._run(rank, name, meet, theirs)
+            wanted = wanted_by(cls, name, ranks)
+            if rank < wanted:
+                cls._run(rank, name, meet, theirs)
         elif rank == 0:
             return alone(cls, name)
     except unittest.SkipTest as skip:
@@ -98,9 +107,30 @@ def run(cls: Any, name: str, rank: int, ranks: int, meet: str) -> tuple[str, str
     except BaseException:
         return verdict_of(traceback.format_exc())
     finally:
-        if dist.is_initialized() and not issubclass(cls, common.MultiProcContinuousTest):
+        if dist.is_initialized() and not continuous(cls):
             dist.destroy_process_group()
     return PASSED, ""
+
+
+def in_a_row(cls: Any, name: str, rank: int, ranks: int, meet: str) -> None:
+    """A test of a class whose tests share a process group."""
+    import torch.distributed as dist
+
+    cls.rank, cls.world_size = rank, ranks
+    if not dist.is_initialized():
+        cls._init_pg(rank, ranks, meet)
+    cls.setUpClass()
+    cls._run_test_given_id(f"{cls.__name__}.{name}")
+
+
+def wanted_by(cls: Any, name: str, ranks: int) -> int:
+    """How many of the ranks a test takes. Raises SkipTest where it wants more."""
+    os.environ["WORLD_SIZE"] = str(ranks)
+    wanted: int = cls(name).world_size
+    if wanted > ranks:
+        raise unittest.SkipTest(f"wants {wanted} ranks")
+    os.environ["WORLD_SIZE"] = str(wanted)
+    return wanted
 
 
 def said(pipe: Any) -> str:
@@ -136,8 +166,6 @@ def main(file: str, rank: int, ranks: int, folder: Path, tests: list[str]) -> No
     """Run and write."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
     module = load(file)
-    if "torch.testing._internal.distributed._tensor.common_dtensor" in sys.modules:
-        admit()
     for test in tests:
         kind, name = test.split(".")
         cls = collectives_of(module) if kind == "Collectives" else getattr(module, kind)

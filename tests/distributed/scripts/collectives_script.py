@@ -2,11 +2,18 @@
 """Every collective of torch.distributed on neuron tensors, against what it means."""
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from together import DEVICE, RANK, RANKS, meet, on, report
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trnlab.collectives import Collective
+from trnlab.errors import CollectiveError
 from trnlab.fabric import values
 from trnlab.fabric.world import world_of
 from trnlab.runtime import session
@@ -179,6 +186,75 @@ def functional_collectives():
     equal(functional.broadcast(on([1.0 * RANK]), 1, dist.group.WORLD), torch.tensor([1.0]))
 
 
+def operators_are_seen_by_modes():
+    """Every collective once, as an operator, and with the same result."""
+    one, whole = on([RANK + 1.0]), on([0.0] * RANKS)
+    parts = list(whole.split(1))
+    peer = (RANK + 1) % 2
+    with CommDebugMode() as mode, Listed() as listed:
+        dist.all_reduce(one, dist.ReduceOp.AVG)
+        dist.all_gather_into_tensor(whole, one)
+        dist.reduce_scatter_tensor(one, whole)
+        dist.broadcast(one, 0)
+        dist.all_gather(parts, one)
+        dist.reduce_scatter(one, parts, dist.ReduceOp.MAX)
+        dist.scatter(one, parts if RANK == 0 else None, 0)
+        dist.gather(one, parts if RANK == 1 else None, 1)
+        dist.reduce(one, 0)
+        dist.all_to_all_single(torch.empty_like(whole), whole)
+        dist.all_to_all(list(torch.empty_like(whole).split(1)), parts)
+        if RANK < 2:
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, one, peer), dist.P2POp(dist.irecv, one.clone(), peer)])
+        asked = dist.all_reduce(one, async_op=True)
+        asked.wait()
+    names = ["allreduce_", "_allgather_base_", "_reduce_scatter_base_", "broadcast_", "allgather_", "reduce_scatter_",
+             "scatter_", "gather_", "reduce_", "alltoall_base_", "alltoall_"]  # fmt: skip
+    assert mode.get_total_counts() == len(names) + 1, mode.get_comm_counts()
+    assert [name for name in listed.names if name not in ("send", "recv_")] == [*names, "allreduce_"]
+    assert sorted(name for name in listed.names if name in ("send", "recv_")) == ["recv_", "send"] * (RANK < 2)
+    mean = (RANKS + 1) / 2
+    equal(one, torch.tensor([mean * RANKS * (2 * RANKS - 1)]))
+
+
+class Listed(TorchDispatchMode):
+    """The names of what operators of collectives it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            self.names.append(func._opname)
+        return func(*args, **(kwargs or {}))
+
+
+def tensors_of_other_classes():
+    """Made of others, which are exchanged one after the other; a class that does not want to says so itself."""
+
+    def two(first, second):
+        return TwoTensor(on([first]), on([second]))
+
+    def both(tensor, first, second):
+        equal(tensor.a, torch.tensor([first]))
+        equal(tensor.b, torch.tensor([second]))
+
+    summed, scattered = two(RANK + 1.0, 10.0 * (RANK + 1)), two(0.0, 0.0)
+    dist.all_reduce(summed)
+    both(summed, RANKS * (RANKS + 1) / 2, 5.0 * RANKS * (RANKS + 1))
+    parts = [two(1.0 + rank, 2.0 + rank) for rank in range(RANKS)]
+    dist.scatter(scattered, parts if RANK == 0 else None, 0)
+    both(scattered, 1.0 + RANK, 2.0 + RANK)
+    asked = dist.broadcast(summed.mul_(RANK), 1, async_op=True)
+    asked.wait()
+    both(summed, RANKS * (RANKS + 1) / 2, 5.0 * RANKS * (RANKS + 1))
+    shared = distribute_tensor(on([1.0] * RANKS), init_device_mesh(DEVICE, (RANKS,)), [Shard(0)])
+    with pytest.raises(NotImplementedError, match="allreduce_"):
+        dist.all_reduce(shared)
+    with pytest.raises(CollectiveError, match="TRN275"):
+        dist.all_reduce(TwoTensor(torch.ones(1), torch.ones(1)))
+
+
 def time_is_counted():
     record = session.current().counters.fabric.record()
     assert record["ranks"] == RANKS
@@ -195,6 +271,7 @@ def time_is_counted():
 meet("collectives", backend=None if RANKS == 4 else "cpu:gloo,neuron:neuron")
 report([
     sums_are_those_of_the_schedule_bit_for_bit, reductions, gathers, scatters, broadcasts_and_objects, all_to_alls,
-    transfers, groups_and_futures, functional_collectives, time_is_counted,
+    transfers, groups_and_futures, functional_collectives, operators_are_seen_by_modes, tensors_of_other_classes,
+    time_is_counted,
 ])  # fmt: skip
 dist.destroy_process_group()

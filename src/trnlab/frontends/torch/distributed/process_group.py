@@ -23,6 +23,7 @@ from trnlab.errors import CollectiveError
 from trnlab.frontends.torch.dispatch import untraced_methods
 from trnlab.frontends.torch.distributed import functional, pinned, sites, world
 from trnlab.frontends.torch.distributed.calls import Call
+from trnlab.frontends.torch.distributed.dispatched import dispatched
 from trnlab.frontends.torch.distributed.jobs import Job
 from trnlab.frontends.torch.distributed.reductions import Reduction
 from trnlab.frontends.torch.distributed.work import NeuronWork
@@ -35,6 +36,7 @@ Tensors = Sequence[Tensor]
 _DEFAULT = "the default group"
 
 
+@dispatched
 @untraced_methods
 class NeuronProcessGroup(dist.ProcessGroup):
     """Some ranks of a job. Positions within it are what PyTorch calls group ranks. `first`: the world is its own.
@@ -399,6 +401,11 @@ def _read(tensor: Tensor) -> Array:
         raise CollectiveError(
             "collectives take dense tensors", code="TRN275", got=tensor.layout, remedy="x.to_dense() before"
         )
+    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        raise CollectiveError(
+            "collectives of the host's tensors take tensors with memory of their own", code="TRN275",
+            where=sites.site(), got=type(tensor).__name__, remedy="give it the tensors inside, one after the other",
+        )  # fmt: skip
     flat: Array = to_numpy_alias(as_host(tensor)).reshape(-1)
     return flat.copy()
 
