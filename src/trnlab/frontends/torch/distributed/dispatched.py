@@ -10,6 +10,7 @@ kernel: below the modes, and once for each tensor that a class puts in its place
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -64,9 +65,13 @@ def dispatched(cls: type[Group]) -> type[Group]:
 
 
 def _heard(name: str, method: Method) -> Method:
+    taking = inspect.signature(method)
+
     @untraced
     @wraps(method)
-    def collective(group: Any, *arguments: Any) -> NeuronWork:
+    def collective(group: Any, *arguments: Any, **named: Any) -> NeuronWork:
+        if named:
+            arguments = taking.bind(group, *arguments, **named).args[1:]
         if not _listeners(arguments):
             return method(group, *arguments)
         asked = _Asked(method, group, arguments, [])
