@@ -13,7 +13,7 @@ from trnlab import chips
 from trnlab.errors import UsageError
 from trnlab.fleet import configurations
 from trnlab.fleet.quantities import TIME, parse
-from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, Request, is_neuron, logical_cores
+from trnlab.fleet.serving.offers import COMPILED, ROOFLINE, Offer, Request, is_neuron, logical_cores
 from trnlab.fleet.serving.plan import Choice, Plan, Question, plan
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import cache_folder
@@ -57,7 +57,7 @@ def text(found: Plan) -> str:
     ]
     lines += [_row(choice) for choice in found.choices]
     for late in found.late:
-        lines.append(f"{late.offer.target:<18} {late.offer.tensor:>5}   late: {_s(late.first)} to the first token, "
+        lines.append(f"{late.offer.target:<18} {_ranks(late.offer):>5}   late: {_s(late.first)} to the first token, "
                      f"{_s(late.whole)} to the last, alone")  # fmt: skip
     lines += [f"{target:<18} not on {ranks} ranks: {why}" for (target, why), ranks in _refused(found).items()]
     lines += ["", "$/Mtok: of a million tokens of answers. number: instances; ranks: that share a copy of the model."]
@@ -71,7 +71,7 @@ def _refused(found: Plan) -> dict[tuple[str, str], str]:
     grouped: dict[tuple[str, str], list[str]] = {}
     for r in found.refused:
         grouped.setdefault((r.target, r.why), []).append(str(r.tensor))
-    return {key: ", ".join(ranks) for key, ranks in grouped.items()}
+    return {key: ", ".join(dict.fromkeys(ranks)) for key, ranks in grouped.items()}
 
 
 def _row(c: Choice) -> str:
@@ -79,8 +79,13 @@ def _row(c: Choice) -> str:
     usd = f"{c.usd_per_hour:8.2f} {c.usd_per_million:7.3f}" if c.usd_per_hour is not None else f"{'-':>8} {'-':>7}"
     first = "/".join(_s(c.first[q]) for q in (50, 90, 99))
     each, whole = ("/".join(_s(v[q]) for q in (50, 99)) for v in (c.each, c.whole))
-    return (f"{o.target:<18} {o.tensor:>5} {c.instances:>6} {usd} {first:>24} {each:>19} {whole:>16} "
+    return (f"{o.target:<18} {_ranks(o):>5} {c.instances:>6} {usd} {first:>24} {each:>19} {whole:>16} "
             f"{c.batch:>5.1f}  {o.basis}")  # fmt: skip
+
+
+def _ranks(o: Offer) -> str:
+    """Of a copy, and among how many of them its experts are divided."""
+    return f"{o.tensor}" if o.expert == 1 else f"{o.tensor}/{o.expert}"
 
 
 def _told(name: str, c: Choice) -> list[str]:
@@ -105,6 +110,11 @@ def _notes(found: Plan) -> list[str]:
     if any(c.offer.basis == ROOFLINE for c in found.choices):
         notes.append("roofline: operations at the best rate measured for a product, bytes at the memory's; nobody's "
                      "engine reaches it, so that these are the least that GPUs take")  # fmt: skip
+    if found.question.model.experts:
+        notes += [
+            "experts: ranks 8/4 are 8, among 4 of which experts are divided; all experts are taken equally often",
+            "experts on GPUs: those that a batch meets are read; no rate of their small products is published here",
+        ]
     kinds = {c.offer.price.kind for c in found.choices if c.offer.price is not None}
     if len(kinds) > 1:
         notes.append(f"prices are of several kinds ({', '.join(sorted(kinds))}): compare them with care")

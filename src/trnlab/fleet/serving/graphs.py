@@ -17,7 +17,8 @@ import numpy as np
 
 from trnlab.collectives import Groups
 from trnlab.errors import UsageError
-from trnlab.fleet.models import Block, Dense, Model
+from trnlab.fleet.models import Block, Dense, Experts, Model
+from trnlab.fleet.serving.mixtures import Mixture
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Value
 from trnlab.numerics.dtypes import DType, dtype, float32, int32
@@ -29,12 +30,16 @@ MASKED = -30000.0  # of a place of the cache that holds nothing: its weight is 0
 @dataclass(frozen=True)
 class Program:
     """What one rank runs. batch sequences; length: tokens of the prompt, or places of the cache; tensor: ranks that
-    share each layer."""
+    share each layer; expert: of these, ranks among which a layer's experts are divided, and those of one part share
+    the columns of each. read: experts that a rank reads, room: rows of each; 0 for all that there may be."""
 
     batch: int
     length: int
     tensor: int = 1
     form: str = "bfloat16"
+    expert: int = 1
+    read: int = 0
+    room: int = 0
 
 
 def supported(model: Model) -> None:
@@ -43,15 +48,13 @@ def supported(model: Model) -> None:
     blocks = [block for _, block in model.stacks]
     if not model.vocabulary or any(not block.attention.causal for block in blocks):
         why = "it does not generate tokens"
-    elif any(not isinstance(block.network, Dense) for block in blocks):
-        why = "its networks are experts"
     elif any(block.attention.kv_rank for block in blocks):
         why = "its keys are compressed (multi-head latent attention)"
     if why is not None:
         raise UsageError(
             f"programs that serve {model.name} cannot be made: {why}", code="TRN167", got=model.name,
-            limit="decoders with dense networks, and keys for each head or group of heads",
-            remedy="plan a dense decoder that has as many parameters as a token meets",
+            limit="decoders with keys for each head or group of heads",
+            remedy="plan a decoder without it that has as many parameters as a token meets",
         )  # fmt: skip
 
 
@@ -151,15 +154,31 @@ class _Layers:
     def block(self, name: str, block: Block, x: Value, held: Value | None) -> Value:
         """One layer; held: of a decoding step, which places of the cache hold something."""
         b, layer = self.b, block.norm == "layer"
-        assert isinstance(block.network, Dense)
         x = b.add(x, self.attention(name, block, self.norm(name + "_1", x, layer), held))
-        y, width, bias = self.norm(name + "_2", x, layer), self.part(block.network.size), block.network.bias
-        if block.network.gated:
-            opened = b.silu(self.linear(name + "_gate", y, width))
-            inner = b.multiply(opened, self.linear(name + "_up", y, width))
-        else:
-            inner = b.gelu(self.linear(name + "_up", y, width, bias))
+        y = self.norm(name + "_2", x, layer)
+        if isinstance(block.network, Experts):
+            return b.add(x, self.experts(name, block.network, y, held is None))
+        inner, bias = self.opened(name, block.network, y), block.network.bias
         return b.add(x, self.closing(name + "_down", inner, bias))
+
+    def opened(self, name: str, network: Dense, y: Value) -> Value:
+        """Between the products of a network: [rows, columns of this rank]."""
+        b, width = self.b, self.part(network.size)
+        if network.gated:
+            return b.multiply(b.silu(self.linear(name + "_gate", y, width)), self.linear(name + "_up", y, width))
+        return b.gelu(self.linear(name + "_up", y, width, network.bias))
+
+    def experts(self, name: str, network: Experts, y: Value, prompt: bool) -> Value:
+        """Of all ranks, with the one that all tokens take."""
+        share = self.share
+        here = network.count // share.expert
+        columns = network.size // (share.tensor // share.expert)
+        mixture = Mixture(self, name, network, (here, share.read or here, share.room or y.shape[0], columns))
+        mine = mixture.of_prompt(y) if prompt else mixture.of_batch(y)
+        if network.shared:
+            always = self.opened(name + "_shared", Dense(network.shared, network.gated), y)
+            mine = self.b.add(mine, self.linear(name + "_shared_down", always, self.model.hidden))
+        return self.summed(mine)
 
     def attention(self, name: str, block: Block, y: Value, held: Value | None) -> Value:
         a, b, rows = block.attention, self.b, y.shape[0]

@@ -5,17 +5,18 @@ programs take. Neuron's from compiled programs, others' by a roofline."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trnlab import chips
 from trnlab.chips.catalog import Target
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
-from trnlab.fleet.models import Block, Dense, Model
+from trnlab.fleet.models import Block, Dense, Experts, Model
 from trnlab.fleet.others import efficiency, prices
 from trnlab.fleet.others.catalogue import Instance, instance, instances
 from trnlab.fleet.others.prices import Price
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import Program, decode
+from trnlab.fleet.serving.mixtures import met
 from trnlab.fleet.serving.queue import Engine
 from trnlab.graph.ir import Graph
 from trnlab.porting.job import room
@@ -25,6 +26,11 @@ OTHERS = (*BATCHES, 256)  # of a roofline, which costs nothing
 HALF = 2  # bytes of an element of weights and cache
 CACHE = ("_keys", "_values")
 RESERVED = 0.1  # of a GPU's memory, for what is neither weights nor cache; assumed
+FULL = "weights and one request do not fit in memory"
+FEW = "no room for as many requests as experts that are divided take together"
+# Of loaded experts (those of each token) to all: from here on all are read; below it experts that are divided among
+# ranks are refused (aws-neuron/neuronx-distributed, modules/moe/expert_mlps.py at 083d3ea2, _v2.py: documented).
+SELECTIVE = 1.0
 COMPILED, ROOFLINE = "compiled programs", "roofline"
 
 
@@ -62,6 +68,7 @@ class Offer:
     basis: str
     exposed: float  # the share of a decoding step in which ranks wait for each other
     price: Price | None
+    expert: int = 1  # ranks of a copy among which its experts are divided
 
 
 @dataclass(frozen=True)
@@ -79,20 +86,59 @@ def price_of(target: str) -> Price | None:
     return next((known[kind] for kind in prices.KINDS if kind in known), None)
 
 
-def degrees(model: Model, ranks: int) -> Iterator[tuple[int, str | None]]:
-    """Sizes of tensor groups, and why one cannot be."""
+def degrees(model: Model, ranks: int) -> Iterator[tuple[int, int, str | None]]:
+    """Sizes of tensor groups, among how many of a group's ranks experts are divided (none, and as many as can be),
+    and why a size cannot be."""
     for tensor in range(1, ranks + 1):
         if ranks % tensor:
             continue
         why = None
         for _, block in model.stacks:
             a = block.attention
-            assert isinstance(block.network, Dense)
             if a.heads % tensor or (a.kv_heads % tensor and tensor % a.kv_heads):
                 why = "ranks do not divide the heads"
-            elif block.network.size % tensor:
+            elif isinstance(block.network, Dense) and block.network.size % tensor:
                 why = "ranks do not divide the network"
-        yield tensor, why
+        found = _experts(model, tensor) if why is None else []
+        if why is None and not found:
+            why = "ranks do not divide the experts or their columns"
+        yield from ((tensor, expert, why) for expert in found or [1])
+
+
+def _experts(model: Model, tensor: int) -> list[int]:
+    """Ranks of a tensor group among which experts can be divided: the fewest and the most."""
+    networks = _mixtures(model)
+    able = [
+        n for n in range(1, tensor + 1)
+        if tensor % n == 0 and all(x.count % n == 0 and x.size % (tensor // n) == 0 and x.shared % tensor == 0
+                                   for x in networks)
+    ]  # fmt: skip
+    return sorted({*able[:1], *able[-1:]}) if networks else [1]
+
+
+def of_prompt(model: Model, share: Program) -> Program:
+    """A rank's program of a prefill: experts that the prompt's tokens meet, with room for the fullest of them."""
+    networks = _mixtures(model)
+    if not networks:
+        return share
+    read, room = met(networks[0].count, networks[0].active, share.length, share.expert)
+    return replace(share, read=read, room=room)
+
+
+def of_batch(model: Model, share: Program) -> Program | None:
+    """A rank's program of a decoding step, as NxD reads experts: those of each token, or all of them where that were
+    as many; None for the first on ranks that divide the experts."""
+    networks = _mixtures(model)
+    if not networks:
+        return share
+    loaded = share.batch * networks[0].active / networks[0].count
+    if loaded < SELECTIVE:
+        return None if share.expert > 1 else replace(share, read=share.batch * networks[0].active)
+    return replace(share, read=networks[0].count // share.expert)
+
+
+def _mixtures(model: Model) -> list[Experts]:
+    return [block.network for _, block in model.stacks if isinstance(block.network, Experts)]
 
 
 def of_neuron(
@@ -101,29 +147,42 @@ def of_neuron(
     """All ways on a target of Neuron."""
     target = costs.session.target
     ranks, have = parse(target.name).ranks, room(target)
-    for tensor, why in degrees(model, ranks):
+    for tensor, expert, why in degrees(model, ranks):
         if why is not None:
             yield Refused(target.name, tensor, why)
             continue
-        weights, cache = bytes_of(model, Program(1, request.places, tensor))
+        share = Program(1, request.places, tensor, expert=expert)
+        weights, cache = bytes_of(model, share)
         if weights + cache > have:
-            yield Refused(target.name, tensor, "weights and one request do not fit in memory")
+            yield Refused(target.name, tensor, FULL)
             continue
-        before = costs.of("prefill", model, Program(1, request.padded, tensor))
-        free = have - weights - before.working
-        steps, working, exposed = {}, before.working, 0.0
-        for batch in sizes(free // cache, batches):
-            step = costs.of("decode", model, Program(batch, request.places, tensor))
-            if weights + batch * cache + max(working, step.working) <= have:
-                working, exposed = max(working, step.working), step.exposed / step.seconds
-                steps[batch] = step.seconds
+        before = costs.of("prefill", model, of_prompt(model, replace(share, length=request.padded)))
+        steps, working, exposed = _steps(costs, model, share, (have, weights, cache, before.working), batches)
         if not steps:
-            yield Refused(target.name, tensor, "weights and one request do not fit in memory")
+            yield Refused(target.name, tensor, FULL if expert == 1 else FEW)
             continue
         yield Offer(
             target.name, tensor, ranks // tensor, Engine(before.seconds, steps, policy), weights, cache, working,
-            have, COMPILED, exposed, price_of(target.name),
+            have, COMPILED, exposed, price_of(target.name), expert,
         )  # fmt: skip
+
+
+def _steps(
+    costs: Costs, model: Model, share: Program, memory: tuple[int, int, int, int], batches: tuple[int, ...]
+) -> tuple[dict[int, float], int, float]:
+    """Seconds of decoding steps by batch, bytes that programs need beside, the share that is exposed exchange.
+    memory: bytes of a rank, of its weights, of a request's cache, and what a prefill works with."""
+    have, weights, cache, working = memory
+    steps, exposed = {}, 0.0
+    for batch in sizes((have - weights - working) // cache, batches):
+        program = of_batch(model, replace(share, batch=batch))
+        if program is None:
+            continue
+        step = costs.of("decode", model, program)
+        if weights + batch * cache + max(working, step.working) <= have:
+            working, exposed = max(working, step.working), step.exposed / step.seconds
+            steps[batch] = step.seconds
+    return steps, working, exposed
 
 
 def sizes(most: int, batches: tuple[int, ...]) -> list[int]:
@@ -173,36 +232,49 @@ def of_others(name: str, model: Model, request: Request, policy: str) -> Iterato
     product and of bytes at the memory's, and rings; no engine reaches it, so that it is a bound."""
     where = instance(name)
     have = int(where.accelerator.memory * (1 - RESERVED))
-    for tensor, why in degrees(model, where.count):
+    for tensor, expert, why in degrees(model, where.count):
         if why is not None:
             yield Refused(name, tensor, why)
             continue
-        shared = Program(1, request.places, tensor)
+        shared = Program(1, request.places, tensor, expert=expert)
         weights, cache = bytes_of(model, shared)
         fit = sizes((have - weights) // cache, OTHERS)
-        steps = {b: _step(where, model, tensor, b, weights, cache) for b in fit}
+        steps = {b: _step(where, model, shared, b, weights, cache) for b in fit}
         if not steps:
-            yield Refused(name, tensor, "weights and one request do not fit in memory")
+            yield Refused(name, tensor, FULL)
             continue
-        prefill = _step(where, model, tensor, request.prompt, weights, 0, request.prompt)
+        prefill = _step(where, model, shared, request.prompt, weights, 0, request.prompt)
         yield Offer(
             name, tensor, where.count // tensor, Engine(prefill, steps, policy), weights, cache, 0, have, ROOFLINE,
-            0.0, price_of(name),
+            0.0, price_of(name), expert,
         )  # fmt: skip
 
 
-def _step(where: Instance, model: Model, tensor: int, rows: int, weights: int, cache: int, context: int = 0) -> float:
+def _step(
+    where: Instance, model: Model, share: Program, rows: int, weights: int, cache: int, context: int = 0
+) -> float:
     """Seconds of so many rows of tokens: of a batch that reads its cache, or of a prompt over itself."""
-    gpu = where.accelerator
+    gpu, tensor = where.accelerator, share.tensor
     head = model.vocabulary * model.hidden
     products = 2.0 * rows * (sum(n * block.used for n, block in model.stacks) + (0 if context else head)) / tensor
     scores = sum(n * _scores(block) for n, block in model.stacks) * rows * context / tensor
     form = "bf16" if "bf16" in gpu.peaks else "fp16"
     rate = gpu.peak(form) * efficiency.product(gpu, form).share
-    nbytes = weights + rows * cache
+    nbytes = weights - _unread(model, share, rows) + rows * cache
     work = max((products + scores) / rate, nbytes / (gpu.bandwidth * efficiency.of_memory(nbytes)))
     ring = efficiency.inside(where).ring(rows * model.hidden * HALF, tensor, 2) if tensor > 1 else 0.0
     return work + 2 * model.layers * ring
+
+
+def _unread(model: Model, share: Program, rows: int) -> int:
+    """Bytes of a rank's experts that so many rows do not meet."""
+    total = 0
+    for n, block in model.stacks:
+        if isinstance(block.network, Experts):
+            count = block.network.count
+            left = count // share.expert - met(count, block.network.active, rows, share.expert)[0]
+            total += n * left * block.network.each(block.hidden) * HALF // (share.tensor // share.expert)
+    return total
 
 
 def _scores(block: Block) -> float:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks of experts in programs that serve: which experts a rank reads, and what they compute.
+
+All ranks of a copy have every row, as after attention. Each has its experts, or its part of their columns, and what
+the ranks have adds up (NxD Inference divides experts so, too). A decoding step takes all its rows through each expert
+that is met, and weighs what does not belong there by 0, since reading an expert takes longer than computing with few
+rows. A prompt sends its rows to buffers of the experts and back; at which place a row stands is given.
+
+E experts, k of them active for a token, n read by a rank, C places of each, F columns of an expert on a rank.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+
+from trnlab.fleet.models import Experts
+from trnlab.graph.builder import GraphBuilder
+from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import DType, float32, int32
+
+DRAWS = 64  # of a router that is even and blind, of which the mean of the fullest rank is taken
+
+
+@cache
+def met(experts: int, active: int, tokens: int, ranks: int) -> tuple[int, int]:
+    """Different experts that the rank with most of them meets for so many tokens, and rows of the fullest expert, as
+    the mean of draws: each token takes `active` experts, all equally likely, whatever the others took. Rounded up."""
+    random, each = np.random.default_rng(0), experts // ranks
+    read, rows = [], []
+    for _ in range(DRAWS):
+        keys = random.random((tokens, experts))
+        taken = (
+            np.argpartition(keys, active - 1, axis=1)[:, :active] if active < experts else np.argsort(keys, axis=1)
+        )
+        counts = np.bincount(taken.ravel(), minlength=experts)
+        read.append(int((counts.reshape(ranks, each) > 0).sum(axis=1).max()))
+        rows.append(int(counts.max()))
+    return int(np.ceil(np.mean(read))), int(np.ceil(np.mean(rows)))
+
+
+class Layers(Protocol):
+    """What of the layers of a program is needed here."""
+
+    b: GraphBuilder
+
+    @property
+    def form(self) -> DType:
+        """Of weights and what is computed."""
+        ...
+
+    def weight(self, name: str, *shape: int) -> Value:
+        """An input."""
+        ...
+
+
+def chosen(layers: Layers, name: str, experts: Experts, y: Value) -> tuple[list[Value], list[Value], Value]:
+    """Of rows y [T, H] the experts that they go to: of each choice where it is [T, E] and its weight [T, 1], not
+    divided by their sum [T, 1]: the largest of a softmax in float32. Columns of the router are in an order of the
+    rank's own, in which its experts come first."""
+    b = layers.b
+    logits = b.dot_general(y, layers.weight(name + "_router", y.shape[1], experts.count), ((1,), (0,)))
+    wide = b.convert(logits, float32)
+    left = b.exponential(b.subtract(wide, b.reduce(wide, (1,), "maximum", keepdims=True)))
+    hits, tops = [], []
+    for _ in range(experts.active):
+        tops.append(b.reduce(left, (1,), "maximum", keepdims=True))
+        hits.append(b.compare(left, "GE", tops[-1]))
+        left = b.select(hits[-1], -1.0, left)
+    total = tops[0]
+    for top in tops[1:]:
+        total = b.add(total, top)
+    return hits, tops, total
+
+
+class Mixture:
+    """One layer's experts on a rank: `here` of them, of which `read` are met, with `columns` of each."""
+
+    def __init__(self, layers: Layers, name: str, experts: Experts, share: tuple[int, int, int, int]) -> None:
+        self.layers, self.name, self.experts = layers, name, experts
+        self.here, self.read, self.room, self.columns = share
+        self.weights: dict[str, Value] = {}
+
+    def of_batch(self, y: Value) -> Value:
+        """Rows y [T, H] -> this rank's part of their sum [T, H]: all through each expert that is read."""
+        b, rows = self.layers.b, y.shape[0]
+        hits, tops, total = chosen(self.layers, self.name, self.experts, y)
+        weights = b.multiply(b.convert(hits[0], float32), tops[0])
+        for hit, top in zip(hits[1:], tops[1:]):
+            weights = b.add(weights, b.multiply(b.convert(hit, float32), top))
+        mine = b.slice_dim(b.divide(weights, total), 1, 0, self.read)
+        inner = b.convert(b.reshape(self._opened(y, 0, self.read), (rows, self.read, self.columns)), float32)
+        scaled = b.multiply(inner, b.broadcast_in_dim(mine, inner.shape, (0, 1)))
+        flat = b.reshape(b.convert(scaled, self.layers.form), (rows, self.read * self.columns))
+        down = b.slice_dim(self._weight("down", y.shape[1]), 0, 0, self.read * self.columns)
+        return b.dot_general(flat, down, ((1,), (0,)), dt=self.layers.form)
+
+    def of_prompt(self, y: Value) -> Value:
+        """The same of a prompt, each row through its own experts."""
+        b, (rows, hidden), active = self.layers.b, y.shape, self.experts.active
+        _, tops, total = chosen(self.layers, self.name, self.experts, y)
+        weights = b.divide(b.concatenate(tops, 1), total)
+        token = b.input(self.name + "_token", (self.read * self.room,), int32)
+        places = b.input(self.name + "_places", (rows, active), int32)
+        sent = b.take_rows(y, token)
+        came = [self._one(b.slice_dim(sent, 0, e * self.room, (e + 1) * self.room), e) for e in range(self.read)]
+        nothing = b.convert(b.broadcast_to(b.constant(0.0, float32), (1, hidden)), self.layers.form)
+        buffer = b.concatenate([*came, nothing], 0)  # the last row is of what other ranks compute
+        back = b.convert(b.take_rows(buffer, places), float32)
+        summed = b.reduce(b.multiply(back, b.broadcast_in_dim(weights, back.shape, (0, 1))), (1,))
+        return b.convert(summed, self.layers.form)
+
+    def _one(self, y: Value, e: int) -> Value:
+        """Rows of one expert [C, H], through it."""
+        b, first = self.layers.b, e * self.columns
+        down = b.slice_dim(self._weight("down", y.shape[1]), 0, first, first + self.columns)
+        return b.dot_general(self._opened(y, e, e + 1), down, ((1,), (0,)), dt=self.layers.form)
+
+    def _opened(self, y: Value, first: int, last: int) -> Value:
+        """Rows y [T, H] between the products of experts `first` to `last`: [T, F (last - first)]."""
+        b, hidden = self.layers.b, y.shape[1]
+
+        def product(part: str) -> Value:
+            columns = b.slice_dim(self._weight(part, hidden), 1, first * self.columns, last * self.columns)
+            return b.dot_general(y, columns, ((1,), (0,)), dt=self.layers.form)
+
+        return b.multiply(b.silu(product("gate")), product("up")) if self.experts.gated else b.gelu(product("up"))
+
+    def _weight(self, part: str, hidden: int) -> Value:
+        """Of all experts of the rank beside each other: gate and up [H, here F], down [here F, H]."""
+        if part not in self.weights:
+            wide = self.here * self.columns
+            shape = (wide, hidden) if part == "down" else (hidden, wide)
+            self.weights[part] = self.layers.weight(f"{self.name}_{part}", *shape)
+        return self.weights[part]
