@@ -10,15 +10,16 @@ import random
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 
-from tools.fuzz import mutate, sound
+from tools.fuzz import mutate, sound, weights
 from tools.fuzz.guard import BrokenError
 from trnlab import chips, policy, precision, profile, timeline
+from trnlab.datasets.shards import INDEX
 from trnlab.errors import TrnlabError
 from trnlab.fabric import cluster, measured
 from trnlab.fleet import configurations, quantities
@@ -39,13 +40,15 @@ Read = Callable[[bytes, Path], object]
 @dataclass(frozen=True)
 class Reader:
     """A kind of file. whole: sound ones. damage: of one. read: raises a TrnlabError for what it refuses; any other
-    exception is a failure. often: how many of the inputs it gets, relative to the others."""
+    exception is a failure. often: how many of the inputs it gets, relative to the others. classes: those of a pickle,
+    by module and name, that the kind is made of."""
 
     name: str
     whole: Callable[[], list[bytes]]
     damage: mutate.Damage
     read: Read
     often: float = 1.0
+    classes: Callable[[str, str], bool] = lambda module, name: False
 
 
 def as_file(name: str, read: Callable[[Path], object]) -> Read:
@@ -250,6 +253,26 @@ def all_readers() -> tuple[Reader, ...]:
         Reader("costs of a planner", sound.costs, in_json, _kept_costs, 2),
         Reader("StableHLO", sound.modules, text, _module, 1),
         Reader("state of a training", sound.weights, in_bytes, _weights, 1),
+        *_tables(),
+        Reader("data set's index", lambda: [weights.data_set()[INDEX]], in_json, weights.read_index, 2),
+        Reader("data set's array", weights.arrays, in_bytes, weights.read_array, 2),
+        Reader("report that is kept", weights.reports, in_json, weights.read_report, 2),
+    )  # fmt: skip
+
+
+def _tables() -> tuple[Reader, ...]:
+    """Checkpoints of others."""
+    index, tensors = ".metadata", "__0_0.distcp"
+    one, many = "model.safetensors", "model.safetensors.index.json"
+    return (
+        Reader("safetensors", weights.safetensors, weights.in_header, partial(weights.read_safetensors, one)),
+        Reader("safetensors' index", weights.safetensors_index, mutate.in_json,
+               partial(weights.read_safetensors, many)),
+        Reader("DCP index", lambda: [weights.dcp()[index]], mutate.in_bytes, partial(weights.read_dcp, index),
+               classes=weights.is_of_dcp),
+        Reader("DCP tensors", lambda: [weights.dcp()[tensors]], mutate.in_bytes, partial(weights.read_dcp, tensors),
+               classes=weights.is_of_dcp),
+        Reader("vendor's checkpoint", weights.vendor, mutate.in_bytes, weights.read_vendor),
     )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def inputs(name: str, seed: int, numbers: range, folder: str | None = None) -> O
     for number in numbers:
         data = made(reader, seed, number)
         try:
-            with guard.watching():
+            with guard.watching(reader.classes):
                 reader.read(data, own)
         except TrnlabError as error:
             outcome.codes[error.code] += 1
@@ -106,5 +106,5 @@ def shown(name: str, seed: int, number: int) -> None:
     data = made(reader, seed, number)
     sys.stdout.buffer.write(data)
     sys.stdout.flush()
-    with guard.watching():
+    with guard.watching(reader.classes):
         reader.read(data, place)

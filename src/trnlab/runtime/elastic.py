@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import CollectiveError, TrnlabError, UsageError
-from trnlab.files import write_atomic
+from trnlab.files import json_of, write_atomic
 from trnlab.profile import data
 from trnlab.runtime import ranks, rehearsal
 from trnlab.runtime.checkpoint_plan import plan
@@ -198,7 +198,7 @@ def _say(attempt: Attempt) -> None:
 
 def _summary(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / data.FILE).read_bytes())
+        found = json_of((folder / data.FILE).read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

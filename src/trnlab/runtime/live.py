@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from trnlab.errors import CollectiveError, NumericsError, TrnlabError
 from trnlab.fabric.cluster import CORES_PER_RANK
-from trnlab.files import replace
+from trnlab.files import json_of, replace
 from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def _files(place: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         try:
             if path.stat().st_size > _LARGEST:
                 continue
-            told = json.loads(path.read_bytes())
+            told = json_of(path.read_bytes())
         except (OSError, ValueError):
             continue
         if (

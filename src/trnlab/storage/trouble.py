@@ -126,4 +126,4 @@ def _message(error: BaseException) -> str:
 
 
 def _short(error: OSError) -> str:
-    return (error.strerror or str(error)).splitlines()[0][:120]
+    return (error.strerror or _message(error)).splitlines()[0][:120]

@@ -191,6 +191,7 @@ def from_bytes(content: bytes | memoryview, name: str = FILE) -> Any:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, zip and PyTorch, many
         raise RunError(
-            f"{name} cannot be read: {type(error).__name__}", code="TRN532", got=str(error).splitlines()[0][:100],
+            f"{name} cannot be read: {type(error).__name__}", code="TRN532",
+            got=next(iter(str(error).splitlines()), "")[:100],
             remedy="take another checkpoint",
         ) from error  # fmt: skip

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -71,14 +72,33 @@ def _load(store: Store, file: str, start: int, size: int) -> Any:
     return state_files.from_bytes(store.read_at(file, start, size), file)
 
 
+_UNUSED = (
+    pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER, pickle.PERSID, pickle.BINPERSID, pickle.EXT1,
+    pickle.EXT2, pickle.EXT4,
+)  # fmt: skip
+
+
 # -- folders of others ----------------------------------------------------------------------------------------------
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """In Python: damage makes the one in C crash the process, or take memory for numbers that a file names. Without
+    what an index has no use for: buffers, references to elsewhere, extensions."""
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        code: load for code, load in pickle._Unpickler.dispatch.items() if bytes([code]) not in _UNUSED
+    }
+
     def find_class(self, module: str, name: str) -> Any:
         if name in _CLASSES.get(module, ()):
             return super().find_class(module, name)
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype | torch.layout):
             return getattr(torch, name)
         raise pickle.UnpicklingError(f"{module}.{name} is not of an index of DCP")
+
+
+_DAMAGE = (  # what a pickle that is damaged raises, and what is made of it
+    pickle.UnpicklingError, AttributeError, EOFError, LookupError, TypeError, ValueError, OverflowError,
+    RecursionError, MemoryError, RuntimeError, StopIteration, struct.error,
+)  # fmt: skip
 
 
 def of_folder(store: Store) -> Table:
@@ -92,7 +112,7 @@ def of_folder(store: Store) -> Table:
             _add_item(
                 table, store, index.state_dict_metadata[key.fqn], key, info, tuple(paths.get(key.fqn, (key.fqn,)))
             )
-    except (pickle.UnpicklingError, AttributeError, EOFError, KeyError, TypeError, ValueError, IndexError) as error:
+    except _DAMAGE as error:
         raise RunError(
             f"{METADATA} cannot be read: {type(error).__name__}", code="TRN532", got=str(error)[:100],
             limit=store.url, remedy="take another checkpoint",

@@ -8,6 +8,7 @@ the name of the first, as `save_pretrained` does; which names they stand for is 
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from trnlab.errors import RunError, UsageError
+from trnlab.files import json_of
 from trnlab.frontends.torch.portable.tables import Chunk, Table
 from trnlab.storage import Store
 
@@ -52,13 +54,13 @@ def table(store: Store) -> Table:
         if size > _MOST_HEADER:
             raise _damaged(file, f"a header of {size} bytes")
         try:
-            header = json.loads(store.read_at(file, 8, size))
+            header = json_of(store.read_at(file, 8, size))
             told = header.pop("__metadata__", {})
             for name, about in header.items():
-                begin, end = about["data_offsets"]
+                begin, end = map(operator.index, about["data_offsets"])
                 _add(found, store, file, name, about, (8 + size + begin, end - begin))
-            found.same |= {f"model.{a}": f"model.{b}" for a, b in json.loads(told.get(_TIED, "{}")).items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            found.same |= {f"model.{a}": f"model.{b}" for a, b in json_of(told.get(_TIED, "{}")).items()}
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise _damaged(file, type(error).__name__) from error
     return found
 
@@ -82,8 +84,8 @@ def _files(store: Store) -> list[str]:
     if not store.exists(INDEX):
         return [ONE]
     try:
-        files = sorted(set(json.loads(store.read(INDEX))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        files = sorted(set(json_of(store.read(INDEX))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise _damaged(INDEX, type(error).__name__) from error
     if not all(isinstance(file, str) and re.fullmatch(r"[\w.-]+\.safetensors", file) for file in files):
         raise _damaged(INDEX, "names of files that are none")

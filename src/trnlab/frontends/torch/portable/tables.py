@@ -53,13 +53,13 @@ class Table:
         """A slice of a tensor, or all of it. Raises RunError (TRN543) where the checkpoint has it not whole."""
         entry = self.entry(name)
         wanted = wanted or ((0,) * len(entry.shape), entry.shape)
-        found = torch.empty(wanted[1], dtype=entry.dtype)
         parts = list(covering(wanted, [chunk.slice for chunk in entry.chunks]))
-        if not parts and found.numel():
+        if not parts and torch.Size(wanted[1]).numel():
             raise RunError(
                 f"the checkpoint has not all of {name}", code="TRN543", got=f"{len(entry.chunks)} slices of it",
                 limit=f"{list(wanted[1])} from {list(wanted[0])}", remedy="see `trnlab checkpoint verify`",
             )  # fmt: skip
+        found = torch.empty(wanted[1], dtype=entry.dtype)
         for i, part in parts:
             chunk = entry.chunks[i]
             found[within(part, wanted)] = self._loaded(name, chunk, entry)[within(part, chunk.slice)]
