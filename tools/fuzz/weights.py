@@ -20,6 +20,7 @@ from trnlab import datasets
 from trnlab.datasets.reading import Reader
 from trnlab.datasets.shards import INDEX, Shards
 from trnlab.errors import RunError
+from trnlab.files import json_of
 from trnlab.porting.kept import Kept
 from trnlab.storage import open_store
 from trnlab.storage.trouble import reason
@@ -170,13 +171,18 @@ def _read_set(place: Path, content: dict[str, bytes]) -> None:
 
 
 # -- reports ----------------------------------------------------------------------------------------------------
+@cache
 def reports() -> list[bytes]:
     """A report of a check that is kept."""
-    return [json.dumps({"files": {"/nowhere/train.py": None}, "record": {"schema": "trnlab-check"}}).encode()]
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Kept(Path(folder), ["train.py"])
+        kept.put({"schema": "trnlab-check", "version": 1, "targets": [{"name": "trn1.2xlarge", "step_s": 0.5}]})
+        return [kept._path.read_bytes()]
 
 
 def read_report(data: bytes, folder: Path) -> None:
-    """As the next call of the command; what is damaged is found out anew."""
+    """As the next call of the command; what is damaged is found out anew, and nothing else is answered."""
     kept = Kept(folder, ["train.py"])
     kept._path.write_bytes(data)
-    kept.get()
+    found = kept.get()
+    assert found in (None, json_of(reports()[0])["record"])

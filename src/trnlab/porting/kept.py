@@ -49,10 +49,11 @@ class Kept:
         """The record, if there is one and nothing that it depended on has changed."""
         try:
             entry = json_of(self._path.read_bytes())
-            if all(_state(path) == state for path, state in entry["files"].items()):
-                record: dict[str, Any] = entry["record"]
+            record: dict[str, Any] = entry["record"]
+            whole = entry["sha256"] == _digest(record)
+            if whole and all(_state(path) == state for path, state in entry["files"].items()):
                 return record
-        except (OSError, ValueError, KeyError, AttributeError):
+        except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
             pass
         return None
 
@@ -65,7 +66,8 @@ class Kept:
         files = {path: _state(path) for path in sorted(paths | self._folders())}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._path, json.dumps({"files": files, "record": record}).encode())
+            entry = {"files": files, "record": record, "sha256": _digest(record)}
+            write_atomic(self._path, json.dumps(entry).encode())
         except OSError:
             pass
 
@@ -74,6 +76,11 @@ class Kept:
         searched = {os.path.abspath(p) for p in sys.path}
         others = (*_PREFIXES, sys.prefix, sys.base_prefix)
         return {p for p in self._listed - searched if not p.startswith(others) and "site-packages" not in p}
+
+
+def _digest(record: Any) -> str:
+    """Of a record, the same after it was written and read."""
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
 def _reads(args: tuple[Any, ...]) -> bool:
