@@ -94,7 +94,7 @@ def test_the_change_is_named(capfd):
     ) == [
         "model.scale was 1.0, is 2.0",
         "gain in <lambda>[0] was 1.0, is 3.0",
-        "optimizer.param_groups[0]['weight_decay'] was 0.01, is 0.5",
+        "optimizer.param_groups[0]['weight_decay'] was 0.01, is 0.5: an input from now on",
         None,  # nothing in this model asks whether it trains
         "parameter 'linear.weight' was float32[3, 4] on neuron, requires_grad=True, "
         "is float32[3, 4] on neuron, requires_grad=False",

@@ -16,7 +16,7 @@ class Role:
     kind: "batch", "parameter", "buffer", "state", "count", "rate", "seed", "outside", "kept", "scale" (what the next
     scale of a format is made of, the program's own), "loss", "aux" or "gradient". `name` is for people. `place` finds
     the value: a parameter, buffer or batch by position, state by (parameter position, key), a count by the positions
-    of its parameters, a rate by its group, a tensor from outside by its number.
+    of its parameters, a rate by the place of that number among its optimizer's, a tensor from outside by its number.
     """
 
     kind: str

@@ -36,7 +36,7 @@ from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.optimizer_numbers import Before, Number
 from trnlab.frontends.torch.outside import Outside, leaf_like
 from trnlab.frontends.torch.state import TorchState, visit_hooks
-from trnlab.frontends.torch.subject import COUNTS, RATES, Subject, check_devices, prepare
+from trnlab.frontends.torch.subject import COUNTS, RATES, Place, Subject, check_devices, prepare
 from trnlab.guards import collected
 
 __all__ = ["Captured", "CapturedStep", "LossFunction", "Role", "Subject", "capture_step", "check_devices", "prepare"]
@@ -74,19 +74,20 @@ def capture_step(
     max_norm: float | None = None,
     name: str = "train_step",
     exact_counts: bool = False,
+    scheduled: frozenset[Place] = frozenset(),
 ) -> CapturedStep:
     """Capture one step of `model` on inputs like `batch`.
 
     loss_fn(model, *batch) returns the loss, or a tuple that starts with it; without one, the model does. Without an
     optimizer the graph returns the gradients instead of applying them. Raises UnsupportedOpError naming every
     operator without a lowering, or what of the step cannot be captured; UsageError for a loss that is not one number.
-    exact_counts: see `Subject`.
+    exact_counts, scheduled: see `Subject`.
     """
     settle(model)
     if optimizer is not None:
         hooks.check_optimizer(optimizer)
         prepare(optimizer)
-    return _Capture(Subject(model, optimizer, exact_counts), loss_fn or _call, batch, max_norm).run(name)
+    return _Capture(Subject(model, optimizer, exact_counts, scheduled), loss_fn or _call, batch, max_norm).run(name)
 
 
 def _call(model: nn.Module, *batch: Any) -> Any:
@@ -108,7 +109,7 @@ class _Capture:
         self._lay_out()
         self.image = self._image()
         # Read before the trace, in which a rate that is a tensor would count as a value that the step asked for.
-        self.ordinary_rates = subject.ordinary_rates()
+        self.ordinary_rates, self.given = subject.ordinary_rates(), subject.numbers()
         self.watch = Watch(self.image)
         self.dependencies = Dependencies(self.image, self.leaves, [t for *_, t in subject.tensors])
 
@@ -149,8 +150,9 @@ class _Capture:
             for group in subject.counts():
                 label = f"step{len(self.roles)}" if len(group) < len(names) else "step"
                 self._add(Role("count", label, group), number, device)
-            for i in subject.rates():
-                self._add(Role("rate", f"lr{i}", i), number, device)
+            for place in subject.numbers():
+                i, key, at = place
+                self._add(Role("rate", f"{key}{i}" if at is None else f"{key}{i}_{at}", place), number, device)
 
     # -- the traced function -----------------------------------------------------------------------------------------
     def _step(self, lines: RecordLines, *inputs: Tensor) -> list[Tensor]:
@@ -213,16 +215,17 @@ class _Capture:
                 state[originals[role.place[0]]][role.place[1]] = x
             for i in role.place if role.kind == "count" else ():
                 state[originals[i]]["step"] = x.clone()
-        rates = {role.place: x for role, x in given.items() if role.kind == "rate"}
+        numbers = {role.place: x for role, x in given.items() if role.kind == "rate"}
+        known = {id(x): self.given[place] for place, x in numbers.items() if place in self.subject.scheduled}
         kept = {p: s for p, s in state.items() if s}
-        with tracing.optimizer_replaced(optimizer, values, rates, kept, self.ordinary_rates):
+        with tracing.optimizer_replaced(optimizer, values, numbers, kept, self.ordinary_rates):
             before = Before(optimizer, list(state.values()))
             with self.watch:
                 hooks.run_pre_hooks(optimizer)
             outside.phase = type(optimizer).__name__
             fixed = type(optimizer).__module__.startswith("torch.optim.")
             with hooks.without_hooks(optimizer), nullcontext() if fixed else self.watch:
-                tracing.run_optimizer(optimizer)
+                tracing.run_optimizer(optimizer, known)
             after = {p: optimizer.state.get(values[p], {}) for p in originals}
             self.numbers = list(before.changed(list(after.values())))
         changed = {role: x for role, x in own.items() if role.kind == "parameter"}
@@ -320,5 +323,8 @@ class _Capture:
 
     def _bounds(self, inputs: Sequence[Role]) -> dict[int, tuple[float, float]]:
         """What is promised of inputs; the program divides by some of them."""
-        known = {"rate": RATES, "count": COUNTS} if self.ordinary_rates else {"count": COUNTS}
-        return {i: known[role.kind] for i, role in enumerate(inputs) if role.kind in known}
+        known = {"count": COUNTS}
+        if self.ordinary_rates:
+            known["lr"] = RATES
+        kinds = [role.place[1] if role.kind == "rate" else role.kind for role in inputs]
+        return {i: known[kind] for i, kind in enumerate(kinds) if kind in known}

@@ -25,6 +25,11 @@ _OF_MATH: dict[str, Callable[..., Tensor]] = {
     "log10": torch.log10, "log1p": torch.log1p, "expm1": torch.expm1, "tanh": torch.tanh, "cos": torch.cos,
     "sin": torch.sin, "fabs": torch.abs,
 }  # fmt: skip
+# Comparisons with zero: of a number that is given, another sign is another setting of the program.
+_OF_ZERO: dict[str, Callable[[float], bool]] = {
+    "ne": lambda x: x != 0, "eq": lambda x: x == 0, "gt": lambda x: x > 0, "ge": lambda x: x >= 0,
+    "lt": lambda x: x < 0, "le": lambda x: x <= 0, "bool": lambda x: x != 0,
+}  # fmt: skip
 _OF_BUILTINS: dict[str, Callable[..., Tensor]] = {"max": torch.maximum, "min": torch.minimum}
 
 
@@ -32,13 +37,20 @@ class _TensorFactors(TorchFunctionMode):
     """Within, `alpha=` and `value=` may be tensors, and `.item()` of a tensor is that tensor.
 
     Optimizers pass the learning rate there, for which PyTorch wants a Python number; a step that is to serve every
-    learning rate needs it as an input. Some compute with the step count as a number.
+    learning rate needs it as an input. Some compute with the step count as a number. known: see `tensors_as_numbers`.
     """
+
+    def __init__(self, known: Mapping[int, float]) -> None:
+        super().__init__()
+        self._known = known
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if function is torch.Tensor.item:
             return args[0]
+        asked = _OF_ZERO.get(function.__name__.strip("_"))
+        if asked is not None and id(args[0]) in self._known and args[1:] in ((), (0,)):
+            return asked(self._known[id(args[0])])
         factor = kwargs.get("alpha", kwargs.get("value"))
         if not isinstance(factor, Tensor):
             return function(*args, **kwargs)
@@ -50,11 +62,14 @@ class _TensorFactors(TorchFunctionMode):
 
 
 @contextmanager
-def tensors_as_numbers() -> Iterator[None]:
-    """Within the block `min`, `max`, functions of `math` and factors of tensors take tensors of one number."""
+def tensors_as_numbers(known: Mapping[int, float] | None = None) -> Iterator[None]:
+    """Within the block `min`, `max`, functions of `math` and factors of tensors take tensors of one number.
+
+    known: by identity, what tensors stand for of which the optimizer may ask for the sign.
+    """
     of_math = {name: _on_either(getattr(math, name), there) for name, there in _OF_MATH.items()}
     of_builtins = {name: _extreme(getattr(builtins, name), there) for name, there in _OF_BUILTINS.items()}
-    with _replaced(math, of_math), _replaced(builtins, of_builtins), _TensorFactors():
+    with _replaced(math, of_math), _replaced(builtins, of_builtins), _TensorFactors(known or {}):
         yield
 
 

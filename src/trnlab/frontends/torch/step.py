@@ -33,7 +33,7 @@ from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.fully_sharded import settle
 from trnlab.frontends.torch.optimizer_numbers import store
 from trnlab.frontends.torch.state import ambient
-from trnlab.frontends.torch.subject import Subject, check_devices, exactly, form, prepare
+from trnlab.frontends.torch.subject import Place, Subject, check_devices, exactly, form, prepare, settable
 from trnlab.runtime.notices import say
 
 _MOST_PROGRAMS = 32  # that one step keeps; the one that was not used for longest goes first
@@ -84,6 +84,11 @@ class TrainStep:
         self._said: set[str] = set()
         self._scales: dict[tuple[str, tuple[int, ...]], Tensor] = {}  # histories of amax, by name and shape
         self._exact_counts = False  # see Subject
+        self._scheduled: frozenset[Place] = frozenset()  # see Subject
+        self._numbers: dict[
+            Place, float
+        ] = {}  # of the optimizer's groups at the latest call, learning rates left out
+        self._never_scheduled: frozenset[Place] = frozenset()  # an optimizer decides by them
 
     def __call__(self, *batch: Any) -> Any:
         """Train on one batch; returns what the loss function returns, its tensors detached."""
@@ -97,10 +102,11 @@ class TrainStep:
         """As a call, without a look at checkpoints."""
         settle(self.model)
         prepare(self.optimizer)
-        subject = Subject(self.model, self.optimizer, self._exact_counts)
+        opened = self._note_schedules()
+        subject = Subject(self.model, self.optimizer, self._exact_counts, self._scheduled)
         check_devices(subject)
         leaves, spec = pytree.tree_flatten(batch)
-        trace = self._trace(subject, batch, leaves, (str(spec), *_batch_form(leaves)))
+        trace = self._trace(subject, batch, leaves, (str(spec), *_batch_form(leaves)), opened)
         self.captured = trace.captured
         self.optimizer._opt_called = True  # what learning rate schedulers look at, to warn about a step forgotten
         result, loss = self._run(trace, subject, leaves)
@@ -112,19 +118,28 @@ class TrainStep:
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """What the step keeps besides model and optimizer: histories behind the scales of FP8."""
-        return {"scales": [[name, list(shape), tensor] for (name, shape), tensor in self._scales.items()]}
+        """What the step keeps besides model and optimizer: histories behind the scales of FP8, and which numbers of
+        the optimizer are inputs, or become some when they change: as constants they would be rounded otherwise."""
+        return {
+            "scales": [[name, list(shape), tensor] for (name, shape), tensor in self._scales.items()],
+            "scheduled": [list(place) for place in sorted(self._scheduled, key=str)],
+            "numbers": [[*place, x] for place, x in self._numbers.items()],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
         self._scales = {(name, tuple(shape)): tensor.clone() for name, shape, tensor in state["scales"]}
+        self._scheduled = frozenset((group, key, at) for group, key, at in state.get("scheduled", ()))
+        self._numbers = {(group, key, at): x for group, key, at, x in state.get("numbers", ())}
         self._buffers = {role: known for role, known in self._buffers.items() if role.kind != "scale"}
 
     # -- finding a program -------------------------------------------------------------------------------------------
-    def _trace(self, subject: Subject, batch: Any, leaves: list[Any], batch_form: Hashable) -> _Trace:
+    def _trace(
+        self, subject: Subject, batch: Any, leaves: list[Any], batch_form: Hashable, reason: str | None
+    ) -> _Trace:
+        """The program for such a batch, captured if need be; reason: why there can be none yet."""
         settings = {**ambient(), **subject.settings(), "max_norm": exactly(self.max_norm)}
         tensors = [t for *_, t in subject.tensors]
-        reason = None
         for trace in reversed([t for t in self._programs if t.batch == batch_form]):
             failed = _differs(trace.settings, settings) or trace.captured.dependencies.failed(leaves, tensors)
             if failed is None:
@@ -140,15 +155,37 @@ class TrainStep:
             told(self, reason, leaves)
         return self._capture(subject, batch, batch_form, settings)
 
+    def _note_schedules(self) -> str | None:
+        """Make inputs of the optimizer's numbers that are others than at the call before; what to say of that.
+
+        What changes once may change with every step: as an input it costs one more capture, not one per step. Whole
+        numbers are sizes and flags, unless they become others.
+        """
+        before, self._numbers = self._numbers, settable(self.optimizer)
+        floats = {place: x for place, x in self._numbers.items() if type(x) is float and place in before}
+        changed = frozenset(place for place, x in floats.items() if before[place] != x)
+        new = changed - self._scheduled - self._never_scheduled
+        if not new:
+            return None
+        self._scheduled |= new
+        place = min(new, key=str)
+        at = "" if place[2] is None else f"[{place[2]}]"
+        label = f"optimizer.param_groups[{place[0]}][{place[1]!r}]{at}"
+        return f"{label} was {before[place]}, is {self._numbers[place]}: an input from now on"
+
     def _capture(
         self, subject: Subject, batch: Any, batch_form: Hashable, settings: Mapping[str, Hashable]
     ) -> _Trace:
         try:
             captured = capture_step(
                 self.model, self.optimizer, self.loss_fn, batch, max_norm=self.max_norm, name=self.name,
-                exact_counts=subject.exact_counts,
+                exact_counts=subject.exact_counts, scheduled=subject.scheduled,
             )  # fmt: skip
         except UnsupportedOpError as error:
+            if subject.scheduled:  # without them it may do, a program for each of their values
+                self._never_scheduled |= subject.scheduled
+                self._scheduled = subject.scheduled = frozenset()
+                return self._capture(subject, batch, batch_form, {**settings, **subject.settings()})
             if error.code != "TRN204" or subject.exact_counts or not subject.python_counts():
                 raise
             say(f"{self.name!r} is compiled for each step by itself: {type(self.optimizer).__name__} decides by its "
@@ -221,9 +258,9 @@ class TrainStep:
         if role.kind == "batch":
             return Buffer(leaves[role.place], role.name)
         if role.kind == "rate":
-            return Buffer(
-                torch.tensor(float(self.optimizer.param_groups[role.place]["lr"]), dtype=torch.float32), exact=True
-            )
+            group, key, at = role.place
+            held = self.optimizer.param_groups[group][key]
+            return Buffer(torch.tensor(float(held if at is None else held[at]), dtype=torch.float32), exact=True)
         if role.kind == "seed":
             return Buffer(new_seed(role.place))
         if role.kind == "scale":

@@ -19,18 +19,23 @@ RATES = (2.0**-40, 2.0**20)  # where learning rates lie in training; a rate of 0
 COUNTS = (0.0, 2.0**24)  # steps that a float counts exactly
 _INPUTS = ("params", "lr", "initial_lr")  # of a group: what is no setting, but an input of the program
 
+Place = tuple[int, str, int | None]
+"""A number of an optimizer: its group's position, its key there, and which of several it is, as in `betas`."""
+
 
 @dataclass
 class Subject:
     """What is trained, in a fixed order: parameters, buffers, and where the optimizer keeps what.
 
     Parameters are the model's, then those that only the optimizer has. exact_counts: step counts that the optimizer
-    keeps as Python numbers are settings of a program, not inputs, which makes a program of each step.
+    keeps as Python numbers are settings of a program, not inputs, which makes a program of each step. scheduled:
+    numbers of the optimizer's groups that are inputs as learning rates are, because they change between steps.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | None
     exact_counts: bool = False
+    scheduled: frozenset[Place] = frozenset()
     parameters: dict[str, Tensor] = field(init=False)
     buffers: dict[str, Tensor] = field(init=False)
 
@@ -77,6 +82,12 @@ class Subject:
         groups = self.optimizer.param_groups if self.optimizer is not None else ()
         return {i: float(group["lr"]) for i, group in enumerate(groups) if group.get("lr") is not None}
 
+    def numbers(self) -> dict[Place, float]:
+        """The numbers of the groups that are inputs: learning rates, then what a schedule changes besides."""
+        found: dict[Place, float] = {(i, "lr", None): rate for i, rate in self.rates().items()}
+        others = settable(self.optimizer)
+        return found | {place: others[place] for place in sorted(self.scheduled, key=str) if place in others}
+
     def ordinary_rates(self) -> bool:
         """Whether every learning rate lies within `RATES`, which the program may then take for granted."""
         return all(RATES[0] <= rate <= RATES[1] for rate in self.rates().values())
@@ -100,7 +111,7 @@ class Subject:
             found[f"{label}['params']"] = tuple(place[id(p)] for p in group["params"])
             for key, value in group.items():
                 if key not in _INPUTS:
-                    found[f"{label}[{key!r}]"] = exactly(value)
+                    found[f"{label}[{key!r}]"] = self._setting(g, key, value)
             if group.get("lr") is None:
                 found[f"{label}['lr']"] = None
         found["every learning rate between 2^-40 and 2^20"] = self.ordinary_rates()
@@ -111,10 +122,37 @@ class Subject:
             if state:
                 found[f"state of {name!r}"] = tuple([(k, self._state_form(k, v)) for k, v in state.items()])
 
+    def _setting(self, group: int, key: str, value: Any) -> Hashable:
+        """A setting of a group; of a scheduled number only its sign, for which optimizers ask."""
+        if (group, key, None) in self.scheduled:
+            return "scheduled", _sign(value)
+        if isinstance(value, (list, tuple)):
+            parts = [
+                ("scheduled", _sign(x)) if (group, key, i) in self.scheduled else exactly(x)
+                for i, x in enumerate(value)
+            ]
+            return type(value).__name__, tuple(parts)
+        return exactly(value)
+
     def _state_form(self, key: str, value: Any) -> Hashable:
         if key == "step" and (isinstance(value, Tensor) or (is_number(value) and not self.exact_counts)):
             return "count"
         return value.dtype if isinstance(value, Tensor) else exactly(value)
+
+
+def settable(optimizer: torch.optim.Optimizer | None) -> dict[Place, float]:
+    """Every number of an optimizer's groups besides learning rates: what a schedule may change."""
+    found: dict[Place, float] = {}
+    for i, group in enumerate(optimizer.param_groups if optimizer is not None else ()):
+        for key, value in group.items():
+            if key not in _INPUTS:
+                parts = enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]
+                found |= {(i, key, at): part for at, part in parts if is_number(part)}
+    return found
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
 
 
 def is_number(value: Any) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -37,6 +37,7 @@ from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.outside import is_real
 from trnlab.frontends.torch.scalars import tensors_as_numbers
+from trnlab.frontends.torch.subject import Place
 from trnlab.frontends.torch.types import format_of
 
 _INSTEAD = {  # of operators whose results have sizes that hang on values
@@ -221,22 +222,25 @@ def _recurrent_kept(model: nn.Module) -> Iterator[None]:
 def optimizer_replaced(
     optimizer: torch.optim.Optimizer,
     values: dict[Any, Tensor],
-    rates: dict[int, Tensor],
+    numbers: Mapping[Place, Tensor],
     state: dict[Any, Any],
     divides: bool = True,
 ) -> Iterator[None]:
-    """Within the block the optimizer works on `values[p]` in place of p, with these learning rates and this state.
+    """Within the block the optimizer works on `values[p]` in place of p, with these numbers of groups and this state.
 
-    rates: by position of the group.
     divides: it may divide by the learning rate, as Adam does in the form that it has for devices (`capturable`).
     """
     simple = _SIMPLE if divides or not isinstance(optimizer, torch.optim.Adam) else {**_SIMPLE, "capturable": False}
     saved_state, saved_groups = optimizer.state, [dict(g) for g in optimizer.param_groups]
     try:
         optimizer.state = defaultdict(dict, {values[p]: dict(s) for p, s in state.items()})
-        for i, group in enumerate(optimizer.param_groups):
+        for group in optimizer.param_groups:
             group.update({k: v for k, v in simple.items() if k in group})
-            group.update(params=[values[p] for p in group["params"]], **({"lr": rates[i]} if i in rates else {}))
+            group["params"] = [values[p] for p in group["params"]]
+        for (i, key, at), number in numbers.items():
+            group = optimizer.param_groups[i]
+            held = group[key]
+            group[key] = number if at is None else type(held)(number if k == at else x for k, x in enumerate(held))
         yield
     finally:
         optimizer.state = saved_state
@@ -245,9 +249,9 @@ def optimizer_replaced(
             group.update(saved)
 
 
-def run_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """The optimizer's own step, without the profiling and the hooks around it."""
-    with tensors_as_numbers():
+def run_optimizer(optimizer: torch.optim.Optimizer, known: Mapping[int, float] | None = None) -> None:
+    """The optimizer's own step, without the profiling and the hooks around it. known: see `tensors_as_numbers`."""
+    with tensors_as_numbers(known):
         inspect.unwrap(type(optimizer).step)(optimizer)
 
 
