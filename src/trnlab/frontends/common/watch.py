@@ -41,8 +41,10 @@ class Watch:
             gc.enable()
 
     def _event(self, frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event != "call" or id(code) in self._seen:
+        if event != "call":
+            return
+        code = frame.f_code  # each look at one is an audit event, which costs a process that listens to those
+        if id(code) in self._seen:
             return
         self._seen[id(code)] = code
         file, framework = code.co_filename, self.image.framework

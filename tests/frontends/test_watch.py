@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names that functions mention are noted once per function, and other events cost next to nothing."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from trnlab.frontends.common.image import Image
+from trnlab.frontends.common.watch import Watch
+
+
+class _Noted:
+    """Stands in for an image: keeps what it is told of."""
+
+    framework = SimpleNamespace(
+        library=lambda file: not file.endswith("test_watch.py"), names_only=lambda file: False
+    )
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def mention(self, code: Any, names: Any) -> None:
+        self.names.append(code.co_name)
+        assert names is globals()
+
+
+def _square(x: int) -> int:
+    return abs(x) * x
+
+
+def test_a_function_is_noted_once_and_before_it_returns() -> None:
+    noted = _Noted()
+    with Watch(cast(Image, noted)):
+        _square(1)
+        _square(2)
+    assert noted.names.count("_square") == 1
+
+
+def test_only_a_call_looks_at_its_frame() -> None:
+    watch = Watch(cast(Image, _Noted()))
+    nothing: Any = object()  # without f_code: to look at that of a frame is an audit event
+    for event in ("return", "c_call", "c_return", "c_exception"):
+        watch._event(nothing, event, None)
+    assert not watch._seen
