@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step put together from stages takes as long as `trnlab estimate` finds for the script that trains so."""
+"""A step put together from stages takes as long, and as much memory, as `trnlab estimate` finds for the script that
+trains so. `python tests/fleet/test_parts_and_whole.py` prints all eight layouts, of which the suite holds two."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,13 +35,15 @@ MODELS = {
 }
 
 
-def _whole(tmp_path, capsys, sizes, target, ranks):
-    """Seconds of the script's step."""
-    script = tmp_path / "train.py"
+def _whole(folder, sizes, target, ranks):
+    """Seconds of the script's step, and bytes of a rank."""
+    script, said = folder / "train.py", io.StringIO()
     script.write_text(SCRIPT.format(examples=str(EXAMPLES), **sizes))
     asked = ["estimate", "--json", "--no-cache", "--target", target, "--ranks", str(ranks), str(script)]
-    assert main(asked) == 0
-    return json.loads(capsys.readouterr().out)["targets"][0]["step_s"]
+    with contextlib.redirect_stdout(said):
+        assert main(asked) == 0
+    found = json.loads(said.getvalue())["targets"][0]
+    return found["step_s"], found["memory"]["total"]
 
 
 def _parts(sizes, target, instances, ranks):
@@ -50,12 +56,33 @@ def _parts(sizes, target, instances, ranks):
     return plan(asked).chosen.step
 
 
-# Within 5 %; docs/plan.md has those that are not.
-LAYOUTS = [("wide", "trn1.32xlarge", 1, 32), ("wide", "trn2.48xlarge", 1, 64)]
+CLUSTERS = [("trn2.3xlarge", 1, 4), ("trn1.32xlarge", 1, 32), ("trn1.32xlarge", 2, 64), ("trn2.48xlarge", 1, 64)]
+LAYOUTS = [(name, *cluster) for cluster in CLUSTERS for name in MODELS]
+HELD = LAYOUTS[:4:2]
 
 
-@pytest.mark.parametrize(("name", "target", "instances", "ranks"), LAYOUTS)
-def test_a_step_of_parts_takes_as_long_as_the_script(name, target, instances, ranks, tmp_path, capsys):
-    whole = _whole(tmp_path, capsys, MODELS[name], f"{instances}x{target}" if instances > 1 else target, ranks)
+def _both(folder, name, target, instances, ranks):
+    """Seconds and bytes of the script, and of the plan."""
+    cluster = f"{instances}x{target}" if instances > 1 else target
     parts = _parts(MODELS[name], target, instances, ranks)
-    assert parts.total == pytest.approx(whole, rel=0.05)
+    return _whole(folder, MODELS[name], cluster, ranks), (parts.total, sum(parts.bytes.values()))
+
+
+@pytest.mark.parametrize("layout", HELD, ids=lambda layout: f"{layout[0]} {layout[1]} {layout[3]}")
+def test_a_step_of_parts_takes_as_long_as_the_script(layout, tmp_path):
+    (seconds, memory), parts = _both(tmp_path, *layout)
+    assert parts[0] == pytest.approx(seconds, rel=0.05)
+    assert parts[1] == pytest.approx(memory, rel=0.03)
+
+
+def _table():
+    """All layouts, in the rows of docs/plan.md."""
+    for layout in LAYOUTS:
+        with tempfile.TemporaryDirectory() as folder:
+            (seconds, memory), (planned, needed) = _both(Path(folder), *layout)
+        figures = f"{seconds * 1e6:,.0f} us | {planned / seconds - 1:+.1%} | {memory / 1e6:.1f} MB"
+        print(f"| {layout[0]} | {layout[1]}, {layout[3]} | {figures} | {needed / memory - 1:+.1%} |", flush=True)
+
+
+if __name__ == "__main__":
+    _table()

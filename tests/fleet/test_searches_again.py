@@ -49,7 +49,8 @@ class MadeUp(Programs):
         )
         return Cost(
             0.0212 * work / ways, 0.0411 * work / ways, 0.00417 * work / ways**0.7, int(5e8 * work / ways),
-            int(1e8 * sequences), 1e13 * work / ways,
+            int(1e8 * sequences), 1e13 * work / ways, lent=int(7e7 * len(blocks) * share.sharded),
+            late=0.0173 * work / ways,
         )  # fmt: skip
 
     def _flops(self, model, block, share):
@@ -57,6 +58,9 @@ class MadeUp(Programs):
 
     def update(self, parameters):
         return parameters * 1e-11
+
+    def of_parts(self, model, ranks, make):
+        return len(make.__name__) * 1e-3 + model.parameters / ranks * 1e-11
 
 
 class Wires(Exchange):

@@ -18,13 +18,15 @@ from trnlab.fleet.layout import Layouts
 from trnlab.fleet.models import Model
 from trnlab.fleet.parts import Piece, Training, pieces_of
 from trnlab.fleet.pipes import SUM, WEIGHT, Shape, Talk, counts_of, parameters_of, part_of
-from trnlab.fleet.talk import Streams, streams_of, summed, talk_of
+from trnlab.fleet.streams import Streams, streams_of
+from trnlab.fleet.talk import summed, talk_of
 
 
 @dataclass(frozen=True)
 class Frame:
     """Of N layouts. spread, given: [N] seconds of gradients added up and of new weights given back at the end of a
-    step, without ZeRO-3; updated: [N] parameters that the fullest rank's optimizer has."""
+    step, without ZeRO-3; updated: [N] parameters that the fullest rank's optimizer has; normed: [N] seconds in which
+    all ranks add up what each knows of the norm of gradients."""
 
     training: Training
     layouts: Layouts
@@ -33,12 +35,13 @@ class Frame:
     given: Floats
     streams: Streams
     updated: Floats
+    normed: Floats
 
     def take(self, which: Bools | Ints) -> Frame:
         """Of some of the layouts."""
         return Frame(
             self.training, self.layouts.take(which), self.talk.take(which), self.spread[which], self.given[which],
-            self.streams.take(which), self.updated[which],
+            self.streams.take(which), self.updated[which], self.normed[which],
         )  # fmt: skip
 
     @cached_property
@@ -66,8 +69,16 @@ def frame_of(exchange: Exchange, training: Training, x: Layouts) -> Frame:
     part = part_of(x, common[:, None], experts[:, None])[:, 0]
     updated = np.ceil(np.where(x["zero"] > 0, part, common + experts))
     return Frame(
-        training, x, talk_of(exchange, training, x), spread, given, streams_of(exchange, model, x), updated
+        training, x, talk_of(exchange, training, x), spread, given, streams_of(exchange, model, x), updated,
+        _normed(exchange, x),
     )  # fmt: skip
+
+
+def _normed(exchange: Exchange, x: Layouts) -> Floats:
+    """[N] seconds of adding up one number for each rank; none where every rank has all gradients."""
+    parted = (x["zero"] > 0) | (x["tensor"] * x["pipeline"] > 1)
+    ranks = np.where(parted, x["tensor"] * x["pipeline"] * x["context"] * x["data"], 1)
+    return exchange.seconds("all_reduce", np.ones_like(ranks), ranks, np.full(len(x), float(SUM)))
 
 
 def _fullest(model: Model, x: Layouts) -> tuple[Floats, Floats]:

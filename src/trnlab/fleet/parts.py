@@ -36,22 +36,25 @@ class Training:
 
 class Piece(NamedTuple):
     """What of a layout decides its programs: ranks that share a layer, sequences at a time, ranks that share a
-    sequence and experts, and whether the core of attention is made again."""
+    sequence and experts, whether the core of attention is made again, and whether weights and gradients are parts
+    that are gathered and spread (ZeRO-3)."""
 
     tensor: int
     microbatch: int
     context: int = 1
     expert: int = 1
     again: bool = False
+    sharded: bool = False
 
 
 def pieces_of(layouts: Layouts) -> tuple[list[Piece], Ints]:
     """The pieces of layouts, each once, and [N] which one each layout has."""
-    again = layouts["recompute"] == SELECTIVE
+    again, sharded = layouts["recompute"] == SELECTIVE, layouts["zero"] == 3
     found, which = distinct(
-        layouts["tensor"], layouts["microbatch"], layouts["context"], layouts["expert"], again.astype(np.int64)
-    )
-    return [Piece(t, b, c, e, bool(a)) for t, b, c, e, a in found.tolist()], which
+        layouts["tensor"], layouts["microbatch"], layouts["context"], layouts["expert"], again.astype(np.int64),
+        sharded.astype(np.int64),
+    )  # fmt: skip
+    return [Piece(t, b, c, e, bool(a), bool(s)) for t, b, c, e, a, s in found.tolist()], which
 
 
 @dataclass(frozen=True)

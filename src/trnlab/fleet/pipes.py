@@ -6,7 +6,7 @@ Letters of shapes: N layouts, S stages of a pipeline, R its ranks, K kinds of bl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -124,14 +124,24 @@ class Shape:
 
     @cached_property
     def gathered(self) -> Floats:
-        """[N] bytes of the weights of two layers, or of one and an end, that ZeRO-3 has gathered: one is used, and
-        the next arrives."""
+        """[N] bytes of the weights of a layer that ZeRO-3 gathers while those of the one before are used."""
         model, x = self.training.model, self.layouts
         layers = [block.parameters - block.expert_parameters * (1 - 1 / x["expert"]) for _, block in model.stacks]
         unit = np.max(np.stack([np.broadcast_to(layer, len(x)) for layer in layers]), axis=0)
-        ends = max(model.embedding_parameters, model.join_parameters, model.head_parameters)
-        units = unit + np.maximum(unit, ends)
-        return np.where(x["zero"] == 3, units / x["tensor"] * WEIGHT, 0.0)
+        return np.where(x["zero"] == 3, unit / x["tensor"] * WEIGHT, 0.0)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """[N, R] bytes of a rank kept for backward passes that are to come, and needed besides; the share of gradients
+    that is there."""
+
+    activations: Floats
+    working: Floats
+    there: Floats
+
+
+MOMENT = tuple(f.name for f in fields(Moment))
 
 
 class Pipes:
@@ -180,6 +190,12 @@ class Pipes:
         sharing = x["tensor"] * x["context"] * x["data"]
         self.flops = stages["flops"].sum(1) * sharing * self.shape.microbatches
 
+    def units(self) -> list[Floats]:
+        """[N] seconds of what precedes the layers, forward and backward, and of what follows them; of the latter's
+        backward pass what comes after its weights' gradient."""
+        asked = (("forward", -3), ("backward", -3), ("forward", -1), ("backward", -1), ("late", -1))
+        return [self._table[FIGURES.index(name), :, column][self.which] for name, column in asked]
+
     def _own(self, stages: Floats) -> Floats:
         """[..., S] -> [..., R]: stage s lies on rank s % R."""
         return np.asarray(stages.reshape(*stages.shape[:-1], self.shape.chunks, self.shape.ranks).sum(-2))
@@ -195,29 +211,75 @@ class Pipes:
         }  # fmt: skip
 
     def bytes(self) -> dict[str, Floats]:
-        """By class, of the rank with most."""
-        kept, working = self._activations()
-        held = self.shape.held
-        most = (kept + working + sum(held.values())).argmax(1)
-        sizes = {**held, "activations": kept, "working": working + self.shape.gathered[:, None]}
-        every = np.arange(len(most))
-        return {name: size[every, most] for name, size in sizes.items()}
+        """By class, of the rank with most, when it has most."""
+        found, held = self._moments(), self.shape.held
+        activations, working, there = (np.stack([getattr(x, name) for x in found], 1) for name in MOMENT)
+        gradients = held["gradients"][:, None] * there  # [N, moments, R], as all of these
+        always = (held["weights"] + held["optimizer"])[:, None]
+        total = activations + working + gradients + always
+        most = total.reshape(len(total), -1).argmax(1)
+        ranks, every = most % self.shape.ranks, np.arange(len(most))
+        varying = {"gradients": gradients, "activations": activations, "working": working}
+        sizes = {name: size.reshape(len(size), -1)[every, most] for name, size in varying.items()}
+        return {name: sizes[name] if name in sizes else held[name][every, ranks] for name in (*held, *varying)}
 
-    def _activations(self) -> tuple[Floats, Floats]:
-        """[N, R] bytes kept for backward passes that are to come, and needed besides. What is made again is kept of
-        one layer at a time; of the others, what entered them."""
+    def _moments(self) -> list[Moment]:
+        """When a rank may be fullest: as the backward pass turns in its layers, in the head, where nothing is let go
+        of yet, between a decoder and its encoder, and in the embedding, when of that microbatch nothing else is
+        left."""
         shape = self.shape
-        kept = self._own(self._stages["kept"]) / shape.chunks
-        working = self._working() + shape.talk.buffers[:, None]
-        working = working + np.where(shape.full, kept / np.maximum(shape.blocks.mean(0), 1.0), 0.0)
-        return (np.where(shape.full, shape.entered, kept) + shape.lent) * shape.under_way, working
+        kept, (first, join, last) = self._own(self._stages["kept"]) / shape.chunks, self._of_ends("kept")
+        block = (kept * shape.chunks - first - join - last) / np.maximum(shape.blocks.sum(0), 1.0)
+        each = np.where(shape.full, shape.entered, kept) + shape.lent
+        before, gone = each * shape.under_way, np.where(shape.full, 0.0, last)
+        own = np.where(shape.full, block, 0.0) + shape.talk.buffers[:, None]
+        needs, has = self._of_ends("working") + self._of_ends("lent"), self._has()
+        there = ((shape.layouts["zero"] != 3) | (shape.microbatches > 1))[:, None] + np.zeros(kept.shape)
+        two, one = (shape.gathered[:, None] * (shape.blocks.sum(0) > n) for n in (2, 1))  # what is gathered next
+        left = each * (shape.under_way - 1) + first + block
+        return [
+            Moment(before - gone, self._working() + own + two, there),
+            Moment(before * has[2], (needs[2] + own + one + last - gone) * has[2], there),
+            Moment(
+                (before - self._decoded()) * has[1], (needs[1] + own + one) * has[1], np.maximum(there, self._late)
+            ),
+            Moment(left * has[0], (needs[0] + shape.talk.buffers[:, None]) * has[0], np.ones_like(there)),
+        ]
+
+    def _decoded(self) -> Floats:
+        """[N, R] bytes that a decoder's blocks and head keep, on the rank where it begins, which are gone when its
+        backward pass has come to the encoder."""
+        shape, count = self.shape, self.shape.kinds.shape[1]
+        table = self._table[FIGURES.index("kept")][self.which]
+        size = table[:, count - 1] * shape.kinds[shape.join, -1] + table[:, 2 * count - 1]
+        found = self._of_ends("kept")[2]
+        found[:, shape.join % shape.ranks] += size
+        return np.where(shape.full, 0.0, found)
+
+    @property
+    def _late(self) -> float:
+        """Share of gradients that are there when the backward pass of a decoder has come to its encoder."""
+        model = self.shape.training.model
+        count, block = model.stacks[-1]
+        return (model.head_parameters + count * block.parameters) / model.parameters
+
+    def _has(self) -> Floats:
+        """[3, R] 1.0 where a rank has what precedes, joins and follows the layers."""
+        found = np.zeros((3, self.shape.ranks))
+        found[0, 0] = found[2, -1] = 1.0
+        found[1, self.shape.join % self.shape.ranks] = float(self.shape.training.model.decoded > 0)
+        return found
+
+    def _of_ends(self, name: str) -> Floats:
+        """[3, N, R] of a figure of what precedes, joins and follows the layers, on the rank that has it."""
+        table = self._table[FIGURES.index(name)][self.which, -3:]
+        return np.asarray(table.T[:, :, None] * self._has()[:, None])
 
     def _working(self) -> Floats:
-        table = self._table[FIGURES.index("working")]  # [n, 2 K + 3]
+        """[N, R] bytes that the layer which needs most of a rank needs besides what is kept."""
+        table = self._table[FIGURES.index("working")] + self._table[FIGURES.index("lent")]  # [n, 2 K + 3]
         has = np.tile(self.shape.kinds > 0, 2)
         stages = np.max(np.where(has, table[:, None, :-3], 0.0), axis=2)
-        for stage, column in self._ends():
-            stages[:, stage] = np.maximum(stages[:, stage], table[:, column])
         ranks = stages.reshape(len(stages), self.shape.chunks, self.shape.ranks).max(1)
         return np.asarray(ranks[self.which])
 
@@ -257,13 +319,14 @@ def parameters_of(model: Model, counts: list[int], ranks: int) -> tuple[Floats, 
 
 def held_of(layouts: Layouts, common: Floats, experts: Floats) -> dict[str, Floats]:
     """[N, R] bytes by class, of parameters [N, R] of each rank. Under ZeRO-3 weights are parts in float32, from which
-    what is gathered is made (PyTorch's `fully_shard` with a lower precision for computing); otherwise the optimizer
-    keeps those beside weights in bfloat16."""
+    what is gathered is made, and those in bfloat16 (PyTorch's `fully_shard` with a lower precision for computing);
+    otherwise the optimizer keeps those beside weights in bfloat16."""
     zero, mine = layouts["zero"][:, None], common + experts
     part = part_of(layouts, common, experts)
     third = zero == 3
     return {
-        "weights": np.where(third, part * SUM, mine * WEIGHT), "gradients": np.where(third, part, mine) * SUM,
+        "weights": np.where(third, part * (SUM + WEIGHT), mine * WEIGHT),
+        "gradients": np.where(third, part, mine) * SUM,
         "optimizer": np.where(third, part * (STATE - SUM), np.where(zero > 0, part, mine) * STATE),
     }  # fmt: skip
 

@@ -7,17 +7,19 @@ layer, with all that neighbours overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from trnlab import compiler
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.arrays import Floats
+from trnlab.fleet.holding import holding
 from trnlab.fleet.models import Block, Dense, Experts, Model
 from trnlab.fleet.pairs import Crossed, Relative
 from trnlab.fleet.shares import Share
-from trnlab.fleet.stages import ENTRY, JOIN, Stage, adamw, stage
+from trnlab.fleet.stages import ENTRY, JOIN, Stage, stage
+from trnlab.fleet.updates import adamw
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.porting import memory
@@ -32,13 +34,16 @@ from trnlab.units import PS_PER_S
 
 PLAIN = {"remade": "fused", "again": "written"}  # attention that is not made once more
 UPDATED = 1 << 24  # parameters of the update that is timed
+OfParts = Callable[[Model, Sequence[Block], int], Graph]
+HELD = ("working", "lent")  # bytes that layers one after the other have in the same place
 
 
 @dataclass(frozen=True)
 class Cost:
     """Of one microbatch on one rank: seconds forward and backward, what of both is exposed communication of its
-    tensor group, and what of the backward pass makes something once more; bytes kept from one to the other, and
-    needed besides; operations of its products."""
+    tensor group, and what of the backward pass makes something once more; bytes kept from one to the other, needed
+    besides, and of its weights and gradients where these come and go; operations of its products; late: seconds of
+    the backward pass after the first gradient of a weight is there."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -47,32 +52,35 @@ class Cost:
     working: int = 0
     flops: float = 0.0
     again: float = 0.0
+    lent: int = 0
+    late: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
         added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        return Cost(**added | {"working": max(self.working, other.working)})
+        return Cost(**added | {name: max(getattr(self, name), getattr(other, name)) for name in HELD})
 
     def less(self, other: Cost) -> Cost:
         """What is more than `other`; working memory stays that of the larger one."""
         left = {f.name: max(getattr(self, f.name) - getattr(other, f.name), 0) for f in fields(self)}
-        return Cost(**left | {"working": self.working})
+        return Cost(**left | {name: getattr(self, name) for name in HELD})
 
     def larger(self, times: float) -> Cost:
-        """The same stage for so many times as many sequences, or a part of each."""
-        return Cost(**{f.name: getattr(self, f.name) * times for f in fields(self)})
+        """The same stage for so many times as many sequences, or a part of each; weights are as large as before."""
+        grown = {f.name: getattr(self, f.name) * times for f in fields(self)}
+        return Cost(**grown | {"working": max(grown["working"], self.working), "lent": self.lent})
 
     def divided(self, by: float, hope: float) -> Cost:
         """The same stage of a tensor group `by` times as large: less work, `hope` of it, and as much exchanged."""
         talk = self.exposed / (self.forward + self.backward) if self.exposed else 0.0
         rest = (1 - talk) / by * hope + talk
-        part = {name: int(getattr(self, name) / by) for name in ("kept", "working")}
-        flops, again = self.flops / by, self.again * rest
-        return Cost(self.forward * rest, self.backward * rest, self.exposed, **part, flops=flops, again=again)
+        part = {name: int(getattr(self, name) / by) for name in ("kept", *HELD)}
+        times = {name: getattr(self, name) * rest for name in ("forward", "backward", "again", "late")}
+        return Cost(**times, exposed=self.exposed, **part, flops=self.flops / by)
 
     def times(self, count: int) -> Cost:
         """So many layers, one after the other, in the same working memory."""
         grown = {f.name: getattr(self, f.name) * count for f in fields(self)}
-        return Cost(**grown | {"working": self.working if count else 0})
+        return Cost(**grown | {name: getattr(self, name) if count else 0 for name in HELD})
 
 
 class Programs:
@@ -101,21 +109,23 @@ class Programs:
         return float(two - one) / share.context
 
     def ends(self, model: Model, share: Share, first: bool, last: bool) -> Cost:
-        """Of what precedes and follows the blocks, by a stage of one block with them and without; what is in the
-        block does not matter to them, so that it is a plain one."""
+        """Of what precedes and follows the blocks, by a stage of one block with them and without, as it is between
+        others and at the beginning; what is in the block does not matter to them, so that it is a plain one."""
         block = model.stacks[0 if first else -1][1]
         attention = PLAIN.get(share.attention, share.attention)
         share = replace(share, length=share.tokens, context=1, expert=1, attention=attention)
         if isinstance(block.network, Experts):
             block = replace(block, network=Dense(block.network.size, block.network.gated))
-        return self.stage(model, (block,), share, first, last).less(self.stage(model, (block,), share))
+        without = self.layer(model, block, share) if first else self.stage(model, (block,), share)
+        found = self.stage(model, (block,), share, first, last)
+        return replace(found.less(without), late=max(found.late - without.backward, 0.0))
 
     def join(self, model: Model, block: Block, share: Share) -> Cost:
         """Of what lies between an encoder and this block of its decoder."""
         if not isinstance(block, Crossed):
             return Cost()
         share = replace(share, attention=PLAIN.get(share.attention, share.attention))
-        return self.stage(model, (block,), share, also=JOIN).less(self.stage(model, (block,), share))
+        return self.stage(model, (block,), share, also=JOIN).less(self.layer(model, block, share))
 
     def entry(self, model: Model, block: Block, share: Share) -> Cost:
         """Of what each stage of such blocks makes once for all of them."""
@@ -139,6 +149,19 @@ class Programs:
         known = self._kept("adamw", lambda: Stage(adamw(UPDATED), 0))
         return (known.forward + known.backward) * parameters / UPDATED
 
+    def of_parts(self, model: Model, ranks: int, make: OfParts) -> float:
+        """Seconds of `updates.sharded` or `updates.rounding`, on a part of each parameter, of so many ranks: a layer
+        of each kind is what another one adds."""
+        blocks = tuple(block for _, block in model.stacks)
+        whole = self._of_blocks(model, blocks, ranks, make)
+        more = (self._of_blocks(model, (*blocks, block), ranks, make) - whole for block in blocks)
+        return whole + sum((count - 1) * max(one, 0.0) for (count, _), one in zip(model.stacks, more))
+
+    def _of_blocks(self, model: Model, blocks: tuple[Block, ...], ranks: int, make: OfParts) -> float:
+        key = f"{make.__name__} of parts {_key(model, blocks, Share(1, 1), True, True)} {ranks}"
+        known = self._kept(key, lambda: Stage(make(model, blocks, ranks), 0))
+        return known.forward + known.backward
+
     def _kept(self, key: str, make: Callable[[], Stage]) -> Cost:
         key = key if self.cores == 1 else f"on {self.cores} cores {key}"
         if key not in self._read:
@@ -149,7 +172,7 @@ class Programs:
 
     def _made(self, made: Stage, key: str) -> Cost:
         self.compiled += 1
-        return _measured(self._executable(made.graph, key), made.forward_end, float(model_flops(made.graph)))
+        return _measured(self._executable(made.graph, key), made, float(model_flops(made.graph)))
 
     def _executable(self, graph: Graph, key: str) -> Executable:
         """Compiled for timing. What two graphs have in common, such as a block of one share, is recorded once."""
@@ -165,19 +188,27 @@ def _key(model: Model | None, blocks: tuple[Block, ...], share: Share, first: bo
     return repr((ends, blocks, share, first, last))
 
 
-def _measured(executable: Executable, forward_end: int, flops: float) -> Cost:
+def _measured(executable: Executable, made: Stage, flops: float) -> Cost:
     program = executable.program
-    phase = memory.phases(program, program.outputs[forward_end], ())
+    phase = memory.phases(program, program.outputs[made.forward_end], ())
     spent = {memory.FORWARD: 0, memory.BACKWARD: 0, memory.UPDATE: 0}
     for name, ps in zip(phase, shares(executable)):
         spent[name] += ps
-    live = memory.temporaries(program, phase, {})
-    kept = sum(t.bytes for t in live.tensors if t.kind == "activation")
-    scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
+    held = holding(program, made, phase)
     forward, backward = spent[memory.FORWARD] / PS_PER_S, (spent[memory.BACKWARD] + spent[memory.UPDATE]) / PS_PER_S
     talk = communication([(executable, 1)], forward + backward)
     exposed = sum(kind["exposed_s"] for kind in talk["kinds"].values()) if talk is not None else 0.0
-    return Cost(
-        forward, backward, exposed, kept,
-        max(live.peak - kept, 0) + scratch, flops,
-    )  # fmt: skip
+    late = backward - _until_gradient(executable, made, phase) / PS_PER_S
+    return Cost(forward, backward, exposed, held.kept, held.working, flops, lent=held.lent, late=late)
+
+
+def _until_gradient(executable: Executable, made: Stage, phase: Sequence[str]) -> int:
+    """Picoseconds of the backward pass until the first gradient of a weight is there."""
+    program = executable.program
+    gradients = {program.outputs[i] for i in made.gradients}
+    spent = 0
+    for call, name, ps in zip(program.calls, phase, shares(executable)):
+        spent += ps if name != memory.FORWARD else 0
+        if not gradients.isdisjoint(call.args):
+            break
+    return spent

@@ -196,8 +196,8 @@ class Rounds:
             (other for other in self.compiled if other.microbatch == 1), key=lambda other: _apart(piece, other)
         )
         found = self.compiled[near]
-        if piece._replace(again=near.again) == near:
-            return replace(found, exact=False)  # what is made again costs time, and saves next to nothing
+        if piece._replace(again=near.again, sharded=near.sharded) == near:
+            return replace(found, exact=False)  # what is made again costs time, and saves next to nothing; sums, too
         if piece.context != near.context:
             found = found.larger(near.context / piece.context)
         return found.divided(piece.tensor / near.tensor, hope)
@@ -205,7 +205,7 @@ class Rounds:
 
 def _apart(piece: Piece, other: Piece) -> tuple[float, ...]:
     ratios = (piece.tensor / other.tensor, piece.context / other.context, piece.expert / other.expert)
-    return (*(abs(math.log2(ratio)) for ratio in ratios), piece.again != other.again)
+    return (*(abs(math.log2(ratio)) for ratio in ratios), piece.sharded != other.sharded, piece.again != other.again)
 
 
 def every(cluster: Cluster, training: Training, fixed: Mapping[str, int]) -> Layouts:
@@ -240,11 +240,11 @@ def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) ->
     which it does."""
     layouts = _possible(Found(), planner, training, fixed)
     pieces = {piece._replace(microbatch=1) for piece in pieces_of(layouts)[0]}
-    only = {(piece.tensor, piece.again) for piece in pieces}
-    likely = [piece for piece in pieces if not piece.again or (piece.tensor, False) not in only]
+    only = {(piece.tensor, piece.again, piece.sharded) for piece in pieces}
+    likely = [piece for piece in pieces if not piece.again or (piece.tensor, False, piece.sharded) not in only]
     return [(piece,) for piece in sorted(likely, key=lambda piece: (-piece.tensor, *_least_memory(piece)))]
 
 
-def _least_memory(piece: Piece) -> tuple[bool, int, int]:
+def _least_memory(piece: Piece) -> tuple[bool, bool, int, int]:
     """Of the pieces of a tensor group the one that sorts first is compiled first."""
-    return piece.again, piece.context, -piece.expert
+    return piece.again, piece.sharded, piece.context, -piece.expert

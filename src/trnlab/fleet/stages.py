@@ -11,9 +11,8 @@ from trnlab.fleet.models import Attention, Block, Experts, Model
 from trnlab.fleet.pairs import STRIDE, Crossed, Crossing, Pair, Relative
 from trnlab.fleet.shares import Rank, Share
 from trnlab.fleet.tape import Tape
-from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Graph, Value
-from trnlab.numerics.dtypes import dtype, float32, int32
+from trnlab.numerics.dtypes import dtype, int32
 
 JOIN, ENTRY = "join", "entry"  # what a stage has besides: what joins a decoder to its encoder; what each makes anew
 
@@ -22,11 +21,15 @@ JOIN, ENTRY = "join", "entry"  # what a stage has besides: what joins a decoder 
 class Stage:
     """A graph of forward and backward.
 
-    forward_end: the output that the forward pass ends with.
+    forward_end: the output that the forward pass ends with. weights, gradients: inputs and outputs that are
+    parameters and their gradients; sharded: whether ranks have parts of both, which come and go, see `Share`.
     """
 
     graph: Graph
     forward_end: int
+    weights: tuple[int, ...] = ()
+    gradients: tuple[int, ...] = ()
+    sharded: bool = False
 
 
 def stage(
@@ -45,8 +48,8 @@ def stage(
     """
     count = share.tensor
     groups = tuple(tuple(range(i, i + count)) for i in range(0, ranks, count))
-    layers = Layers(Tape(f"{model.name}_stage", dtype(share.form), groups), share, also == ENTRY)
-    tape = layers.tape
+    tape = Tape(f"{model.name}_stage", dtype(share.form), groups, sums=not share.sharded)
+    layers = Layers(tape, share, also == ENTRY)
     if also == JOIN:
         entered, x = layers.joined(model)
     else:
@@ -60,25 +63,7 @@ def stage(
         tape.leave(x)
     end = tape.left - 1
     graph = tape.finish(x, gradient, None if first else entered)
-    return Stage(graph, end)
-
-
-def adamw(parameters: int) -> Graph:
-    """The update of so many parameters: gradients, master weights and moments in float32, weights in bfloat16."""
-    b = GraphBuilder("adamw")
-    shape = (128, parameters // 128)
-    gradient = b.input("gradient", shape, float32)
-    master, mean, square = (b.input(name, shape, float32) for name in ("master", "mean", "square"))
-    rate, scale = b.input("rate", (), float32), b.input("scale", (), float32)
-    average = b.add(b.multiply(mean, 0.9), b.multiply(gradient, 0.1))
-    size = b.add(b.multiply(square, 0.95), b.multiply(b.multiply(gradient, gradient), 0.05))
-    move = b.divide(average, b.add(b.multiply(b.sqrt(size), b.broadcast_to(scale, shape)), 1e-8))
-    decayed = b.multiply(master, 0.99999)
-    new = b.subtract(decayed, b.multiply(move, b.broadcast_to(rate, shape)))
-    b.output(b.convert(new, dtype("bfloat16")))
-    for value, old in ((new, master), (average, mean), (size, square)):
-        b.output(value, alias_of=old)
-    return b.build()
+    return Stage(graph, end, tape.weights, tuple(tape.given_back), share.sharded)
 
 
 @dataclass

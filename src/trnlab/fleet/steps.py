@@ -7,7 +7,7 @@ N in shapes counts layouts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from trnlab.fleet.models import Block, Model
 from trnlab.fleet.pairs import share_of
 from trnlab.fleet.parts import Parts, PartsOf, Piece, Training, pieces_of
 from trnlab.fleet.pipes import Pipes, held_of, parameters_of
-from trnlab.fleet.programs import Cost, Programs
+from trnlab.fleet.programs import Cost, OfParts, Programs
 from trnlab.fleet.shares import Share
-from trnlab.fleet.talk import hidden, streamed
+from trnlab.fleet.streams import Passes, streamed
+from trnlab.fleet.talk import hidden
+from trnlab.fleet.updates import rounding, sharded
 from trnlab.porting.job import room
 from trnlab.precision import MODES
 
@@ -135,7 +137,7 @@ class Planner:
         attention = AGAIN[self.attention] if piece.again else self.attention
         return Share(
             piece.microbatch, training.sequence, piece.tensor, self.form, attention, self.network, piece.context,
-            piece.expert,
+            piece.expert, piece.sharded,
         )  # fmt: skip
 
     def parts(self, training: Training, piece: Piece) -> Parts:
@@ -198,7 +200,7 @@ class Planner:
         """The steps of a frame's layouts."""
         n = len(frame.layouts)
         seconds, sizes = ({name: np.zeros(n) for name in names} for names in (CAUSES, CLASSES))
-        flops, exact, passes = np.zeros(n), np.zeros(n, np.bool_), np.zeros((3, n))
+        flops, exact, passes = np.zeros(n), np.zeros(n, np.bool_), np.zeros((len(fields(Passes)), n))
         for shape in frame.shapes:
             pipes, rows = Pipes(shape, parts), shape.rows
             for name, column in pipes.seconds().items():
@@ -206,21 +208,32 @@ class Planner:
             for name, column in pipes.bytes().items():
                 sizes[name][rows] = column
             flops[rows], exact[rows] = pipes.flops, pipes.exact
-            passes[:, rows] = pipes.forward, pipes.backward, pipes.layers
-        seconds |= self._end_of_step(frame, *passes)
+            passes[:, rows] = pipes.forward, pipes.backward, pipes.layers, *pipes.units()
+        seconds |= self._end_of_step(frame, Passes(*passes))
         return Steps(frame.layouts, seconds, sizes, flops, exact, self.room, self.peak, frame.training.tokens)
 
-    def _end_of_step(self, frame: Frame, forward: Floats, backward: Floats, layers: Floats) -> dict[str, Floats]:
-        """Gradients added up over data and context parallel ranks, the update, and the new weights given back.
-        forward, backward: of the busiest rank's `layers`; all [N]."""
+    def _end_of_step(self, frame: Frame, passes: Passes) -> dict[str, Floats]:
+        """Gradients added up over data and context parallel ranks, the update, and the new weights given back."""
         x, training = frame.layouts, frame.training
-        gradients = hidden(frame.spread, backward, layers, x["overlap"])
-        weights = hidden(frame.given, forward, layers, x["overlap"])
+        gradients = hidden(frame.spread, passes.backward, passes.layers, x["overlap"])
+        weights = hidden(frame.given, passes.forward, passes.layers, x["overlap"])
         third = np.flatnonzero(x["zero"] == 3)
         if len(third):
-            of_third, streams = x.take(third), frame.streams.take(third)
-            found = streamed(streams, training.model.layers, forward[third], backward[third], of_third["overlap"])
+            of_third, rounded = x.take(third), self._of_parts(frame, third, rounding)
+            found = streamed(
+                frame.streams.take(third), passes.take(third), training.model, of_third["overlap"], rounded
+            )
             asked, given_back = (one * of_third.microbatches(training.batch) for one in found)
             weights[third] += asked
             gradients[third] += given_back
-        return {"gradients": gradients, "weights": weights, "optimizer": self.programs.update(frame.updated)}
+        updates = self.programs.update(frame.updated)
+        updates[third] = self._of_parts(frame, third, sharded)
+        return {"gradients": gradients, "weights": weights, "optimizer": updates + frame.normed}
+
+    def _of_parts(self, frame: Frame, third: Ints, make: OfParts) -> Floats:
+        """[N] seconds of what layouts of ZeRO-3, in rows `third`, do with their parts of all parameters."""
+        x, found = frame.layouts, np.zeros(len(third))
+        ways = (x["tensor"] * x["data"] * x["context"])[third]
+        for ranks in np.unique(ways).tolist():
+            found[ways == ranks] = self.programs.of_parts(frame.training.model, ranks, make)
+        return found

@@ -6,17 +6,15 @@ Letters of shapes: N layouts, K kinds of blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from trnlab.fleet.arrays import Bools, Floats, Ints
+from trnlab.fleet.arrays import Floats, Ints
 from trnlab.fleet.exchange import Exchange
 from trnlab.fleet.experts import places
 from trnlab.fleet.layout import Layouts
-from trnlab.fleet.models import Block, Experts, Model
+from trnlab.fleet.models import Block, Experts
 from trnlab.fleet.parts import Training
-from trnlab.fleet.pipes import SUM, WEIGHT, Talk, entering
+from trnlab.fleet.pipes import WEIGHT, Talk, entering
 
 SENDS = 2  # of rows, in each pass: to the experts, and back
 
@@ -66,51 +64,6 @@ def summed(
     count, fewer = (np.where(x["zero"] == zero, n, 1) for n in (alike, alike // x["expert"]))
     found = exchange.seconds(kind, x["tensor"], count, common * width)
     return found + exchange.seconds(kind, x["tensor"] * x["expert"], fewer, experts * width)
-
-
-@dataclass(frozen=True)
-class Streams:
-    """Seconds of gathering weights (`asked`) and of spreading gradients (`given`) under ZeRO-3: [3, N] of the
-    embedding, of one layer, of the head."""
-
-    asked: Floats
-    given: Floats
-
-    def take(self, rows: Bools | Ints) -> Streams:
-        """Of some of the layouts."""
-        return Streams(self.asked[:, rows], self.given[:, rows])
-
-
-def streams_of(exchange: Exchange, model: Model, x: Layouts) -> Streams:
-    """Of each layout; 0 of other stages of ZeRO."""
-    layers, experts = model.layers, sum(n * block.expert_parameters for n, block in model.stacks)
-    late = model.join_parameters + model.head_parameters
-    common = model.parameters - model.embedding_parameters - late - experts
-    sizes = ((model.embedding_parameters, 0.0), (common / layers, experts / layers), (late, 0.0))
-    asked, given = (
-        np.stack([summed(exchange, x, kind, 3, width, own / x["tensor"], theirs / (x["tensor"] * x["expert"]))
-                  for own, theirs in sizes]) for kind, width in (("all_gather", WEIGHT), ("reduce_scatter", SUM))
-    )  # fmt: skip
-    return Streams(asked, given)
-
-
-def streamed(
-    streams: Streams, layers: int, forward: Floats, backward: Floats, overlap: Ints
-) -> tuple[Floats, Floats]:
-    """Exposed seconds of gathering weights and of spreading gradients for a microbatch, by unit: the embedding,
-    each layer, the head. Weights of the next unit are gathered, and gradients of the last one spread, while one is
-    computed; nothing hides the first units' weights and the last gradients. forward, backward: of all layers; all
-    [N]."""
-    forward, backward = forward / layers, backward / layers
-    (first, each, last), (first_back, each_back, last_back) = streams.asked, streams.given
-    asked = first + each + np.maximum(each - forward, 0.0) * (layers - 1)
-    asked += np.maximum(last - forward, 0.0) + np.maximum(each - backward, 0.0) * layers
-    beside = np.maximum(backward - each, 0.0)  # of a layer's way back, beside which gradients travel
-    back = np.maximum(last_back - beside, 0.0) + np.maximum(each_back - beside, 0.0) * (layers - 1)
-    back = back + each_back + first_back
-    asked = np.where(overlap > 0, asked, first + 2 * last + 2 * layers * each)
-    back = np.where(overlap > 0, back, first_back + last_back + layers * each_back)
-    return asked, back
 
 
 def hidden(talk: Floats, beside: Floats, layers: Floats, overlap: Ints) -> Floats:

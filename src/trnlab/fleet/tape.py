@@ -24,12 +24,14 @@ class Tape:
     name: str
     form: DType = field(default_factory=lambda: dtype("bfloat16"))
     groups: tuple[tuple[int, ...], ...] = ()  # the tensor groups of all ranks
+    sums: bool = True  # whether gradients of weights are added to sums over the microbatches of a step
 
     def __post_init__(self) -> None:
         self.b = GraphBuilder(self.name)
         self._back: list[Callable[[], None]] = []
         self._gradients: dict[Value, Value] = {}
         self._weights: list[Value] = []
+        self.given_back: list[int] = []  # outputs that are gradients of weights
         self._named: dict[str, Value] = {}
         self._sources: dict[Value, Value] = {}  # what was gathered, by what came of it
         self._regathered: dict[Value, Value] = {}
@@ -43,6 +45,11 @@ class Tape:
             self._named[name] = self.b.input(name, shape, self.form)
             self._weights.append(self._named[name])
         return self._named[name]
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """Numbers of the inputs that are parameters."""
+        return tuple(self.b.graph.inputs.index(weight) for weight in self._weights)
 
     def given(self, shape: Sequence[int], form: DType | None = None) -> Value:
         """Something from outside: a batch, or what a neighbour sends."""
@@ -95,8 +102,8 @@ class Tape:
         return self.then(y, lambda dy: self.send_back(x, self.b.all_gather([dy], self.groups, 1)[0]))
 
     def finish(self, y: Value, gradient: Value | None = None, entered: Value | None = None) -> Graph:
-        """Go back from y, whose gradient is given or comes from outside. Gradients of weights are added to sums in
-        float32, as over the microbatches of a step; that of what entered is an output."""
+        """Go back from y, whose gradient is given or comes from outside. Gradients of weights leave in float32, added
+        to sums as over the microbatches of a step where `sums` says so; that of what entered is an output."""
         self._gradients[y] = self.given(y.shape) if gradient is None else gradient
         for back in reversed(self._back):
             back()
@@ -106,9 +113,16 @@ class Tape:
             self.leave(self._gradients[value])
         for weight in self._weights:
             if weight in self._gradients:
-                total = self.b.input(f"sum_{weight.name}", weight.shape, float32)
-                self.b.output(self.b.add(total, self._gradients[weight]), alias_of=total)
+                self._give(weight, self._gradients[weight])
         return self.b.build()
+
+    def _give(self, weight: Value, gradient: Value) -> None:
+        self.given_back.append(len(self.b.graph.outputs))
+        if not self.sums:
+            self.b.output(self.b.convert(gradient, float32))
+            return
+        total = self.b.input(f"sum_{weight.name}", weight.shape, float32)
+        self.b.output(self.b.add(total, gradient), alias_of=total)
 
     def _take(self, y: Value) -> Value | None:
         return self._gradients.get(y)
@@ -178,7 +192,8 @@ class Tape:
             self.send_back(scale, b.reduce(b.multiply(d, unit), rows))
             if shift is not None:
                 self.send_back(shift, b.reduce(d, rows))
-            d = b.multiply(d, b.convert(scale, float32))
+            again = b.convert(b.optimization_barrier(scale), float32)  # or all rows of it would be kept from forward
+            d = b.multiply(d, again)
             along = b.multiply(b.reduce(b.multiply(d, unit), (-1,), keepdims=True), 1 / n)
             inner = b.subtract(d, b.multiply(unit, along))
             if shift is not None:
@@ -197,8 +212,15 @@ class Tape:
             return self.then(
                 b.maximum(x, 0.0), lambda dy: self.send_back(x, b.select(b.compare(x, "GT", 0.0), dy, 0.0))
             )
-        function, slope = {"gelu": (b.gelu, b.gelu_dx), "silu": (b.silu, b.silu_dx)}[name]
-        return self.then(function(x), lambda dy: self.send_back(x, b.multiply(dy, slope(x))))
+        if name == "silu":
+            return self.then(b.silu(x), lambda dy: self.send_back(x, b.multiply(dy, self._silu_slope(x))))
+        return self.then(b.gelu(x), lambda dy: self.send_back(x, b.multiply(dy, b.gelu_dx(x))))
+
+    def _silu_slope(self, x: Value) -> Value:
+        """Written out as PyTorch has it for devices without a kernel of their own (`math_silu_backward`)."""
+        b = self.b
+        part = b.logistic(x)
+        return b.multiply(part, b.add(b.multiply(x, b.subtract(1.0, part)), 1.0))
 
     def multiply(self, x: Value, y: Value) -> Value:
         """x * y of one shape."""
@@ -225,14 +247,18 @@ class Tape:
 
     def rotated(self, x: Value, cosine: Value, sine: Value) -> Value:
         """x [B, N, S, D] turned by the angles of its places; cosines and sines [S, D] are equal in both halves."""
-        y = self._turned(x, cosine, sine, 1.0)
-        return self.then(y, lambda dy: self.send_back(x, self._turned(dy, cosine, sine, -1.0)))
+        b = self.b
 
-    def _turned(self, x: Value, cosine: Value, sine: Value, sign: float) -> Value:
+        def back(d: Value) -> None:
+            self.send_back(x, b.add(b.multiply(d, cosine), self._quarter(b.multiply(d, sine), -1.0)))
+
+        return self.then(b.add(b.multiply(x, cosine), b.multiply(self._quarter(x, 1.0), sine)), back)
+
+    def _quarter(self, x: Value, sign: float) -> Value:
+        """Halves of the last dimension as real and imaginary parts, a quarter of a turn further or back."""
         b, half = self.b, x.shape[-1] // 2
         low, high = b.slice_dim(x, 3, 0, half), b.slice_dim(x, 3, half, 2 * half)
-        quarter = (b.negate(high), low) if sign > 0 else (high, b.negate(low))
-        return b.add(b.multiply(x, cosine), b.multiply(b.concatenate(quarter, 3), sine))
+        return b.concatenate((b.negate(high), low) if sign > 0 else (high, b.negate(low)), 3)
 
     def attention(self, q: Value, k: Value, v: Value, causal: bool, again: bool = False) -> Value:
         """[B, H, T, D] over [B, G, S, D]. again: the backward pass makes it once more (selective recomputation)."""
