@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of an encoder and a decoder, put together from stages, takes as long as the script that trains so."""
+"""A step of an encoder and a decoder, put together from stages, takes as long, and as much memory, as its script."""
 
 from __future__ import annotations
 
@@ -119,9 +119,10 @@ def both(tmp_path_factory):
     return json.loads(said.getvalue())["targets"][0], plan(question).chosen.step
 
 
-def test_a_step_of_parts_takes_as_long_as_the_script(both):
+def test_a_step_of_parts_takes_what_the_script_takes(both):
     whole, parts = both
     assert parts.total == pytest.approx(whole["step_s"], rel=0.05)
+    assert sum(parts.bytes.values()) == pytest.approx(whole["memory"]["total"], rel=0.03)
 
 
 def test_weights_and_state_are_those_of_the_script(both):
