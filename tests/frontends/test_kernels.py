@@ -351,10 +351,6 @@ def refusal(function, *tensors):
     return str(refused.value)
 
 
-def test_cores_side_by_side_are_refused_in_a_model():
-    assert "several cores" in refusal(lambda x: scale[2](x), torch.randn(6, 10))
-
-
 @nki.jit
 def transposed(x):
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)

@@ -24,7 +24,7 @@ def whole(value: int) -> np.ndarray:
 
 def names(kernel, *args):
     """The instructions that a kernel is recorded as."""
-    routine = kernel.trace(*args).members[0].routine
+    routine = kernel.trace(*args).routine
     return [isa.BY_OPCODE[int(code)].name for code in routine.opcode]
 
 

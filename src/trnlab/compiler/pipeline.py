@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -16,7 +17,7 @@ from trnlab.compiler import loops
 from trnlab.compiler.canonical import canonicalize, compute_outputs, own_operands, updates_of
 from trnlab.compiler.channels import channels_first
 from trnlab.compiler.collectives import bucket_reductions, canonical_collectives
-from trnlab.compiler.communication import World, filled, shifted, spans, world_of
+from trnlab.compiler.communication import World, filled, shifted, world_of
 from trnlab.compiler.composites import expand_composites
 from trnlab.compiler.fusion import Partition
 from trnlab.compiler.groups import Class, Group, Kind
@@ -38,7 +39,7 @@ from trnlab.compiler.lowerings.rows import CHUNKS, lower_rows
 from trnlab.compiler.lowerings.scatter import lower_scatter
 from trnlab.compiler.moments import join_moments
 from trnlab.compiler.packing import Unit, label, pack
-from trnlab.compiler.placement import Lifetime, place
+from trnlab.compiler.placement import lifetimes_of, place
 from trnlab.compiler.precision import cast_loads, cast_matmuls
 from trnlab.compiler.products import sum_beside_products, sum_products
 from trnlab.compiler.recognize import recognize
@@ -58,7 +59,7 @@ from trnlab.graph.passes import simplify
 from trnlab.graph.purposes import name_purposes
 from trnlab.kernels.blocks import casts_freely
 from trnlab.program import Buffer, Builder, Call, Program, Routine, Tensor
-from trnlab.program.callee import RoutineCallee
+from trnlab.program.callee import KernelCallee
 from trnlab.program.communication import collective_of
 from trnlab.program.digest import written_params
 
@@ -208,8 +209,9 @@ class Assembly:
         calls = self.calls()
         half = self.chip.sbuf.usable_bytes_per_partition // 2 // 64 * 64
         computing = [i for i, call in enumerate(calls) if collective_of(self.code[call.routine]) is None]
-        for i in computing[1::2]:
-            if self.code[calls[i].routine].sbuf_bytes <= half:
+        turns = accumulate(not calls[i].beside for i in computing)  # those beside each other are one
+        for i, turn in zip(computing, turns):
+            if turn % 2 == 0 and self.code[calls[i].routine].sbuf_bytes <= half:
                 calls[i] = replace(calls[i], sbuf_base=half)
         peak = self._place(calls)
         ids = [self.tensor_of[v] for v in self.graph.inputs], [self.tensor_of[v] for v in self.graph.outputs]
@@ -226,7 +228,12 @@ class Assembly:
 
     # -- routines -----------------------------------------------------------------------------------------------
     def _calls(self, unit: Unit) -> Iterable[Call]:
-        return self._calls_of_loop(unit[0].anchor) if unit[0].kind is Kind.LOOP else [self._call(unit)]
+        of: dict[Kind, Callable[[Op], Iterable[Call]]] = {
+            Kind.LOOP: self._calls_of_loop,
+            Kind.CALL: self._calls_of_kernel,
+        }
+        kind = unit[0].kind
+        return of[kind](unit[0].anchor) if kind in of else [self._call(unit)]
 
     def _calls_of_loop(self, op: Op) -> Iterable[Call]:
         """Those of all rounds; a round is an assembly of its own."""
@@ -247,8 +254,6 @@ class Assembly:
         return loops.calls_of(body, round_, operands, results, own, spare)
 
     def _call(self, unit: Unit) -> Call:
-        if unit[0].kind is Kind.CALL:
-            return self._call_of_callee(unit[0].anchor)
         stores = [self.stores_of[g] for g in unit]
         key = tuple(signature(g, self.part, s) for g, s in zip(unit, stores))
         if key not in self.routines:
@@ -260,26 +265,29 @@ class Assembly:
         purpose = str(unit[0].anchor.attrs["purpose"]) if unit[0].kind is Kind.COLLECTIVE else ""
         return Call(self.routines[key], tuple(args), 0, label(unit), unit[0].ops[0].loc, purpose=purpose)
 
-    def _call_of_callee(self, op: Op) -> Call:
-        """A call of a routine as it is, its parameters bound to the op's operands and results."""
-        callee: RoutineCallee = op.attrs["callee"]
-        if callee.routine.target != self.chip.name:
+    def _calls_of_kernel(self, op: Op) -> Iterable[Call]:
+        """Its calls as they are, one for each core, whose tensors are bound to the op's operands and results."""
+        callee: KernelCallee = op.attrs["callee"]
+        program = callee.program
+        if program.target != self.chip.name:
             raise UnsupportedOpError(
                 f"kernel {callee.name!r} was recorded for another chip", code="TRN206", where=op.loc,
-                chip=self.chip.name, got=callee.routine.target, remedy="record it without a chip of its own",
+                chip=self.chip.name, got=program.target, remedy="record it without a chip of its own",
             )  # fmt: skip
-        index = self.routines.setdefault(callee.digest, len(self.code))
-        if index == len(self.code):
-            self.code.append(callee.routine)
-        args = []
-        for (kind, i), number in zip(callee.params, callee.routine.params):
-            if kind in ("operand", "result"):
-                value = self.part.root(op.operands[i]) if kind == "operand" else op.results[i]
-                args.append(self.tensor_of[value])
-            else:
-                data = callee.constants[i] if kind == "constant" else None
-                args.append(self._own_memory(callee.routine.buffers[number], data))
-        return Call(index, tuple(args), 0, callee.name, op.loc)
+        bound = [self._bound(op, callee, tensor) for tensor in program.tensors]
+        for call in program.calls:
+            index = self.routines.setdefault(f"{callee.digest}, {call.place}", len(self.code))
+            if index == len(self.code):
+                self.code.append(program.routines[call.routine])
+            args = tuple(bound[tensor] for tensor in call.args)
+            yield replace(call, routine=index, args=args, loc=op.loc)
+
+    def _bound(self, op: Op, callee: KernelCallee, tensor: Tensor) -> int:
+        """What a tensor of a kernel is in this program."""
+        kind, i = callee.tensors[tensor.id]
+        if kind in ("operand", "result"):
+            return self.tensor_of[self.part.root(op.operands[i]) if kind == "operand" else op.results[i]]
+        return self._own_memory(tensor, callee.constants[i] if kind == "constant" else None)
 
     def _own_memory(self, buffer: Buffer | Tensor, data: Array | None) -> int:
         """A tensor that only one call knows: a constant of its own, or scratch."""
@@ -432,17 +440,7 @@ class Assembly:
         return found
 
     def _place(self, calls: list[Call]) -> int:
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for i, call in enumerate(calls):
-            for id in call.args:
-                first.setdefault(id, i)
-                last[id] = i
-        for start, done in spans(calls, self.code):
-            for id in calls[start].args:
-                last[id] = max(last[id], done)
-        lifetimes = [Lifetime(t.id, t.nbytes, first[t.id], last[t.id]) for t in self.tensors if t.kind == "temp"]
-        offsets, peak = place(lifetimes)
+        offsets, peak = place(lifetimes_of([t for t in self.tensors if t.kind == "temp"], calls, self.code))
         self.tensors = [replace(t, address=offsets[t.id]) if t.id in offsets else t for t in self.tensors]
         return peak
 

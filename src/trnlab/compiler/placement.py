@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from trnlab.compiler.communication import spans
+from trnlab.program import Call, Routine, Tensor
 
 ALIGN = 512  # bytes; DMA rows start on even addresses
 
@@ -17,6 +20,22 @@ class Lifetime:
     nbytes: int
     first: int
     last: int
+
+
+def lifetimes_of(tensors: Iterable[Tensor], calls: Sequence[Call], code: Sequence[Routine]) -> list[Lifetime]:
+    """From which call to which each tensor keeps its place: calls beside each other need all of theirs at once, and a
+    collective keeps its own until it is done."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    begins = [i for i, call in enumerate(calls) if not call.beside]
+    for start, end in zip(begins, [*begins[1:], len(calls)]):
+        for id in (id for call in calls[start:end] for id in call.args):
+            first.setdefault(id, start)
+            last[id] = end - 1
+    for start, done in spans(calls, code):
+        for id in calls[start].args:
+            last[id] = max(last[id], done)
+    return [Lifetime(t.id, t.nbytes, first[t.id], last[t.id]) for t in tensors]
 
 
 def place(lifetimes: Sequence[Lifetime]) -> tuple[dict[int, int], int]:

@@ -93,7 +93,7 @@ class Explained:
 def explained(kernel: Recorded, *args: Any, **kwargs: Any) -> Explained:
     """Record and time a kernel under the policy that holds here, and without each of its options that are on."""
     trace, chosen = kernel.trace(*args, **kwargs), kernel.here
-    routines = [m.routine for m in trace.members]
+    routines = list(trace.program.routines)
     used = {c.option for r in routines for c in r.changes} | ({"spill"} if any(r.spills for r in routines) else set())
 
     def outcome(tried: Policy) -> Outcome:

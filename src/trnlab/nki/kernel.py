@@ -16,7 +16,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,10 @@ from trnlab.nki.live import Copies, Shadow, content_of
 from trnlab.nki.target import default_chip, release, static_dma
 from trnlab.nki.traces import CallSignature, Recording, Result, Trace, TraceCache, memory_of, result_of, tensors_of
 from trnlab.policy import Policy, alternatives, chosen, use
-from trnlab.program.gang import Member, gang_of
+from trnlab.program.gang import Member, gang_of, joined, program_of
 from trnlab.runtime import kernels
-from trnlab.sim.functional import GangRun, Machine, RunOptions
-from trnlab.sim.timing import time_gang, time_routine
+from trnlab.sim.functional import Machine, RunOptions, run_program
+from trnlab.sim.timing import time_program
 from trnlab.snapshot import Is, Leaf
 from trnlab.timeline import Timeline
 
@@ -120,7 +120,7 @@ class Kernel:
         trace, arrays = self.recorded(*args, **kwargs)
         explain.called(self, trace.routine, args, kwargs)
         memory = self.run(trace, arrays)
-        kernels.timed_otherwise(trace.members, self.here, lambda: self.alternatives(*args, **kwargs))
+        kernels.timed_otherwise(trace.program, self.here, lambda: self.alternatives(*args, **kwargs))
         for position in trace.written:
             arrays[position].store(memory[position])
         return result_of(trace, memory, origin_of(arrays))
@@ -129,12 +129,9 @@ class Kernel:
         """Execute a recorded call; returns the contents of the routine's parameters afterwards."""
         chip = self.chip or default_chip()
         memory = memory_of(trace, arrays)
-        options = self.options or kernels.options()
-        if trace.gang is None:
-            Machine(chip, options, sbuf_bytes=trace.routine.sbuf_bytes).call(trace.routine, memory)
-        else:
-            GangRun(trace.gang, [memory], chip, options).run()
-        kernels.called(trace.members, trace.tensors, trace.gang, chip, self.policy(chip))
+        machine = Machine(chip, self.options or kernels.options(), sbuf_bytes=trace.program.sbuf_bytes)
+        run_program(trace.program, dict(enumerate(memory)), chip, machine=machine)
+        kernels.called(trace.program, chip, self.policy(chip))
         return memory
 
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
@@ -158,10 +155,7 @@ class Kernel:
     def timeline(self, *args: Any, **kwargs: Any) -> Timeline:
         """When each instruction would run on the chip; data are not looked at."""
         trace, chip = self.trace(*args, **kwargs), self.chip or default_chip()
-        policy = self.policy(chip)
-        if trace.gang is not None:
-            return time_gang(trace.gang, chip, policy=policy)
-        return time_routine(trace.routine, chip, policy=policy)
+        return time_program(trace.program, chip, policy=self.policy(chip))
 
     def alternatives(self, *args: Any, **kwargs: Any) -> dict[tuple[str, str], int]:
         """Its time in picoseconds with each value of an option of the policy that the evidence does not exclude
@@ -222,10 +216,9 @@ class Kernel:
         for rank, (_, arrays) in enumerate(calls):
             mine = slice(rank * cores, (rank + 1) * cores)
             traces.append(self._seen(seats[mine], returned[mine], arrays, depends, chip))
-        gang = gang_of(self.function.__name__, [member for trace in traces for member in trace.members])
-        if len(traces) == 1:
-            traces = [replace(traces[0], gang=gang)]
-        return Recording(tuple(traces), gang)
+        program = joined([trace.program for trace in traces])
+        gang_of(program, program.calls)  # they meet, or it says who does not
+        return Recording(tuple(traces), program)
 
     def _rank(self, rank: int, structure: dict[str, Any], arrays: list[HostArray], chip: Chip) -> list[Seat]:
         """The cores of one rank, which share its HBM."""
@@ -259,9 +252,8 @@ class Kernel:
         results = map_objects(lambda t: self._result(seats[0].recorder, t), returned[0], Tensor)
         content = content_of(arrays) if depends else None
         content = b"" if any(seat.recorder.watched for seat in seats) else content
-        return Trace(
-            tuple(members), tensors_of(members), len(arrays), constants, results, content, findings=tuple(found)
-        )  # fmt: skip
+        program = program_of(self.function.__name__, members, tensors_of(members))
+        return Trace(program, len(arrays), constants, results, content, findings=tuple(found))
 
     def _run_programs(self, seat: Seat) -> Any:
         """Record the programs of one core; returns what the last returned."""

@@ -62,7 +62,7 @@ class Benchmark:
         args, kwargs = map_objects(TensorType.zeros, (args, kwargs), TensorType)
         timeline = self.kernel.timeline(*args, **kwargs)
         trace, chip = self.kernel.trace(*args, **kwargs), self.kernel.chip or default_chip()
-        kernels.called(trace.members, trace.tensors, trace.gang, chip, self.kernel.policy(chip), executed=False)
+        kernels.called(trace.program, chip, self.kernel.policy(chip), executed=False)
         explain.called(self.kernel, trace.routine, args, kwargs)
         self.benchmark_result = BenchmarkResult(Latency(timeline.total))
         if self.program is not None:

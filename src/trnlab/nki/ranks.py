@@ -12,20 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
-from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
 from trnlab.nki.arrays import HostArray, origin_of
 from trnlab.nki.kernel import Array, Kernel
 from trnlab.nki.target import default_chip
 from trnlab.nki.traces import Recording, Trace, memory_of, result_of
-from trnlab.policy import Policy
-from trnlab.program.access import Buffer
-from trnlab.program.gang import Member
 from trnlab.runtime import kernels
-from trnlab.sim.functional import GangRun, Machine
-from trnlab.sim.timing import time_gang, time_routine
+from trnlab.sim.functional import Machine, run_program
+from trnlab.sim.timing import time_program
 from trnlab.timeline import Timeline
 
 
@@ -58,13 +55,10 @@ class RankedKernel:
         recording, own = self._record(calls), _own(args, kwargs)
         chip = self.kernel.chip or default_chip()
         memories = [_memory(trace, arrays, own) for trace, (_, arrays) in zip(recording.traces, calls)]
-        options = self.kernel.options or kernels.options()
-        if recording.gang is not None:
-            GangRun(recording.gang, memories, chip, options).run()
-        else:
-            for trace, memory in zip(recording.traces, memories):
-                Machine(chip, options).call(trace.routine, memory)
-        _report(recording, chip, self.kernel.policy(chip))
+        options, program = self.kernel.options or kernels.options(), recording.program
+        machine = Machine(chip, options, sbuf_bytes=program.sbuf_bytes)
+        run_program(program, dict(enumerate(chain(*memories))), chip, machine=machine)
+        kernels.called(program, chip, self.kernel.policy(chip))
         results = []
         for trace, (_, arrays), memory in zip(recording.traces, calls, memories):
             for position in trace.written:
@@ -76,10 +70,7 @@ class RankedKernel:
     def timeline(self, *args: Any, **kwargs: Any) -> Timeline:
         """When each instruction of each core of each rank would run."""
         recording, chip = self._record(self._calls(args, kwargs)), self.kernel.chip or default_chip()
-        policy = self.kernel.policy(chip)
-        if recording.gang is None:
-            return time_routine(recording.traces[0].routine, chip, policy=policy)
-        return time_gang(recording.gang, chip, policy=policy)
+        return time_program(recording.program, chip, policy=self.kernel.policy(chip))
 
     def _record(self, calls: list[tuple[dict[str, Any], list[HostArray]]]) -> Recording:
         return self.kernel.record(calls, self.kernel.chip or default_chip())
@@ -100,16 +91,6 @@ class RankedKernel:
     @staticmethod
     def _of(value: Any, rank: int) -> Any:
         return value[rank] if isinstance(value, PerRank) else value
-
-
-def _report(recording: Recording, chip: Chip, policy: Policy) -> None:
-    """Tell the session, which counts the tensors of all ranks."""
-    members: list[Member] = []
-    tensors: list[Buffer] = []
-    for trace in recording.traces:
-        members += [replace(m, tensors=tuple(len(tensors) + t for t in m.tensors)) for m in trace.members]
-        tensors += trace.tensors
-    kernels.called(members, tensors, recording.gang, chip, policy)
 
 
 def _own(args: Any, kwargs: Any) -> set[int]:

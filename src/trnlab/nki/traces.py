@@ -14,9 +14,8 @@ from trnlab.guards import Guards
 from trnlab.nki.arguments import map_objects
 from trnlab.nki.arrays import HostArray, like
 from trnlab.program.access import Buffer
-from trnlab.program.digest import written_params
-from trnlab.program.gang import Gang, Member
-from trnlab.program.routine import Routine
+from trnlab.program.gang import Member
+from trnlab.program.routine import Program, Routine, Tensor
 from trnlab.sim.checks import Finding
 from trnlab.snapshot import Reader, StandIn
 
@@ -51,39 +50,41 @@ class CallSignature:
 class Trace:
     """A recorded kernel: the stream of each core, and what to bind to the tensors that they use.
 
-    members: one per core. tensors: a buffer of each, by number; the first `arguments` are the caller's arrays.
+    program: a call for each core, beside each other; its first `arguments` tensors are the caller's arrays.
     arrays: contents of constants. results: the returned structure with `Result` where tensors were. content: of the
-    caller's arrays, where the instructions depend on it; empty where every call must record anew. gang: the cores
-    together, where there are several. findings: what the checks found wrong; every call hears of it.
+    caller's arrays, where the instructions depend on it; empty where every call must record anew. findings: what the
+    checks found wrong; every call hears of it.
     """
 
-    members: tuple[Member, ...]
-    tensors: tuple[Buffer, ...]
+    program: Program
     arguments: int
     arrays: dict[int, Array]
     results: Any
     content: bytes | None = None
-    gang: Gang | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
     def routine(self) -> Routine:
         """The stream of the first core."""
-        return self.members[0].routine
+        return self.program.routines[0]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What the streams use, by number."""
+        return self.program.tensors
 
     @property
     def written(self) -> list[int]:
         """The arguments that the kernel writes to."""
-        touched = {m.tensors[p] for m in self.members for p in written_params(m.routine)}
-        return sorted(t for t in touched if t < self.arguments)
+        return [t for t in self.program.outputs if t < self.arguments]
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A kernel recorded on several ranks: a trace of each. gang: all cores of all of them, where they may meet."""
+    """A kernel recorded on several ranks: a trace of each. program: of all of them, who may meet; of one, its own."""
 
     traces: tuple[Trace, ...]
-    gang: Gang | None
+    program: Program
 
 
 class TraceCache:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A routine that somebody scheduled already, as one op of a graph: what a custom_call carries.
+"""A kernel that somebody scheduled already, as one op of a graph: what a custom_call carries.
 
-The compiler puts a call of the routine between those that it makes, and changes nothing in it.
+The compiler puts a call of each of its routines between those that it makes, and changes nothing in them.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.graph.ir import TensorType
+from trnlab.graph.ir import Graph, TensorType
 from trnlab.program.digest import matmul_flops, routine_digest
-from trnlab.program.routine import Routine
+from trnlab.program.routine import Program
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RoutineCallee:
-    """A routine, and what each of its parameters is of the op.
+class KernelCallee:
+    """The program of a kernel, a call for each core, and what each of its tensors is of the op.
 
-    params: per parameter ("operand", i), ("result", i), ("constant", i) or ("scratch", 0). updates: results that
-    start as an operand and are overwritten, as result -> operand. run: results from operands on a simulated core.
+    tensors: per tensor of the program ("operand", i), ("result", i), ("constant", i) or ("scratch", 0). updates:
+    results that start as an operand and are overwritten, as result -> operand. run: results from operands on the
+    simulated chip.
     """
 
     name: str
-    routine: Routine
+    program: Program
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
-    params: tuple[tuple[str, int], ...]
+    tensors: tuple[tuple[str, int], ...]
     run: Callable[[Sequence[Array]], list[Array]]
     constants: tuple[Array, ...] = ()
     updates: Mapping[int, int] = field(default_factory=dict)
@@ -43,9 +44,10 @@ class RoutineCallee:
 
     @cached_property
     def digest(self) -> str:
-        """That of the routine, the bindings and the constants."""
-        digest = hashlib.sha256(routine_digest(self.routine).encode())
-        digest.update(repr((self.params, sorted(self.updates.items()))).encode())
+        """That of the routines, who executes them, the bindings and the constants."""
+        digest = hashlib.sha256("".join(map(routine_digest, self.program.routines)).encode())
+        digest.update(repr([(call.args, call.place) for call in self.program.calls]).encode())
+        digest.update(repr((self.tensors, sorted(self.updates.items()))).encode())
         digest.update(repr([(str(t)) for t in (*self.operands, *self.results)]).encode())
         for constant in self.constants:
             digest.update(constant.tobytes())
@@ -54,8 +56,15 @@ class RoutineCallee:
     @property
     def flops(self) -> int:
         """Operations of its matrix products."""
-        return matmul_flops(self.routine)
+        return sum(map(matmul_flops, self.program.routines))
 
     def execute(self, arrays: Sequence[Array]) -> list[Array]:
         """Results from operands, in the NumPy dtypes of their formats; nothing is overwritten."""
         return self.run(arrays)
+
+
+def needs_two_cores(graph: Graph) -> bool:
+    """Whether a kernel in it, or in the rounds of its loops, was written for both cores of a logical core."""
+    bodies = (op.attrs["body"].graph for op in graph.ops if op.name == "loop")
+    kernels = (op.attrs["callee"] for op in graph.ops if op.name == "custom_call")
+    return any(kernel.program.cores > 1 for kernel in kernels) or any(map(needs_two_cores, bodies))

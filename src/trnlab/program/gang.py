@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gangs: the streams of several cores that meet at barriers, exchanges and collectives.
+"""Gangs: calls of a program that run beside each other, and meet at barriers, exchanges and collectives.
 
-A gang has one routine per core. Cores of one rank share its HBM; ranks share nothing, and reach each other through
+A gang has one call per core. Cores of one rank share its HBM; ranks share nothing, and reach each other through
 collectives only. `match` finds out which sides of the meeting instructions belong together, by letting each stream
 run, in turns, up to its next meeting: the list of events that results is the order in which both simulators let cores
 meet. Where no stream can go on, the meeting that cannot happen is an error, not a hang.
@@ -9,8 +9,8 @@ meet. Where no stream can go on, the meeting that cannot happen is an error, not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -20,14 +20,17 @@ from trnlab import isa
 from trnlab.errors import ConstraintError, Location
 from trnlab.isa.meeting import Meeting, Place, Side
 from trnlab.numerics.dtypes import BY_CODE
-from trnlab.program.routine import COL, Routine
+from trnlab.program.access import Buffer
+from trnlab.program.communication import collective_of
+from trnlab.program.digest import written_params
+from trnlab.program.routine import COL, Call, Program, Routine, Tensor
 
 _COUNTS = [COL[f"count{d}"] for d in range(4)]
 
 
 @dataclass(frozen=True)
 class Member:
-    """One core: its stream, and for each parameter of the routine the number of a tensor of its rank."""
+    """One core: its stream, and for each parameter of the routine the number of a tensor; ranks have their own."""
 
     place: Place
     routine: Routine
@@ -46,23 +49,60 @@ class Event:
 class Gang:
     """Cores that run together. Members are in order of rank and core; events in an order that can happen."""
 
-    name: str
     target: str
     members: tuple[Member, ...]
     events: tuple[Event, ...] = field(default=())
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what the simulators remember
 
-    @property
-    def num_instructions(self) -> int:
-        """Instructions of all members."""
-        return sum(len(m.routine) for m in self.members)
 
-
-def gang_of(name: str, members: Sequence[Member]) -> Gang | None:
-    """A gang with its events, or None for one core that never meets. Raises what `match` raises."""
-    if len(members) == 1 and not points(members[0].routine):
+def gang_of(program: Program, calls: Sequence[Call]) -> Gang | None:
+    """Calls that run beside each other with their events, or None for one that meets nobody; tensors are numbered in
+    the order of `arguments_of`. Equal calls give the same gang. Raises what `match` raises."""
+    first = program.routines[calls[0].routine]
+    if len(calls) == 1 and not meets(first):
         return None
-    return Gang(name, members[0].routine.target, tuple(members), match(members))
+    numbers = {argument: n for n, argument in enumerate(arguments_of(calls))}
+    members = tuple(
+        Member(call.place, program.routines[call.routine], tuple(numbers[argument] for argument in bound_to(call)))
+        for call in calls
+    )
+    known: dict[Any, Gang] = first._memo.setdefault("gangs", {})  # which keeps the routines whose ids are in its keys
+    key = tuple((member.place, id(member.routine), member.tensors) for member in members)
+    if key not in known:
+        known[key] = Gang(program.target, members, match(members))
+    return known[key]
+
+
+def arguments_of(calls: Iterable[Call]) -> list[tuple[int, int]]:
+    """What calls are bound to, each once: tensor, and the byte where the parameter begins."""
+    return list(dict.fromkeys(argument for call in calls for argument in bound_to(call)))
+
+
+def bound_to(call: Call) -> list[tuple[int, int]]:
+    """Of each parameter of a call: the tensor, and the byte where it begins there."""
+    return list(zip(call.args, call.offsets or (0,) * len(call.args)))
+
+
+def meets(routine: Routine) -> bool:
+    """Whether a routine stops for others somewhere; what is nothing but a collective is one by itself."""
+    return collective_of(routine) is None and bool(points(routine))
+
+
+def program_of(name: str, members: Sequence[Member], tensors: Sequence[Buffer]) -> Program:
+    """The program of a kernel: a call of each member's stream, beside each other. tensors: of their numbers."""
+    written = {m.tensors[p] for m in members for p in written_params(m.routine)}
+    held = tuple(
+        Tensor(i, b.name, b.shape, b.dtype, b.nbytes, "output" if i in written else "input")
+        for i, b in enumerate(tensors)
+    )
+    calls = tuple(
+        Call(i, m.tensors, label=name, core=m.place.core, beside=i > 0, rank=m.place.rank)
+        for i, m in enumerate(members)
+    )
+    outputs = tuple(t.id for t in held if t.kind == "output")
+    routines = tuple(m.routine for m in members)
+    made = Program(name, routines[0].target, routines, held, calls, tuple(range(len(held))), outputs)
+    return made if len(members) == 1 else replace(made, calls=_placed(made))
 
 
 def match(members: Sequence[Member]) -> tuple[Event, ...]:
@@ -78,6 +118,31 @@ def match(members: Sequence[Member]) -> tuple[Event, ...]:
     events = tuple(matcher.advance())
     matcher.check_end()
     return events
+
+
+def joined(programs: Sequence[Program]) -> Program:
+    """Programs of kernels, one of each rank, as one: all calls beside each other, over the tensors of all ranks."""
+    first, *others = programs
+    if others:
+        first = replace(first, calls=_placed(first))
+    for other in others:
+        tensors, routines = len(first.tensors), len(first.routines)
+        more = tuple(
+            replace(call, routine=call.routine + routines, args=tuple(a + tensors for a in call.args), beside=True)
+            for call in _placed(other)
+        )
+        first = replace(
+            first, routines=first.routines + other.routines, calls=first.calls + more,
+            tensors=first.tensors + tuple(replace(t, id=t.id + tensors) for t in other.tensors),
+            inputs=first.inputs + tuple(i + tensors for i in other.inputs),
+            outputs=first.outputs + tuple(i + tensors for i in other.outputs),
+        )  # fmt: skip
+    return first
+
+
+def _placed(program: Program) -> tuple[Call, ...]:
+    """The calls of a kernel's program, whose labels say their places."""
+    return tuple(replace(call, label=f"{program.name}, {call.place}") for call in program.calls)
 
 
 @dataclass(frozen=True)
@@ -109,7 +174,9 @@ def meetings(routine: Routine, place: Place, first: int = 0) -> list[Point]:
 
 def points(routine: Routine) -> list[int]:
     """The instructions of a stream that are meetings."""
-    found: list[int] = np.flatnonzero(np.isin(routine.opcode, _meeting_codes())).tolist()
+    if "meetings" not in routine._memo:
+        routine._memo["meetings"] = np.flatnonzero(np.isin(routine.opcode, _meeting_codes())).tolist()
+    found: list[int] = routine._memo["meetings"]
     return found
 
 

@@ -45,7 +45,7 @@ _TENSOR = re.compile(rf"tensor %(\d+) {_STRING}: (\w+) (\w+){_NUMBERS}, (\d+) by
 _CONSTANT = re.compile(rf"constant %(\d+) = (\w+){_NUMBERS} (\S+)")
 _CALL = re.compile(
     rf"call (\d+) \(([%\d, ]*)\)(?: from ([\d, ]+))?(?: sbuf (\d+))?(?: for (\w+))?(?: core (\d+))?( beside)?"
-    rf"(?: {_STRING})?(?: loc {_LOCATION})?"
+    rf"(?: rank (\d+))?(?: {_STRING})?(?: loc {_LOCATION})?"
 )
 
 
@@ -129,11 +129,11 @@ def _program(lines: _Lines, chip: Chip | None) -> Program:
         routines.append(_routine(lines, chip))
     while not lines.end():
         found = lines.need(_CALL, "call number (tensors)").groups()
-        routine, args, begins, base, purpose, core, beside, label, *loc = found
+        routine, args, begins, base, purpose, core, beside, rank, label, *loc = found
         where = _location(*loc) if loc[0] else None
         calls.append(Call(
             int(routine), _ids(args), int(base or 0), _text(label), where, _ids(begins or ""), purpose or "",
-            int(core or 0), beside is not None,
+            int(core or 0), beside is not None, int(rank or 0),
         ))  # fmt: skip
     return Program(
         plain or _text(quoted),

@@ -16,6 +16,7 @@ import numpy as np
 
 from trnlab.errors import Location
 from trnlab.isa.base import Engine, Work
+from trnlab.isa.meeting import Place
 from trnlab.numerics.dtypes import DType
 from trnlab.program.access import Buffer
 from trnlab.program.changes import Change, Spill
@@ -119,7 +120,7 @@ class Call:
     each argument the byte where the parameter begins within the tensor, which may be longer; empty: parameters are
     whole tensors. `purpose`: of a collective, one of `collectives.PURPOSES`. `core`: which of a rank's cores executes
     it; cores share tensors, and nothing else. `beside`: at the same time as the call before it, neither waits for the
-    other.
+    other but where both meet (`gang`). `rank`: whose core, of ranks that one program is for, in one process.
     """
 
     routine: int
@@ -131,11 +132,18 @@ class Call:
     purpose: str = ""
     core: int = 0
     beside: bool = False
+    rank: int = 0
+
+    @property
+    def place(self) -> Place:
+        """The core that executes it."""
+        return Place(self.rank, self.core)
 
 
 @dataclass(frozen=True)
 class Program:
-    """All that one rank executes in one step, on one core or on several. An output that updates an input in place has
+    """All that one rank executes in one step, on one core or on several; of a kernel on simulated ranks, what all of
+    them do. An output that updates an input in place has
     that input's tensor id.
 
     cluster, ranks: of a program that so many ranks execute together, each its own (`communication`): where they are,
@@ -165,9 +173,19 @@ class Program:
             yield call, self.routines[call.routine]
 
     @property
+    def places(self) -> list[Place]:
+        """The cores that execute it, in order of rank and core; the first one always."""
+        return sorted({Place(0, 0), *(call.place for call in self.calls)})
+
+    @property
     def cores(self) -> int:
         """How many cores execute it."""
-        return 1 + max((call.core for call in self.calls), default=0)
+        return len(self.places)
+
+    @property
+    def sbuf_bytes(self) -> int:
+        """Bytes of each partition that its calls reach to."""
+        return max((call.sbuf_base + routine.sbuf_bytes for call, routine in self), default=0)
 
     def together(self) -> Iterator[list[Call]]:
         """The calls in order, those that run beside each other at once."""

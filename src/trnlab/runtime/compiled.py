@@ -67,9 +67,9 @@ def spilled_tiles(calls: Iterable[tuple[Executable, int]]) -> list[dict[str, Any
 def spill_cost(executable: Executable) -> int:
     """Picoseconds that an execution would be shorter if what moves tiles out of memory and back cost nothing.
 
-    0 where nothing was spilled, and for cores side by side, which nobody times again.
+    0 where nothing was spilled.
     """
-    if executable.gang is not None or not any(r.spills for r in executable.program.routines):
+    if not any(r.spills for r in executable.program.routines):
         return 0
     with policy.use(executable.policy):
         without = whatif.retime(executable.laid, executable.chip, whatif.without(_moves, whatif.WORK))

@@ -28,6 +28,7 @@ from trnlab.graph.collectives import has_collectives
 from trnlab.graph.flops import model_flops
 from trnlab.graph.ir import Graph
 from trnlab.graph.text import to_text
+from trnlab.program.callee import needs_two_cores
 from trnlab.program.routine import Program, Tensor
 from trnlab.runtime.compile_cost import size_of
 from trnlab.runtime.executable import Executable
@@ -105,7 +106,8 @@ def compile_graph(graph: Graph, session: Session) -> Executable:
     Raises UsageError when no target was chosen, CapacityError, before compiling, for a graph that cannot fit.
     """
     session.require_target()
-    forecast_graph(graph, session.chip, _cores(session)).require(graph.name, session.chip)
+    cores = 2 if session.pairs or needs_two_cores(graph) else 1
+    forecast_graph(graph, session.chip, cores).require(graph.name, session.chip)
     found = obtain(graph, session)
     found.forecast.require(graph.name, session.chip)
     return found
@@ -155,7 +157,9 @@ def _from_cache(wanted: Fingerprint, session: Session, started: float) -> Execut
         return None
     seconds = time.perf_counter() - started
     program = _on_network(stored.program, session)
-    return Executable(program, stored.graph, stored.metadata, session.chip, "hit", seconds, cores=_cores(session))
+    return Executable(
+        program, stored.graph, stored.metadata, session.chip, "hit", seconds, cores=_cores(program, session)
+    )
 
 
 def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) -> Executable:
@@ -171,12 +175,12 @@ def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) 
         session.cache.put(wanted.key, program, metadata, text)
     cache = "off" if session.cache is None else "miss"
     program = _on_network(program, session)
-    return Executable(program, text, metadata, session.chip, cache, seconds, cores=_cores(session))
+    return Executable(program, text, metadata, session.chip, cache, seconds, cores=_cores(program, session))
 
 
-def _cores(session: Session) -> int:
-    """Cores that share a program, in its times."""
-    return 2 if session.pairs else 1
+def _cores(program: Program, session: Session) -> int:
+    """Cores that share a program, in its times: a kernel on two asks for the logical core that its model runs on."""
+    return 2 if session.pairs or program.cores > 1 else 1
 
 
 def _known(graph: Graph, wanted: Fingerprint, session: Session) -> dict[Any, Any] | None:

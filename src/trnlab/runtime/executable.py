@@ -9,10 +9,9 @@ from typing import Any
 
 from trnlab.chips.spec import Chip
 from trnlab.policy import Policy, chosen
-from trnlab.program.gang import Gang
 from trnlab.program.routine import Program
 from trnlab.runtime.memory import Forecast, forecast_program
-from trnlab.sim.timing import Outline, on_two_cores, outline_of, outline_program, time_gang, time_program
+from trnlab.sim.timing import Outline, on_two_cores, outline_of, outline_program, time_program
 from trnlab.timeline import Timeline
 
 
@@ -21,10 +20,9 @@ class Executable:
     """A compiled graph. `metadata` is what its cache entry says about it; see `device`.
 
     cache: "hit", "miss" or "off". seconds: what this process spent to get it, by compiling or by reading.
-    gang: the calls of the program, where they are of cores that run side by side. policy: what the hardware's
-    compiler is taken to make of the kernels in it. alternatives: of a kernel, its time in picoseconds with another
-    value of an option of the policy, where that was asked for. cores: one or two, that share the program in its
-    times.
+    policy: what the hardware's compiler is taken to make of the kernels in it. alternatives: of a kernel, its time in
+    picoseconds with another value of an option of the policy, where that was asked for. cores: one or two, that share
+    the program in its times.
     """
 
     program: Program
@@ -33,7 +31,6 @@ class Executable:
     chip: Chip
     cache: str
     seconds: float
-    gang: Gang | None = None
     policy: Policy = field(default_factory=chosen)
     alternatives: dict[tuple[str, str], int] = field(default_factory=dict)
     cores: int = 1
@@ -56,21 +53,19 @@ class Executable:
     @cached_property
     def laid(self) -> Program:
         """The program as its cores execute it: what the rows of `timeline` are of."""
-        if self.cores == 1 or self.gang is not None:
+        if self.cores == 1:
             return self.program
         return on_two_cores(self.program, self.chip, self.policy)
 
     @cached_property
     def timeline(self) -> Timeline:
         """When each instruction of one execution starts and ends, on each core; simulated on first use."""
-        if self.gang is not None:
-            return time_gang(self.gang, self.chip, policy=self.policy)
         return time_program(self.laid, self.chip, policy=self.policy)
 
     @cached_property
     def outline(self) -> Outline:
         """What of the timeline takes little memory; simulated without the rest where nobody has asked for that."""
-        if self.gang is not None or ("timeline" in self.__dict__ and self.laid is self.program):
+        if "timeline" in self.__dict__ and self.laid is self.program:
             return outline_of(self.timeline, self.program)
         return self.outlined(self.program)
 

@@ -166,11 +166,9 @@ def _roofline(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _advice(parts: Sequence[Part], total: int) -> list[dict[str, Any]]:
-    """Ranked by what a step would gain; of all but kernels whose cores meet."""
+    """Ranked by what a step would gain."""
     gains: dict[tuple[str, str, str, str], int] = {}
     for p in parts:
-        if p.executable.gang is not None:
-            continue  # of cores that meet nobody times the program again yet
         own = [(p.about["routines"][routine]["source"], line) for routine, line in p.about["calls"]]
         with policy.use(p.executable.policy):
             found = advice(p.executable.laid, p.executable.chip, p.step, p.chain, own)

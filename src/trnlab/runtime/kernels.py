@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from trnlab.chips.spec import Chip
 from trnlab.policy import Policy
-from trnlab.program.access import Buffer
-from trnlab.program.digest import matmul_flops, routine_digest, written_params
-from trnlab.program.gang import Gang, Member
-from trnlab.program.routine import Call, Program, Tensor
+from trnlab.program.digest import matmul_flops, routine_digest
+from trnlab.program.routine import Program
 from trnlab.runtime import session
 from trnlab.runtime.executable import Executable
 from trnlab.sim.functional import RunOptions
@@ -27,61 +25,40 @@ def options() -> RunOptions:
     return RunOptions() if now is None else RunOptions(now.rounds_stochastically, now.seed, now.check_nan)
 
 
-def called(
-    members: Sequence[Member], tensors: Sequence[Buffer], gang: Gang | None, chip: Chip, policy: Policy, *,
-    executed: bool = True,
-) -> None:  # fmt: skip
+def called(program: Program, chip: Chip, policy: Policy, *, executed: bool = True) -> None:
     """Tell the session that a kernel was called. executed: for its numbers, not only for its time.
 
-    members: the stream of each core. tensors: what they call their tensors' numbers. gang: several cores together.
-    policy: what the hardware's compiler is taken to make of it.
+    program: a call of each core's stream. policy: what the hardware's compiler is taken to make of it.
     """
     now = session.active()
     if now is None:
         return
     if executed:
-        now.counters.instructions += sum(len(m.routine) for m in members)
+        now.counters.instructions += program.num_instructions
     if now.run is not None:
-        key = _key(members, policy)
-        now.run.executed(now.run.executables.get(key) or _executable(members, tensors, gang, chip, policy, key))
+        key = _key(program, policy)
+        now.run.executed(now.run.executables.get(key) or _executable(program, chip, policy, key))
 
 
-def timed_otherwise(
-    members: Sequence[Member], policy: Policy, times: Callable[[], dict[tuple[str, str], int]]
-) -> None:
+def timed_otherwise(program: Program, policy: Policy, times: Callable[[], dict[tuple[str, str], int]]) -> None:
     """Where the session asks for bands: keep the times of a kernel that was called under alternatives of its policy.
 
     times: makes them, by option and value, in picoseconds; called once a kernel.
     """
     now = session.active()
     if now is not None and now.band and now.run is not None:
-        executable = now.run.executables.get(_key(members, policy))
+        executable = now.run.executables.get(_key(program, policy))
         if executable is not None and not executable.alternatives:
             executable.alternatives.update(times())
 
 
-def _key(members: Sequence[Member], policy: Policy) -> str:
-    same = [policy.name, *(routine_digest(m.routine) for m in members)]
+def _key(program: Program, policy: Policy) -> str:
+    same = [policy.name, *(routine_digest(routine) for routine in program.routines)]
     return hashlib.sha256("".join(same).encode()).hexdigest()
 
 
-def _executable(
-    members: Sequence[Member], tensors: Sequence[Buffer], gang: Gang | None, chip: Chip, policy: Policy, key: str
-) -> Executable:
-    """The program that is one call of each core's stream."""
-    name = members[0].routine.name
-    written = {m.tensors[p] for m in members for p in written_params(m.routine)}
-    held = tuple(
-        Tensor(i, b.name, b.shape, b.dtype, b.nbytes, "output" if i in written else "input")
-        for i, b in enumerate(tensors)
-    )
-    calls = tuple(
-        Call(i, m.tensors, label=name if gang is None else f"{name}, core {i}") for i, m in enumerate(members)
-    )
-    outputs = tuple(t.id for t in held if t.kind == "output")
-    routines = tuple(m.routine for m in members)
-    program = Program(name, chip.name, routines, held, calls, tuple(range(len(held))), outputs)
-    return Executable(program, "", _metadata(program, key), chip, "off", 0.0, gang, policy)
+def _executable(program: Program, chip: Chip, policy: Policy, key: str) -> Executable:
+    return Executable(program, "", _metadata(program, key), chip, "off", 0.0, policy)
 
 
 def _metadata(program: Program, key: str) -> dict[str, Any]:

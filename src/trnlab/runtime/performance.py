@@ -227,7 +227,7 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
     for executable, count in calls:
         total = executable.timeline.total
         with policy.use(executable.policy):
-            assumed = timing.assumptions(executable.gang or executable.laid, executable.chip)
+            assumed = timing.assumptions(executable.laid, executable.chip)
         for a in assumed:
             entry = found.setdefault(
                 a.path,

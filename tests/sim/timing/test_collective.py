@@ -13,8 +13,8 @@ from trnlab.isa.base import Work
 from trnlab.isa.collective import Collective
 from trnlab.isa.meeting import Place
 from trnlab.program import Builder
-from trnlab.program.gang import Member, gang_of
-from trnlab.sim.timing import summarise, time_gang
+from trnlab.program.gang import Member, joined, program_of
+from trnlab.sim.timing import summarise, time_program
 from trnlab.sim.timing.collective import collective_time
 
 TRN2 = chips.get("trn2")
@@ -63,12 +63,14 @@ def rank(number: int, adds: int):
     b.all_reduce(dst=z, src=y, groups=((0, 1),))
     b.dma_copy(dst=u, src=x, queue=0)
     b.dma_copy(dst=t, src=z, queue=0)
-    return Member(Place(number, 0), b.build(), (0, 1, 2))
+    routine = b.build()
+    tensors = [routine.buffers[p] for p in routine.params]
+    return program_of("ranks", [Member(Place(number, 0), routine, (0, 1, 2))], tensors)
 
 
 def test_a_collective_waits_for_the_last_rank_and_its_engine_does_not():
-    gang = gang_of("ranks", [rank(0, 1), rank(1, 40)])
-    t = time_gang(gang, TRN2)
+    gang = joined([rank(0, 1), rank(1, 40)])
+    t = time_program(gang, TRN2)
     kinds = np.array([op.name == "all_reduce" for op in t.ops])[t.op]
     early, late = np.flatnonzero(kinds)
     assert t.start[early] < t.start[late]
@@ -77,7 +79,7 @@ def test_a_collective_waits_for_the_last_rank_and_its_engine_does_not():
     assert t.held[early] == late
     assert t.start[early + 1] < t.start[late], "another transfer starts meanwhile"
     assert t.start[early + 2] >= t.done[early], "what reads the result waits"
-    assert t.same_times(time_gang(gang, TRN2))
+    assert t.same_times(time_program(gang, TRN2))
     summary = summarise(t)
     assert sum(summary.critical.values()) == t.total
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from trnlab.graph.ir import TensorType
 from trnlab.nki.traces import Trace
-from trnlab.program.callee import RoutineCallee
+from trnlab.program.callee import KernelCallee
 
 Array = np.ndarray[Any, Any]
 
@@ -31,15 +31,13 @@ def callee_of(
     returned: Sequence[int],
     constant: Callable[[int], Array],
     run: Callable[[Sequence[Array]], list[Array]],
-) -> RoutineCallee:
+) -> KernelCallee:
     """A recorded call as the callee of an op.
 
     places: for each array argument of the kernel the operand that it is, or -1 for a constant. returned: tensors of
     the trace that are results, new ones first, then arguments that are written. constant: contents of an argument.
     run: results from operands, on a simulated core. Raises NotAnOp.
     """
-    if trace.gang is not None or len(trace.members) > 1:
-        raise NotAnOp(f"kernel {name!r} runs on several cores", "launch it on one core in a model")
     if trace.content is not None:
         raise NotAnOp(
             f"the instructions of kernel {name!r} depend on the contents of its arguments",
@@ -53,17 +51,17 @@ def callee_of(
         operands[places[p]] if p in written else TensorType(trace.tensors[p].shape, trace.tensors[p].dtype)
         for p in returned
     )
-    params: list[tuple[str, int]] = []
+    bound: list[tuple[str, int]] = []
     constants: list[Array] = []
-    for number in trace.members[0].tensors:
+    for number in range(len(trace.tensors)):
         if number in place:
-            params.append(("result", place[number]))
+            bound.append(("result", place[number]))
         elif number < trace.arguments and places[number] >= 0:
-            params.append(("operand", places[number]))
+            bound.append(("operand", places[number]))
         elif number < trace.arguments or number in trace.arrays:
-            params.append(("constant", len(constants)))
+            bound.append(("constant", len(constants)))
             constants.append(trace.arrays[number] if number in trace.arrays else constant(number))
         else:
-            params.append(("scratch", 0))
+            bound.append(("scratch", 0))
     updates = {place[p]: places[p] for p in written}
-    return RoutineCallee(name, trace.routine, tuple(operands), results, tuple(params), run, tuple(constants), updates)
+    return KernelCallee(name, trace.program, tuple(operands), results, tuple(bound), run, tuple(constants), updates)

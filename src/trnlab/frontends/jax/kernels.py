@@ -32,7 +32,7 @@ from trnlab.nki.arguments import iter_leaves, map_objects
 from trnlab.nki.arrays import to_host
 from trnlab.nki.traces import Result
 from trnlab.numerics.dtypes import dtype
-from trnlab.program.callee import RoutineCallee
+from trnlab.program.callee import KernelCallee
 
 Array = np.ndarray[Any, Any]
 _TARGET = "trnlab.nki"
@@ -186,7 +186,7 @@ def _custom_call(site: Site) -> Any:
     places = [numbers.get(id(array), -1) for array in ordered]
     operands = [TensorType(shape, dtype(kind.name)) for shape, kind in call.types]
     try:
-        made: RoutineCallee = callee.callee_of(
+        made: KernelCallee = callee.callee_of(
             call.name, trace, places, operands, fresh(trace), lambda p: ordered[p].data, call.run
         )
     except callee.NotAnOp as reason:

@@ -39,7 +39,7 @@ from trnlab.nki.arrays import HostArray, like, to_host
 from trnlab.nki.kernel import Kernel, stand_in
 from trnlab.nki.neuronxcc import OldKernel
 from trnlab.nki.traces import Result, Trace
-from trnlab.program.callee import RoutineCallee
+from trnlab.program.callee import KernelCallee
 from trnlab.snapshot import Is, snapshot
 
 Tensors = Sequence[Tensor]
@@ -300,7 +300,7 @@ def _custom_call(site: Site, inputs: list[Value], call: int) -> list[Value]:
         return list(site.b.custom_call(callee_of(made), *inputs))
 
 
-def callee_of(made: Made) -> RoutineCallee:
+def callee_of(made: Made) -> KernelCallee:
     """The recorded call as what an op of the graph carries. Raises Refused for what no graph can hold."""
     operands = [TensorType(shape, _chip_format(kind)) for shape, kind in made.types]
     returned, constant = (*made.fresh, *made.written), partial(_constant, made)

@@ -39,7 +39,7 @@ _READS, _WRITES = (1, 4), (2, 8)  # bits in a map of bytes, of the first core an
 class Accesses:
     """What a core does to HBM, one row per operand in the order of the stream.
 
-    at: instruction. row: of routine.operands. tensor: of the rank. bits: READ, WRITE. low, high: first and last byte.
+    at: instruction. row: of routine.operands. tensor: its number. bits: READ, WRITE. low, high: first and last byte.
     """
 
     at: Array
@@ -190,10 +190,10 @@ class _Bytes:
 
 
 class Watch:
-    """Looks at values while a gang runs. memories: per rank, its tensors by number."""
+    """Looks at values while a gang runs. tensors: by number."""
 
-    def __init__(self, gang: Gang, memories: Sequence[Sequence[Array]]) -> None:
-        self.gang, self.memories = gang, memories
+    def __init__(self, gang: Gang, tensors: Sequence[Array]) -> None:
+        self.gang, self.tensors = gang, tensors
         self._side: dict[int, tuple[tuple[int, int], int]] = {}
         self._stretches: dict[tuple[int, int], list[Stretch]] = {}
         self._bytes: dict[tuple[int, int], dict[int, _Bytes]] = {}
@@ -235,14 +235,11 @@ class Watch:
         self._bytes[pair] = {}
         for tensor in self._stretches[pair][0].tensors if self._stretches[pair] else ():
             granule = self._granule(pair, tensor)
-            self._bytes[pair][tensor] = _Bytes(self._tensor(pair, tensor).nbytes // granule, granule)
-
-    def _tensor(self, pair: tuple[int, int], tensor: int) -> Array:
-        return self.memories[self.gang.members[pair[0]].place.rank][tensor]
+            self._bytes[pair][tensor] = _Bytes(self.tensors[tensor].nbytes // granule, granule)
 
     def _granule(self, pair: tuple[int, int], tensor: int) -> int:
         """A size that divides every element, step and offset."""
-        size = self._tensor(pair, tensor).nbytes
+        size = self.tensors[tensor].nbytes
         for m in pair:
             found = self._accesses[m]
             for r in self.gang.members[m].routine.operands[found.row[found.tensor == tensor]]:
@@ -321,7 +318,7 @@ class Watch:
     def _values(self, m: int, row: int, tensor: int) -> Array:
         """The elements of an operand as unsigned numbers."""
         r = self.gang.members[m].routine.operands[row]
-        flat = self._tensor(self._side[m][0], tensor).reshape(-1).view(np.uint8)
+        flat = self.tensors[tensor].reshape(-1).view(np.uint8)
         item = BY_CODE[int(r[COL["dtype"]])].itemsize
         values: Array = np.array(_strided(flat, r, item, 1)).view(f"u{item}")[..., 0]
         return values

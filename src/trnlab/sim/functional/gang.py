@@ -8,14 +8,13 @@ the last. Ranks have HBM tensors of their own; cores of a rank get the same arra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from trnlab import checks
-from trnlab.chips.spec import Chip
 from trnlab.isa.meeting import Meeting, Place
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import store
@@ -23,7 +22,7 @@ from trnlab.program.gang import Event, Gang, attributes, meeting
 from trnlab.program.routine import COL
 from trnlab.sim.checks.cores import NAME as RACE
 from trnlab.sim.checks.cores import Watch
-from trnlab.sim.functional.machine import Frame, Machine, RunOptions
+from trnlab.sim.functional.machine import POISON, Frame, Machine
 from trnlab.sim.functional.meaning import as_read, operand_array
 
 Array = np.ndarray[Any, Any]
@@ -32,47 +31,63 @@ _OTHER_ORDERS = ((-1, False), (1, True), (-1, True))  # who goes first, and whet
 Views = dict[str, tuple[Array, DType]]
 
 
-class GangRun:
-    """One execution of a gang over `memories`: per rank, its tensors by number, C-contiguous."""
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """Where a member of a gang is executed: a machine, bytes added to its SBUF addresses, its scratch in HBM."""
 
-    def __init__(
-        self, gang: Gang, memories: Sequence[Sequence[Array]], chip: Chip, options: RunOptions | None = None
-    ) -> None:  # fmt: skip
-        self.gang, self.memories, self.chip, self.options = gang, memories, chip, options
-        watch = None if checks.level(RACE) == "off" else Watch(gang, memories)
+    machine: Machine
+    sbuf_base: int
+    scratch: Array
+
+    def fresh(self, executed: int) -> Seat:
+        """One like it that has executed so many instructions, and prints nothing."""
+        of = self.machine
+        made = Machine(of.chip, replace(of.options, quiet=True), sbuf_bytes=of.sbuf.shape[1])
+        made.executed = executed
+        return Seat(made, self.sbuf_base, np.full_like(self.scratch, POISON))
+
+
+class GangRun:
+    """One execution of a gang over `tensors`, by number, C-contiguous. seats: of its members."""
+
+    def __init__(self, gang: Gang, tensors: Sequence[Array], seats: Sequence[Seat]) -> None:
+        self.gang, self.tensors, self.seats = gang, tensors, seats
+        watch = None if checks.level(RACE) == "off" else Watch(gang, tensors)
         self.watch = watch if watch is not None and watch.looks else None
         self.risky = [watch.risky(m) if watch is not None else [] for m in range(len(gang.members))]
 
     def run(self) -> None:
         """Everything, from start to end. Raises what `Machine.call` raises, and ConstraintError for a race."""
-        before = [[tensor.copy() for tensor in tensors] for tensors in self.memories] if self.watch else []
-        self._run(self.memories)
+        before = [tensor.copy() for tensor in self.tensors] if self.watch else []
+        executed = [seat.machine.executed for seat in self.seats]
+        self._run(self.tensors, self.seats)
         found = self.watch.found if self.watch is not None else []
-        same = bool(found) and all(self._same(before, turn, by_turns) for turn, by_turns in _OTHER_ORDERS)
+        same = bool(found) and all(self._same(before, executed, turn, by_turns) for turn, by_turns in _OTHER_ORDERS)
         for error in found:
             error.got = f"{error.got}; {_HARMLESS}" if same else error.got
             checks.report(RACE, error, harmless=same)
 
-    def _same(self, before: list[list[Array]], turn: int, by_turns: bool) -> bool:
+    def _same(self, before: Sequence[Array], executed: Sequence[int], turn: int, by_turns: bool) -> bool:
         """Whether all tensors end with the same values when the cores go in another order."""
-        memories = [[tensor.copy() for tensor in tensors] for tensors in before]
-        self._run(memories, turn, by_turns, watched=False)
-        pairs = [pair for tensors in zip(self.memories, memories) for pair in zip(*tensors)]
-        return all(_equal(one, other) for one, other in pairs)
+        tensors = [tensor.copy() for tensor in before]
+        seats = [seat.fresh(count) for seat, count in zip(self.seats, executed)]
+        self._run(tensors, seats, turn, by_turns, watched=False)
+        return all(_equal(one, other) for one, other in zip(self.tensors, tensors))
 
     def _run(
-        self, memories: Sequence[Sequence[Array]], turn: int = 1, by_turns: bool = False, watched: bool = True
+        self, tensors: Sequence[Array], seats: Sequence[Seat], turn: int = 1, by_turns: bool = False,
+        watched: bool = True,
     ) -> None:  # fmt: skip
         """All members up to each event, the first one first, or the last where turn is -1.
 
         by_turns: they stop wherever they touch what another one touches, and let that one go on.
         """
-        options = replace(self.options or RunOptions(), quiet=not watched)  # another order prints nothing again
-        self.machines = [Machine(self.chip, options, sbuf_bytes=m.routine.sbuf_bytes) for m in self.gang.members]
+        self.machines = [seat.machine for seat in seats]
         self.frames: list[Frame] = []
-        for member, machine in zip(self.gang.members, self.machines):
-            tensors = memories[member.place.rank]
-            self.frames.append(machine.begin(member.routine, [tensors[t] for t in member.tensors]))
+        for member, seat in zip(self.gang.members, seats):
+            args = [tensors[t] for t in member.tensors]
+            frame = seat.machine.begin(member.routine, args, sbuf_base=seat.sbuf_base, scratch=seat.scratch)
+            self.frames.append(frame)
         self.at, self.watched = [0] * len(self.gang.members), watched
         for event in self.gang.events:
             self._up_to(list(zip(event.members, event.at))[::turn], by_turns)

@@ -11,7 +11,7 @@ are NaN in every float format, so that a read of something never written shows.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,17 +19,15 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
-from trnlab.collectives import Communicator
 from trnlab.errors import NumericsError, RunError
 from trnlab.isa.base import Memory
+from trnlab.isa.meeting import Place
 from trnlab.numerics.dtypes import DType
 from trnlab.numerics.rounding import narrow
 from trnlab.program.access import AP, Buffer
-from trnlab.program.communication import collective_of
-from trnlab.program.routine import Program, Routine, Tensor
+from trnlab.program.routine import Program, Routine
 from trnlab.program.text import instruction_text
 from trnlab.sim.functional import kernels as k
-from trnlab.sim.functional.communication import execute_collective
 from trnlab.sim.functional.finite import NAN, WRITTEN, WRITTEN_AFTER_INFINITY
 from trnlab.sim.functional.formats import store_array
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
@@ -148,6 +146,14 @@ class Machine:
         self._lanes = (Lane(), Lane())
         self._partner: Partner | None = None
         self._hbm = np.zeros(0, np.uint8)
+        self._others: dict[Place, Machine] = {}
+
+    def beside(self, place: Place, sbuf_bytes: int) -> Machine:
+        """Another core of a program that this one executes, with so much of SBUF at least."""
+        other = self._others.get(place)
+        if other is None or other.sbuf.shape[1] < sbuf_bytes:
+            other = self._others[place] = Machine(self.chip, self.options, sbuf_bytes=sbuf_bytes)
+        return other
 
     def call(
         self, routine: Routine, args: Sequence[Array], *, sbuf_base: int = 0, scratch: Array | None = None,
@@ -161,9 +167,9 @@ class Machine:
         `RunOptions.check_nan` asks.
         """
         self._check(routine, args, sbuf_base)
-        self._call(routine, _addresses(args), sbuf_base, scratch, args, order)
+        self.call_at(routine, _addresses(args), sbuf_base, scratch, args, order)
 
-    def _call(
+    def call_at(
         self, routine: Routine, addresses: Array, sbuf_base: int, scratch: Array | None, memory: Sequence[Array],
         order: Array | None = None,
     ) -> None:  # fmt: skip
@@ -186,10 +192,12 @@ class Machine:
             )
         self.executed += len(routine)
 
-    def begin(self, routine: Routine, args: Sequence[Array]) -> Frame:
+    def begin(
+        self, routine: Routine, args: Sequence[Array], *, sbuf_base: int = 0, scratch: Array | None = None
+    ) -> Frame:  # fmt: skip
         """A call that `advance` executes piece by piece. Raises RunError for arguments that do not match."""
-        self._check(routine, args, 0)
-        return self._frame(routine, _addresses(args), 0, None, args, NO_PACE)
+        self._check(routine, args, sbuf_base)
+        return self._frame(routine, _addresses(args), sbuf_base, scratch, args, NO_PACE)
 
     def advance(self, frame: Frame, first: int, last: int) -> None:
         """Execute instructions [first, last) of a frame from `begin`. Raises what `call` raises."""
@@ -383,59 +391,11 @@ class Machine:
         )  # fmt: skip
 
 
-def run_program(
-    program: Program, bindings: Mapping[int, Array], chip: Chip, *, options: RunOptions | None = None,
-    machine: Machine | None = None, ranks: Communicator | None = None,
-) -> Machine:  # fmt: skip
-    """Execute a program: inputs and outputs are `bindings` (tensor id to array), temporaries live in an arena.
-
-    ranks: the connection with those that execute it at the same time, where it has collectives.
-    Constants come from the program unless bound. Returns the machine, whose counters and memories can be looked at.
-    Raises RunError for a tensor that is neither bound nor placed, and what `Machine.call` raises.
-    """
-    machine = machine or Machine(chip, options)
-    spill = max((r.scratch_bytes for r in program.routines), default=0)
-    memory = machine.poisoned_hbm(program.hbm_bytes + spill)
-    arena, scratch = memory[: program.hbm_bytes], memory[program.hbm_bytes :]
-    tensors = {**program.constants, **bindings}
-    where, start = np.zeros(len(program.tensors), np.int64), address_of(arena)
-    for tensor in program.tensors:
-        if tensor.id in tensors:
-            where[tensor.id] = _checked_address(tensor, tensors[tensor.id])
-        elif tensor.address < 0 or tensor.address + tensor.nbytes > len(arena):
-            raise RunError(f"tensor {tensor.name!r} of program {program.name!r} is neither bound nor placed")
-        else:
-            where[tensor.id] = start + tensor.address
-    machine.check_calls(program)
-    alive = (memory, *tensors.values())
-    for call, routine in program:
-        addresses = where[list(call.args)]
-        if call.offsets:
-            addresses += np.array(call.offsets, np.int64)
-        if collective_of(routine) is None:
-            machine._call(routine, addresses, call.sbuf_base, scratch, alive)
-        else:
-            execute_collective(routine, addresses, ranks, call.loc)
-            machine.executed += len(routine)
-    return machine
-
-
 def _mismatch(routine: Routine, buffer: Buffer, got: str) -> RunError:
     return RunError(
         f"parameter {buffer.name!r} of routine {routine.name!r} does not match its tensor",
         limit=f"{buffer.nbytes} contiguous bytes ({buffer.dtype} {list(buffer.shape)})", got=got,
     )  # fmt: skip
-
-
-def _checked_address(tensor: Tensor, array: Array) -> int:
-    """Where the array of a tensor lies. Raises RunError for one that does not match."""
-    if array.nbytes != tensor.nbytes or not array.flags.c_contiguous:
-        raise RunError(
-            f"tensor {tensor.name!r} is bound to an array that does not match it",
-            limit=f"{tensor.nbytes} contiguous bytes ({tensor.dtype} {list(tensor.shape)})",
-            got=f"{array.nbytes} bytes, {array.dtype} {list(array.shape)}",
-        )  # fmt: skip
-    return address_of(array)
 
 
 def _addresses(arrays: Sequence[Array]) -> Array:

@@ -7,7 +7,6 @@ summary = summarise(timeline)
 
 from trnlab.sim.timing.assumptions import Assumption, assumptions
 from trnlab.sim.timing.cost import Cost, DmaCost, dma_cost, work_cost
-from trnlab.sim.timing.gang import time_gang
 from trnlab.sim.timing.outline import Outline, outline_of, outline_program
 from trnlab.sim.timing.pair import on_both, time_pair
 from trnlab.sim.timing.spread import on_two_cores
@@ -29,7 +28,6 @@ __all__ = [
     "outline_of",
     "outline_program",
     "summarise",
-    "time_gang",
     "time_pair",
     "time_program",
     "time_routine",

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from trnlab import chips
 from trnlab.chips import Chip, Figure
-from trnlab.program.gang import Gang
 from trnlab.program.routine import Program
-from trnlab.sim.timing.gang import time_gang
 from trnlab.sim.timing.plan import forget
 from trnlab.sim.timing.timer import time_program
 
@@ -31,17 +29,17 @@ class Assumption:
         return max(abs(self.halved - total), abs(self.doubled - total)) / total
 
 
-def assumptions(program: Program | Gang, chip: Chip) -> list[Assumption]:
-    """The assumed figures that the time of a program, or of cores side by side, depends on, the most important first.
+def assumptions(program: Program, chip: Chip) -> list[Assumption]:
+    """The assumed figures that the time of a program depends on, the most important first.
 
     Times it twice per assumed figure of the chip.
     """
-    total = _time(program, chip)
+    total = time_program(program, chip).total
     found = [a for a in _each(program, chip) if a.leverage(total) > 0]
     return sorted(found, key=lambda a: (-a.leverage(total), a.path))
 
 
-def _each(program: Program | Gang, chip: Chip) -> Iterator[Assumption]:
+def _each(program: Program, chip: Chip) -> Iterator[Assumption]:
     for path, figure in chips.assumed(chip):
         if path.startswith("sbuf.reserved"):
             continue  # decides what fits, not how long it takes
@@ -49,15 +47,10 @@ def _each(program: Program | Gang, chip: Chip) -> Iterator[Assumption]:
         yield Assumption(path, figure, halved, doubled)
 
 
-def _total(program: Program | Gang, chip: Chip, path: str, value: float) -> int:
+def _total(program: Program, chip: Chip, path: str, value: float) -> int:
     changed = chips.with_figures(chip, {path: value})
-    routines = program.routines if isinstance(program, Program) else [m.routine for m in program.members]
     try:
-        return _time(program, changed)
+        return time_program(program, changed).total
     finally:
-        for routine in routines:
+        for routine in program.routines:
             forget(routine, changed)
-
-
-def _time(program: Program | Gang, chip: Chip) -> int:
-    return (time_program(program, chip) if isinstance(program, Program) else time_gang(program, chip)).total

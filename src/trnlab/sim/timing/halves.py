@@ -19,6 +19,7 @@ from numba import njit
 from trnlab import isa
 from trnlab.isa.base import Memory
 from trnlab.numerics import dtypes
+from trnlab.program.gang import points
 from trnlab.program.routine import COL, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.order import Array, Ints
@@ -48,7 +49,7 @@ def halves(routine: Routine, p: Plan) -> Halves | None:
 
 
 def _halves(routine: Routine, p: Plan) -> Halves | None:
-    if len(routine) < 2 or len(routine.left_open) or routine.prints or _has_state(routine):
+    if len(routine) < 2 or len(routine.left_open) or routine.prints or points(routine) or _has_state(routine):
         return None
     access = _access(routine)
     stored = _stored(routine, access)

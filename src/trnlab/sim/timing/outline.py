@@ -18,10 +18,11 @@ from trnlab.isa.base import Engine
 from trnlab.policy import Policy, chosen
 from trnlab.program.communication import collective_of
 from trnlab.program.routine import Program
+from trnlab.sim.timing.core import Columns, Core, to_ps
 from trnlab.sim.timing.pair import calls_on_both, two_cores
 from trnlab.sim.timing.plan import Plan
 from trnlab.sim.timing.streams import Streams
-from trnlab.sim.timing.timer import Columns, Core, calls_in_order, phase_of, plans_of, to_ps
+from trnlab.sim.timing.timer import calls_in_order, phase_of, plans_of
 from trnlab.timeline import Timeline
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,11 +50,13 @@ def outline_program(program: Program, chip: Chip, *, policy: Policy | None = Non
     at a time."""
     policy = policy or chosen(chip.name)
     plans = plans_of(program, chip, policy)
-    out = Columns(max(map(len, program.routines), default=0))
+    at_once = (sum(len(program.routines[call.routine]) for call in calls) for calls in program.together())
+    out = Columns(max(at_once, default=0))
     if cores == 1:
-        core = Core(chip, window_phase=phase_of(policy, chip, program.routines))
+        phase = phase_of(policy, chip, program.routines)
+        core, *others = (Core(chip, window_phase=phase) for _ in program.places)
         core.streams = Streams(program.streams, core.startup, competes=True)
-        calls = calls_in_order(program, chip, [core], plans, out, whole=False)
+        calls = calls_in_order(program, chip, [core, *others], plans, out, whole=False)
     else:
         core, *others = two_cores(program, chip)
         calls = calls_on_both(program, chip, [core, *others], plans, out, whole=False)
@@ -65,10 +68,10 @@ def _outlined(
 ) -> Outline:
     """Fill an outline while the pass goes from call to call."""
     computes, spans = [_computes(p) for p in plans], []
-    for number, _ in enumerate(calls):
+    for number, first in enumerate(calls):
         routine = program.calls[number].routine
-        rows = slice(0, len(program.routines[routine]))
-        end = int(out.done[rows].max()) if rows.stop else 0
+        rows = out.rows(first, first + len(program.routines[routine]))
+        end = int(out.done[rows].max()) if rows.stop > rows.start else 0
         found.ends.append(end)
         found.total = max(found.total, end)
         spans.append(spans_of(out.start[rows][computes[routine]], out.end[rows][computes[routine]]))

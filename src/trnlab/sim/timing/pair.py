@@ -3,9 +3,10 @@
 
 Calls whose work splits along their results (`halves`) are executed by both cores at once, each its half of the
 instructions, on its own engines, SBUF, PSUM and DMA rings; other calls run on the first core, collectives are managed
-by its CC cores. A core waits for what the other has written to HBM as it waits for its own stores, by semaphores, and
-so does who overwrites what the other reads: what the halves of neighbouring calls do not need of each other overlaps.
-HBM is timed as the share that a core has when all cores of a chip are at work, which two of a stack do not exceed.
+by its CC cores. Kernels that were written for both cores run as they are. A core waits for what the other has written
+to HBM as it waits for its own stores, by semaphores, and so does who overwrites what the other reads: what the halves
+of neighbouring calls do not need of each other overlaps. HBM is timed as the share that a core has when all cores of
+a chip are at work, which two of a stack do not exceed.
 
 The vendor's compiler shards a graph over the cores of a logical core (`--logical-nc-config`, by default 2 on Trn2);
 how, it does not say. Here it is along results, never along a contraction, so that nothing is added up between cores
@@ -21,15 +22,18 @@ import numpy as np
 
 from trnlab.chips.spec import Chip
 from trnlab.policy import Policy, chosen
-from trnlab.program.routine import Program
+from trnlab.program.gang import gang_of
+from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing.communication import uses_of
+from trnlab.sim.timing.core import Columns, Core
+from trnlab.sim.timing.gang import beside
 from trnlab.sim.timing.halves import halves
 from trnlab.sim.timing.memory import Memories
 from trnlab.sim.timing.order import Array, Ints
 from trnlab.sim.timing.plan import Plan
 from trnlab.sim.timing.schedule import planned
 from trnlab.sim.timing.streams import Streams
-from trnlab.sim.timing.timer import Columns, Core, follow, plans_of, program_timeline
+from trnlab.sim.timing.timer import follow, plans_of, program_timeline
 from trnlab.timeline import Timeline
 
 CORES = 2
@@ -70,35 +74,44 @@ def calls_on_both(
     program: Program, chip: Chip, cores: list[Core], plans: Sequence[Plan], out: Columns, *, whole: bool = True
 ) -> Iterator[int]:
     """As `timer.calls_in_order`, on two cores."""
-    found = [halves(routine, p) for routine, p in zip(program.routines, plans)]
-    parts = [h and tuple(_Half(which, _part(p, which)) for which in h) for h, p in zip(found, plans)]
+    parts = [_parts(routine, p) for routine, p in zip(program.routines, plans)]
     uses, memories = uses_of(program, chip), Memories.of_cores(program, plans, chip, CORES)
     first = 0
-    for call, routine in program:
+    for at_once in program.together():
         out.base = 0 if whole else first
+        gang, call, routine = gang_of(program, at_once), at_once[0], program.routines[at_once[0].routine]
         split = parts[call.routine]
-        busy = memories if split is not None else memories[:1]
-        slots = [memory.enter(call, routine) for memory in busy]
-        if call.routine in uses:
-            cores[0].collective(plans[call.routine], slots[0], out, first, uses[call.routine], program.waits)
-            follow(cores, program.waits)
-        elif split is None:
-            cores[0].run(plans[call.routine], slots[0], out, first)
+        if gang is not None:
+            on = [(cores[c.core], memories[c.core]) for c in at_once]
+            yield from beside(program, at_once, gang, plans, on, out, first)
         else:
-            for core, half, own in reversed(list(zip(cores, split, slots))):
+            busy = memories if split is not None else memories[:1]
+            slots = [memory.enter(call, routine) for memory in busy]
+            for core, half, own in reversed(list(zip(cores, split or (), slots))):
                 _run(core, half, own, out, first)
-        for memory, own in zip(busy, slots):
-            memory.leave(call, routine, own)
-        yield first
-        first += len(routine)
+            if call.routine in uses:
+                cores[0].collective(plans[call.routine], slots[0], out, first, uses[call.routine], program.waits)
+                follow(cores, program.waits)
+            elif split is None:
+                cores[0].run(plans[call.routine], slots[0], out, first)
+            for memory, own in zip(busy, slots):
+                memory.leave(call, routine, own)
+            yield first
+        first += sum(len(program.routines[c.routine]) for c in at_once)
+
+
+def _parts(routine: Routine, p: Plan) -> tuple[_Half, ...] | None:
+    """What each core executes of a routine that splits."""
+    found = halves(routine, p)
+    return found and tuple(_Half(which, _part(p, which)) for which in found)
 
 
 def on_both(program: Program, chip: Chip, policy: Policy | None = None) -> list[bool | None]:
-    """Of each call, whether both cores execute it; None for collectives."""
+    """Of each call, whether both cores are at work on it; None for collectives."""
     policy, uses = policy or chosen(chip.name), uses_of(program, chip)
     code = program.routines
     split = [None if n in uses else halves(r, planned(r, chip, policy)) is not None for n, r in enumerate(code)]
-    return [split[call.routine] for call in program.calls]
+    return [split[c.routine] if len(at_once) == 1 else True for at_once in program.together() for c in at_once]
 
 
 def _part(p: Plan, which: Array) -> Plan:

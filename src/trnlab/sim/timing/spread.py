@@ -21,7 +21,8 @@ from trnlab.sim.timing.schedule import planned
 def on_two_cores(program: Program, chip: Chip, policy: Policy | None = None) -> Program:
     """`program` with each call whose work splits along its results (`halves`) as two, on cores 0 and 1.
 
-    An instruction that both halves need is executed by both. Collectives and what does not split stay on core 0.
+    An instruction that both halves need is executed by both. Collectives and what does not split stay on core 0,
+    kernels that were written for both on theirs.
     Values are not its business: it is for times, what executes is the program as it was.
     """
     policy, uses = policy or chosen(chip.name), uses_of(program, chip)
@@ -32,10 +33,12 @@ def on_two_cores(program: Program, chip: Chip, policy: Policy | None = None) -> 
             parts[number] = len(routines), len(routines) + 1
             routines += [part_of(routine, which) for which in found]
     calls: list[Call] = []
-    for call in program.calls:
-        of = parts.get(call.routine)
+    for at_once in program.together():
+        of = parts.get(at_once[0].routine) if len(at_once) == 1 else None
         if of is None:
-            calls.append(call)
+            calls += at_once
         else:
-            calls += [replace(call, routine=of[0]), replace(call, routine=of[1], core=1, beside=True)]
+            calls += [
+                replace(at_once[0], routine=of[0]), replace(at_once[0], routine=of[1], core=1, beside=True),
+            ]  # fmt: skip
     return replace(program, routines=tuple(routines), calls=tuple(calls))
