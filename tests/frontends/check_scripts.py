@@ -83,7 +83,7 @@ OBSTACLES = {
     "control flow by .item()": in_step("    if h.sum().item() > 0:  # TRN204\n        h = h * 2\n    z = h.mean()"),
     "control flow by a tensor": in_step("    z = h.mean() if h.sum() > 0 else h.sum()  # TRN204"),
     "an operator without a lowering": in_step(
-        "    z = torch.linalg.svd(h)[1].sum()  # TRN201\n    z = z + h.cummax(0)[0].sum()  # TRN201"
+        "    z = torch.linalg.svd(h)[1].sum()  # TRN201\n    z = z + h.erfinv().sum()  # TRN201"
     ),
     "a Fourier transform": in_step("    z = torch.fft.rfft(h).abs().mean()  # TRN203"),
     "float64": in_step("    z = h.double().mean().float()  # TRN212"),

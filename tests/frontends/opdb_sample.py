@@ -19,5 +19,7 @@ OPERATORS = {
         ("gather", "scatter", "scatter_add", "index_select", "index_put", "index_add"), ("float32", "int64")
     ),
     **dict.fromkeys(("take", "as_strided", "unfold", "index_copy", "nn_functional_embedding"), ("float32",)),
+    **dict.fromkeys(("diagonal", "diagonal_scatter", "cummax", "median", "searchsorted"), ("float32", "int64")),
+    **dict.fromkeys(("cdist", "nn_functional_bilinear", "nn_functional_grid_sample", "norm"), ("float32",)),
     **dict.fromkeys(("full_like", "arange", "new_full", "sort", "nn_functional_conv2d"), ("float32",)),
 }

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 def bad(model, x):
     y = model(x)
     a = torch.linalg.svd(y)[1].sum()
-    b = y.cummax(0)[0].sum()
+    b = y.erfinv().sum()
     c = torch.fft.fft(y.detach()).abs().sum()
     return a + b + c
 
@@ -36,17 +36,17 @@ def line_of(text):
 
 def test_all_operators_are_named_with_their_lines(error):
     found = {op.name: op for op in error.ops}
-    assert {"aten._linalg_svd", "aten.cummax", "aten._fft_r2c"} <= set(found)
-    assert found["aten.cummax"].where.line == line_of("cummax")
+    assert {"aten._linalg_svd", "aten.erfinv", "aten._fft_r2c"} <= set(found)
+    assert found["aten.erfinv"].where.line == line_of("erfinv")
     assert found["aten._linalg_svd"].where.line == line_of("svd")
     assert found["aten._fft_r2c"].where.file == __file__
-    assert found["aten.cummax"].operands == ("float32[4, 4]",)
+    assert found["aten.erfinv"].operands == ("float32[4, 4]",)
 
 
 def test_the_message_shows_code_shapes_line_and_remedy(error):
     text = str(error)
     assert text.startswith("TRN201: ")
-    for part in ("aten.cummax(float32[4, 4])", f"{__file__}:{line_of('cummax')}", "b = y.cummax(0)[0].sum()", "do "):
+    for part in ("aten.erfinv(float32[4, 4])", f"{__file__}:{line_of('erfinv')}", "b = y.erfinv().sum()", "do "):
         assert part in text
     assert "complex64" in text
 
@@ -55,8 +55,8 @@ def test_operators_are_counted_once_each_and_their_other_places_are_named():
     def loss(model, x):
         y = model(x)
         for _ in range(3):
-            y = y.cummax(0)[0]
-            y = y.cummax(0)[0]
+            y = y.erfinv()
+            y = y.erfinv()
         return y.sum()
 
     model = nn.Linear(4, 4).to("neuron")
@@ -82,7 +82,6 @@ def test_reading_a_value_inside_the_step_is_refused_with_its_line():
 
 REFUSED = {
     "mask index": (lambda x: x[x.bool()].sum(), "TRN204"),
-    "norm of order three": (lambda x: torch.linalg.vector_norm(x, 3), "1, 2 or inf"),
     "mask assignment": (lambda x: x + x.detach().index_put((x > 0,), x.detach()[0]), "torch.where"),
     "sorting many": (lambda x: x.repeat(64, 64).flatten().sort()[0], "on the host"),
 }

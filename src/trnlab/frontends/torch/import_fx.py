@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
 from trnlab.frontends.common.formats import begin
-from trnlab.frontends.torch import factors, fused_modules, grouped, low_precision, provenance, survey
+from trnlab.frontends.torch import composed, factors, fused_modules, grouped, low_precision, provenance, survey
 from trnlab.frontends.torch.again import part_of
 from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.doubles import narrow_moments
@@ -46,7 +46,9 @@ _WAYS_OUT = {
     "aten._thnn_fused": "write the cell out with linear, sigmoid and tanh",
 }
 _DEFECT = "TRN219"
-_ALSO_SPLIT = ("elu", "leaky_relu", "hardtanh", "native_group_norm")  # core operators that split well all the same
+_ALSO_SPLIT = (  # operators that split well, though PyTorch's core has them or nobody else wants them apart
+    "elu", "leaky_relu", "hardtanh", "native_group_norm", "dist", "ldexp",
+)  # fmt: skip
 EXACT = "trnlab_exact"  # in the meta of a placeholder: its float32 is not narrowed where all else is
 _STATISTICS = {"trnlab::attention_backward": 5}  # operators, and the argument that is a statistic of the forward pass
 _UNKNOWN = object()  # a result that cannot be described, of an operator that was refused already
@@ -79,12 +81,13 @@ class Imported:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's core decompositions, without the operators that have a lowering of their own: those stay whole."""
     aten = torch.ops.aten
-    packets = [getattr(aten, name + suffix) for name in _ALSO_SPLIT for suffix in ("", "_backward")]
+    packets = [getattr(aten, name + suffix, None) for name in _ALSO_SPLIT for suffix in ("", "_backward")]
     table = {
         **torch._decomp.core_aten_decompositions(),
-        **torch._decomp.get_decompositions(packets),
+        **torch._decomp.get_decompositions([packet for packet in packets if packet is not None]),
         **fused_modules.decompositions(),
         **grouped.decompositions(),
+        **composed.decompositions(),
     }
     return {op: how for op, how in table.items() if op not in LOWERINGS} | factors.decompositions()
 

@@ -105,7 +105,14 @@ def _bools(site: Site, x: Value) -> Value:
 
 @lowers("gather.default")
 def gather(site, x, dim, index, sparse_grad=False):
+    return site.shaped(site.cast(gathered(site, x, dim, index)))
+
+
+def gathered(site: Site, x: Value, dim: int, index: Value) -> Value:
+    """x's elements at the places along `dim` that `index` names, in its shape; those of bools as numbers."""
     b = site.b
+    if index.type.size == 0:
+        return b.constant(0, x.dtype, index.shape)
     x, index = _at_least_one(site, x, index)
     dim = dim_of(dim, len(x.shape))
     site.watch.index(index, 0, x.shape[dim])
@@ -113,7 +120,7 @@ def gather(site, x, dim, index, sparse_grad=False):
     x = _cropped(site, _last(site, _bools(site, x), dim), index.shape[:-1])
     mask = one_hot(site, index, x.shape[-1])  # [..., J, V]
     rows = b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
-    return site.shaped(_unlast(site, site.cast(b.reduce(b.select(mask, rows, 0), (-1,))), dim))
+    return _unlast(site, b.reduce(b.select(mask, rows, 0), (-1,)), dim)
 
 
 class _Scattered:
@@ -160,6 +167,8 @@ def scatter_value(site, x, dim, index, value):
 
 @lowers("scatter.src")
 def scatter_src(site, x, dim, index, source):
+    if index.type.size == 0:
+        return site.cast(x)
     b, to = site.b, _Scattered(site, x, dim, index, source)
     winner = to.winner()
     if to.count == 1:

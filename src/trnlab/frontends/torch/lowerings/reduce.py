@@ -7,7 +7,7 @@ from math import inf, prod
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.elementwise import truth
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, dim_of, dims_of, lowers
+from trnlab.frontends.torch.lowerings.registry import Site, dim_of, dims_of, lowers
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bfloat16, int32
 
@@ -134,7 +134,12 @@ def vector_norm(site, x, order=2, dim=None, keepdim=False, dtype=None):
         return site.cast(b.sqrt(total(site, b.multiply(x, x), dims)))
     if order in (1, float("inf")):
         return site.cast(total(site, b.abs(x), dims, "add" if order == 1 else "maximum"))
-    raise Refused(f"a vector norm of order {order} has no lowering", "use order 1, 2 or inf")
+    if order == float("-inf"):
+        return site.cast(total(site, b.abs(x), dims, "minimum"))
+    if order == 0:
+        return site.cast(total(site, b.convert(b.compare(x, "NE", 0.0), x.dtype), dims))
+    powers = total(site, b.binary("power", b.abs(x), float(order)), dims)
+    return site.cast(b.binary("power", powers, 1.0 / float(order)))
 
 
 @lowers("cumsum.default")

@@ -16,11 +16,11 @@ from trnlab.frontends.torch.lowerings.registry import Refused, Site, dim_of, low
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
-_MOST_COMPARED = 2**26  # pairs of elements that a sort compares
+MOST_COMPARED = 2**26  # pairs of elements that a sort compares
 _MOST_ROUNDS = 8  # for so few a search one after the other needs less than a sort
 
 
-def _moved(site: Site, x: Value, dim: int) -> Value:
+def moved_last(site: Site, x: Value, dim: int) -> Value:
     """x [..., N] with `dim` last; bools as numbers."""
     x = site.b.convert(x, int32) if x.dtype is bool_ else x
     x = x if x.shape else site.b.reshape(x, (1,))
@@ -29,7 +29,7 @@ def _moved(site: Site, x: Value, dim: int) -> Value:
     return x if dim == len(x.shape) - 1 else site.b.transpose(x, order)
 
 
-def _results(site: Site, values: Value, places: Value, dim: int) -> tuple[Value, Value]:
+def results_of(site: Site, values: Value, places: Value, dim: int) -> tuple[Value, Value]:
     """Both results with the last dimension back in its place, in the formats that PyTorch gives them."""
     rank = len(values.shape)
     order = list(range(rank - 1))
@@ -40,11 +40,12 @@ def _results(site: Site, values: Value, places: Value, dim: int) -> tuple[Value,
     return site.shaped(site.b.convert(values, kinds[0])), site.shaped(site.b.convert(places, kinds[1]))
 
 
-def _is_nan(site: Site, x: Value) -> Value | None:
+def is_nan(site: Site, x: Value) -> Value | None:
+    """Where x is NaN; None for integers."""
     return site.b.compare(x, "NE", x) if x.dtype.is_float else None
 
 
-def _ranks(site: Site, x: Value, descending: bool) -> Value:
+def rank_of(site: Site, x: Value, descending: bool) -> Value:
     """How many elements of x [..., N] come before each. int32 [..., N]"""
     b, shape = site.b, (*x.shape, x.shape[-1])
     mine, other = b.reshape(x, (*x.shape, 1)), b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
@@ -63,25 +64,25 @@ def _ranks(site: Site, x: Value, descending: bool) -> Value:
 def _ordered(site: Site, x: Value, descending: bool, count: int) -> tuple[Value, Value]:
     """The first `count` of the sorted x [..., N], and where they were."""
     b, size = site.b, x.shape[-1]
-    if x.type.size * size > _MOST_COMPARED:
+    if x.type.size * size > MOST_COMPARED:
         raise Refused(
             f"a sort of {size} elements in {x.type.size // size} rows compares too many pairs",
             f"ask for at most {_MOST_ROUNDS} of them with topk, or sort on the host before the step",
         )
-    ranks, shape = _ranks(site, x, descending), (*x.shape[:-1], count, size)
+    ranks, shape = rank_of(site, x, descending), (*x.shape[:-1], count, size)
     ranks = b.broadcast_to(b.reshape(ranks, (*x.shape[:-1], 1, size)), shape)
     here = b.compare(ranks, "EQ", b.iota(shape, int32, len(shape) - 2))
     rows = b.broadcast_to(b.reshape(x, (*x.shape[:-1], 1, size)), shape)
     places = b.reduce(b.select(here, b.iota(shape, int32, len(shape) - 1), 0), (-1,))
-    return _the_one(site, here, rows), places
+    return the_one(site, here, rows), places
 
 
-def _the_one(site: Site, here: Value, x: Value, keepdims: bool = False) -> Value:
+def the_one(site: Site, here: Value, x: Value, keepdims: bool = False) -> Value:
     """The one element along the last dimension that `here` marks. (A maximum cannot leave the format.)"""
-    return site.b.reduce(site.b.select(here, x, _limit(x, largest=True)), (-1,), "maximum", keepdims)
+    return site.b.reduce(site.b.select(here, x, limit_of(x, largest=True)), (-1,), "maximum", keepdims)
 
 
-def _limit(x: Value, largest: bool) -> Any:
+def limit_of(x: Value, largest: bool) -> Any:
     """What no element lies beyond: where an element was taken already."""
     if x.dtype.is_float:
         return -np.inf if largest else np.inf
@@ -90,12 +91,12 @@ def _limit(x: Value, largest: bool) -> Any:
 
 def _searched(site: Site, x: Value, largest: bool, count: int) -> tuple[Value, Value]:
     """The `count` largest or smallest of x [..., N], one after the other, and where they were."""
-    b, size, nan = site.b, x.shape[-1], _is_nan(site, x)
+    b, size, nan = site.b, x.shape[-1], is_nan(site, x)
     column, values, places = b.iota(x.shape, int32, len(x.shape) - 1), [], []
     left = b.compare(column, "GE", 0)
     for _ in range(count):
         open_ = left if nan is None or largest else b.and_(left, b.not_(nan))
-        best = b.reduce(b.select(open_, x, _limit(x, largest)), (-1,), "maximum" if largest else "minimum", True)
+        best = b.reduce(b.select(open_, x, limit_of(x, largest)), (-1,), "maximum" if largest else "minimum", True)
         there = b.compare(x, "EQ", best)
         if nan is not None and largest:
             there = b.or_(there, nan)
@@ -104,7 +105,7 @@ def _searched(site: Site, x: Value, largest: bool, count: int) -> tuple[Value, V
             rest = b.reduce(b.select(left, column, size), (-1,), "minimum", True)
             place = b.select(b.compare(place, "EQ", size), rest, place)
         taken = b.compare(column, "EQ", b.broadcast_to(place, x.shape))
-        values.append(_the_one(site, taken, x, keepdims=True))
+        values.append(the_one(site, taken, x, keepdims=True))
         places.append(place)
         left = b.and_(left, b.not_(taken))
     return b.concatenate(values, len(x.shape) - 1), b.concatenate(places, len(x.shape) - 1)
@@ -113,20 +114,20 @@ def _searched(site: Site, x: Value, largest: bool, count: int) -> tuple[Value, V
 @lowers("topk.default")
 def topk(site, x, k, dim=-1, largest=True, sorted=True):
     """Sorted whether asked or not."""
-    moved = _moved(site, x, dim)
+    moved = moved_last(site, x, dim)
     if moved.type.size == 0 or k == 0:
         return tuple(site.b.constant(0, t.dtype, t.shape) for t in site.types)
     how = _searched if k <= _MOST_ROUNDS and k < moved.shape[-1] else _ordered
-    return _results(site, *how(site, moved, largest, k), dim)
+    return results_of(site, *how(site, moved, largest, k), dim)
 
 
 @lowers("sort.default")
 def sort(site, x, dim=-1, descending=False):
     """Equal elements keep their order, whether asked or not."""
-    moved = _moved(site, x, dim)
+    moved = moved_last(site, x, dim)
     if moved.type.size == 0:
         return tuple(site.b.constant(0, t.dtype, t.shape) for t in site.types)
-    return _results(site, *_ordered(site, moved, descending, moved.shape[-1]), dim)
+    return results_of(site, *_ordered(site, moved, descending, moved.shape[-1]), dim)
 
 
 @lowers("sort.stable")
@@ -137,7 +138,7 @@ def sort_stable(site, x, stable=True, dim=-1, descending=False):
 @lowers("kthvalue.default")
 def kthvalue(site, x, k, dim=-1, keepdim=False):
     """The k-th smallest, counted from one."""
-    moved = _moved(site, x, dim)
+    moved = moved_last(site, x, dim)
     if moved.type.size == 0:
         return tuple(site.b.constant(0, t.dtype, t.shape) for t in site.types)
     values, places = _ordered(site, moved, False, k)
@@ -156,7 +157,7 @@ def histc(site, x, bins=100, min=0, max=0):
     b, count = site.b, x.type.size
     if count == 0:
         return b.constant(0, site.dtype, site.shape)
-    if count * bins > _MOST_COMPARED:
+    if count * bins > MOST_COMPARED:
         raise Refused(f"a histogram of {count} elements in {bins} parts", "use fewer parts, or count before the step")
     line = b.reshape(site.wide(x), (count,))
     low, high = _range(site, line, float(min), float(max))
