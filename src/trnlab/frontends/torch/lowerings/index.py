@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from trnlab.frontends.torch.lowerings.registry import Refused, Site, dim_of, dims_of, lowers
+from trnlab.frontends.torch.lowerings.registry import Lowering, Refused, Site, dim_of, dims_of, lowers
 from trnlab.frontends.torch.lowerings.shape import padded
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, float32, int32
@@ -159,16 +159,25 @@ class _Scattered:
         return self.site.shaped(_unlast(self.site, result, self.dim))
 
 
+def _where_there_are_indices(lowering: Lowering) -> Lowering:
+    """Of an operator that scatters: without indices it changes nothing."""
+
+    def scatter(site: Site, x: Value, dim: int, index: Value, *rest: Any, **options: Any) -> Any:
+        return lowering(site, x, dim, index, *rest, **options) if index.type.size else x
+
+    return scatter
+
+
 @lowers("scatter.value")
+@_where_there_are_indices
 def scatter_value(site, x, dim, index, value):
     to = _Scattered(site, x, dim, index, value)
     return to.done(site.b.select(site.b.compare(to.winner(), "GE", 0), value, to.target))
 
 
 @lowers("scatter.src")
+@_where_there_are_indices
 def scatter_src(site, x, dim, index, source):
-    if index.type.size == 0:
-        return site.cast(x)
     b, to = site.b, _Scattered(site, x, dim, index, source)
     winner = to.winner()
     if to.count == 1:
@@ -181,6 +190,7 @@ def scatter_src(site, x, dim, index, source):
 
 
 @lowers("scatter_add.default")
+@_where_there_are_indices
 def scatter_add(site, x, dim, index, source):
     to = _Scattered(site, x, dim, index, source)
     if site.dtype is bool_:
