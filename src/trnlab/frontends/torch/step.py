@@ -135,9 +135,10 @@ class TrainStep:
 
     # -- finding a program -------------------------------------------------------------------------------------------
     def _trace(
-        self, subject: Subject, batch: Any, leaves: list[Any], batch_form: Hashable, reason: str | None
+        self, subject: Subject, batch: Any, leaves: list[Any], batch_form: Hashable, opened: str | None
     ) -> _Trace:
-        """The program for such a batch, captured if need be; reason: why there can be none yet."""
+        """The program for such a batch, captured if need be; opened: the new input for which there can be none yet."""
+        reason = opened
         settings = {**ambient(), **subject.settings(), "max_norm": exactly(self.max_norm)}
         tensors = [t for *_, t in subject.tensors]
         for trace in reversed([t for t in self._programs if t.batch == batch_form]):
@@ -151,7 +152,8 @@ class TrainStep:
             reason = self._single_use()
         if reason is not None:
             self._say(reason)
-        if self.captured is not None and (told := getattr(engine.current(), "captured_again", None)) is not None:
+        told = getattr(engine.current(), "captured_again", None)
+        if self.captured is not None and opened is None and told is not None:  # a new input is for good
             told(self, reason, leaves)
         return self._capture(subject, batch, batch_form, settings)
 
