@@ -137,7 +137,7 @@ class TrainStep:
     def _trace(
         self, subject: Subject, batch: Any, leaves: list[Any], batch_form: Hashable, opened: str | None
     ) -> _Trace:
-        """The program for such a batch, captured if need be; opened: the new input for which there can be none yet."""
+        """The program for such a batch, captured if need be; opened: a new input, for which there is none yet."""
         reason = opened
         settings = {**ambient(), **subject.settings(), "max_norm": exactly(self.max_norm)}
         tensors = [t for *_, t in subject.tensors]
