@@ -10,6 +10,7 @@ import pytest
 
 from trnlab.errors import UsageError
 from trnlab.fleet.configurations import catalogue, from_config, model
+from trnlab.fleet.wholes import Whole
 
 # Counted on the meta device with transformers 5: sum(p.numel() for p in model.parameters()).
 PARAMETERS = {
@@ -52,7 +53,7 @@ def test_parameters_that_a_token_meets(name, billions):
 def test_every_model_of_the_catalogue_can_be_read():
     for name in catalogue():
         found = model(name)
-        assert found.layers > 0
+        assert found.layers > 0 or isinstance(found, Whole)  # a captured script has no stack of layers
         assert found.used <= found.parameters
         if found.decoded:  # of which as much is written as is read, here
             found = replace(found, decoded=2048)

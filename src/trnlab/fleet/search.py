@@ -240,8 +240,8 @@ def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) ->
     which it does."""
     layouts = _possible(Found(), planner, training, fixed)
     pieces = {piece._replace(microbatch=1) for piece in pieces_of(layouts)[0]}
-    only = {(piece.tensor, piece.again, piece.sharded) for piece in pieces}
-    likely = [piece for piece in pieces if not piece.again or (piece.tensor, False, piece.sharded) not in only]
+    plain = {piece.tensor for piece in pieces if not (piece.again or piece.sharded)}
+    likely = [piece for piece in pieces if not (piece.again or piece.sharded) or piece.tensor not in plain]
     return [(piece,) for piece in sorted(likely, key=lambda piece: (-piece.tensor, *_least_memory(piece)))]
 
 

@@ -135,7 +135,12 @@ class TrainStep:
 
     # -- finding a program -------------------------------------------------------------------------------------------
     def _trace(
-        self, subject: Subject, batch: Any, leaves: list[Any], batch_form: Hashable, opened: str | None
+        self,
+        subject: Subject,
+        batch: Any,
+        leaves: list[Any],
+        batch_form: Hashable,
+        opened: str | None = None,
     ) -> _Trace:
         """The program for such a batch, captured if need be; opened: a new input, for which there is none yet."""
         reason = opened
