@@ -29,7 +29,7 @@ class Holding:
 
 def holding(program: Program, made: Stage, phase: Sequence[str]) -> Holding:
     """Of the program of a stage. phase: of each call, see `memory.phases`."""
-    first, last = _lives(program)
+    first, last = memory.lives(program)
     turn = max((i for i, name in enumerate(phase) if name == memory.FORWARD), default=-1)
     temps = {t.id: t.nbytes for t in program.tensors if t.kind == "temp" and t.id in first}
     kept = sum(size for id, size in temps.items() if first[id] <= turn < last[id])
@@ -39,17 +39,6 @@ def holding(program: Program, made: Stage, phase: Sequence[str]) -> Holding:
     lent = _curve(len(program.calls), _lent(program, made, first, last, turn) if made.sharded else [])
     at = max(range(len(own)), key=lambda i: own[i] + lent[i], default=0)
     return Holding(kept, own[at] - kept + gaps, lent[at]) if own else Holding(0, scratch, 0)
-
-
-def _lives(program: Program) -> tuple[dict[int, int], dict[int, int]]:
-    """The first and the last call of each tensor."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for i, call in enumerate(program.calls):
-        for id in call.args:
-            first.setdefault(id, i)
-            last[id] = i
-    return first, last
 
 
 def _lent(

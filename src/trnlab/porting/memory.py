@@ -47,15 +47,21 @@ class Temporaries:
     peak: int
 
 
-def temporaries(program: Program, phase: Sequence[str], kinds: Mapping[int, str]) -> Temporaries:
-    """A copy is of a parameter, in another format; an activation lives from the forward to the backward pass, a
-    gradient from there to the update."""
+def lives(program: Program) -> tuple[dict[int, int], dict[int, int]]:
+    """The first and the last call of each tensor, by its number."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for i, call in enumerate(program.calls):
         for id in call.args:
             first.setdefault(id, i)
             last[id] = i
+    return first, last
+
+
+def temporaries(program: Program, phase: Sequence[str], kinds: Mapping[int, str]) -> Temporaries:
+    """A copy is of a parameter, in another format; an activation lives from the forward to the backward pass, a
+    gradient from there to the update."""
+    first, last = lives(program)
     temps = [t for t in program.tensors if t.kind == "temp" and t.id in first]
     change = [0] * (len(program.calls) + 1)
     for t in temps:
