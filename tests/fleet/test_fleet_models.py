@@ -17,7 +17,8 @@ PARAMETERS = {
     "gpt3-125m": 125226240, "gpt3-175b": 174604259328, "gpt2": 124439808, "llama2-7b": 6738415616,
     "llama2-13b": 13015864320, "llama2-70b": 68976648192, "llama3-8b": 8030261248, "llama3-70b": 70553706496,
     "llama3-405b": 405853388800, "mistral-7b": 7241732096, "mixtral-8x7b": 46702792704, "qwen3-8b": 8190735360,
-    "qwen3-32b": 32762123264, "qwen3-30b-a3b": 30532122624, "deepseek-v3": 671026404352, "bert-base": 109514298,
+    "qwen3-32b": 32762123264, "qwen3-30b-a3b": 30532122624, "qwen3-235b-a22b": 235093634560,
+    "deepseek-v3": 671026404352, "bert-base": 109514298,
     "bert-large": 335174458, "vit-base": 86567656, "vit-large": 304326632, "vit-huge": 632045800,
     "roberta-large": 355412057, "t5-small": 60506624, "t5-base": 222903552, "t5-large": 737668096,
     "t5-3b": 2851598336, "t5-11b": 11307321344, "whisper-small": 241734912, "whisper-large-v3": 1543490560,
@@ -41,12 +42,12 @@ def test_parameters_are_those_that_were_published(name):
     assert model(name).parameters / 1e6 == pytest.approx(MILLIONS[name], rel=0.01)
 
 
-BILLIONS = [("mixtral-8x7b", 12.88), ("deepseek-v3", 37.55), ("qwen3-30b-a3b", 3.35)]
+BILLIONS = [("mixtral-8x7b", 12.88), ("deepseek-v3", 37.55), ("qwen3-30b-a3b", 3.35), ("qwen3-235b-a22b", 22.19)]
 
 
 @pytest.mark.parametrize(("name", "billions"), BILLIONS)
 def test_parameters_that_a_token_meets(name, billions):
-    """As their model cards say, 12.9, 37 and 3.3 (which leaves the embedding out)."""
+    """As their model cards say, 12.9, 37, 3.3 (which leaves the embedding out) and 22."""
     assert model(name).used / 1e9 == pytest.approx(billions, abs=0.005)
 
 

@@ -14,7 +14,7 @@ from trnlab.fleet.configurations import from_config
 from trnlab.fleet.layout import Layout, columns_of, pinned
 from trnlab.fleet.models import Attention, Block, Dense
 from trnlab.fleet.others import catalogue, roofline
-from trnlab.fleet.others.roofline import Job
+from trnlab.fleet.others.costs import Job
 from trnlab.fleet.pairs import Crossed, Pair, Relative, share_of
 from trnlab.fleet.parts import Training
 from trnlab.fleet.pipes import Shape, entering, parameters_of
@@ -239,15 +239,16 @@ def test_layouts_of_a_small_one_add_up(folder):
         assert c.step.flops == pytest.approx(per_token * c.step.tokens, rel=0.05)  # hidden pairs counted
 
 
-def test_what_nobody_compared_has_a_band_and_no_roofline():
+def test_what_nobody_compared_has_a_band_beside_its_roofline():
     found = from_config(SMALL, "small")
     side = of_others(work_of(found, 128, 256), "p4d.24xlarge", 1)
     assert not side.known
-    assert side.exchange is None
     assert any("an encoder with a decoder" in line for line in side.basis)
+    assert "roofline" in side.basis[-1]
     job = Job(found, Layout(data=8), catalogue.instance("p4d.24xlarge"), 128, 256)
-    with pytest.raises(UsageError, match="TRN157"):
-        roofline.step(job)
+    longer = replace(job, model=replace(found, decoded=2 * found.decoded))
+    assert roofline.step(job).total < roofline.step(longer).total
+    assert roofline.step(job).bytes["activations"] < roofline.step(longer).bytes["activations"]
 
 
 @pytest.mark.parametrize(("config", "unit", "each"), [(T5, "tokens", 1), (WHISPER, "clips", READ)])

@@ -167,7 +167,7 @@ def _layout(
     work: Work, instance: Instance, instances: int, form: str
 ) -> tuple[str, float | None, tuple[str, ...]]:  # fmt: skip
     """The fastest layout, its share of exchange, and its roofline in words."""
-    if work.model is None or not work.model.stacks or work.kind in ("experts", "pair"):
+    if work.model is None or not work.model.stacks:
         return "", None, ()
     best = fastest(work.model, instance, instances, work.sequences, work.sequence, form)
     if best.job is None or best.roofline is None:

@@ -11,10 +11,12 @@ from importlib.resources import files
 from statistics import mean
 from typing import Any
 
+from trnlab.fleet.configurations import model as catalogued
 from trnlab.fleet.layout import Layout
-from trnlab.fleet.models import Attention, Block, Dense, Model
+from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
 from trnlab.fleet.others import catalogue
-from trnlab.fleet.others.roofline import Job, Roofline, Software, step
+from trnlab.fleet.others.costs import Job, Software
+from trnlab.fleet.others.roofline import Roofline, step
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ class Row:
 def load() -> tuple[Row, ...]:
     """All published rows."""
     text = files(__package__).joinpath("data", "gpus", "published.toml").read_text(encoding="utf-8")
-    return tuple(_row(table, row) for table in tomllib.loads(text)["table"] for row in table["rows"])
+    data = tomllib.loads(text)
+    own = {name: _of_experts(name, **sizes) for name, sizes in data["models"].items()}
+    found = [_row(table, row) for table in data["table"] for row in table.get("rows", ())]
+    return tuple(found + [_run(table, run, own) for table in data["table"] for run in table.get("runs", ())])
 
 
 def _row(table: dict[str, Any], row: list[Any]) -> Row:
@@ -70,6 +75,24 @@ def _gpt(name: str, hidden: int, layers: int, heads: int, vocabulary: int, seque
     return Model(name, hidden, ((layers, block),), sequence, vocabulary, sequence, tied=True)
 
 
+def _run(table: dict[str, Any], run: list[Any], own: dict[str, Model]) -> Row:
+    name, known, instance, form, ranks, t, p, v, e, batch, microbatch, sequence, rate = run
+    here = catalogue.instance(instance)
+    here = replace(here, scaleout=here.count * table["scaleout_gb_per_s_each"] * 1e9)
+    layout = Layout(t, p, ranks // (t * p), microbatch, v, zero=1, expert=e)
+    trained = own[known] if known in own else catalogued(known)
+    job = Job(trained, layout, here, batch, sequence, form, Software(network=table["network"]))
+    return Row(table["name"], name, job, batch * sequence / ranks / rate, table["independent"], table["source"])
+
+
+def _of_experts(
+    name: str, hidden: int, layers: int, heads: int, kv_heads: int, size: int, experts: int, active: int, inner: int,
+    vocabulary: int, source: str,
+) -> Model:  # fmt: skip
+    block = Block(hidden, Attention(heads, kv_heads, size, size), Experts(experts, active, inner))
+    return Model(name, hidden, ((layers, block),), 0, vocabulary, source=source)
+
+
 def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every row, times in seconds."""
     return [
@@ -85,10 +108,11 @@ def report(rows: Sequence[Row]) -> str:
     lines = ["steps on GPUs, as published, and the roofline that Trainium is compared with (no figure was fitted)"]
     for name in dict.fromkeys(r.table for r in rows):
         mine = [r for r in rows if r.table == name]
+        wide = 2 + max(len(r.name) for r in mine)
         lines += ["", f"{name}: {mine[0].source}"]
         for r in mine:
             how = f"{r.job.accelerators} accelerators, {r.job.layout}, recomputes {r.job.layout.recompute}"
-            lines.append(f"  {r.name:<6}{r.measured:>9.5g} s{r.predicted:>9.5g} s{r.error:>+8.1%}  {how}")
+            lines.append(f"  {r.name:<{wide}}{r.measured:>9.5g} s{r.predicted:>9.5g} s{r.error:>+8.1%}  {how}")
         errors = [abs(r.error) for r in mine]
         lines.append(f"  {len(mine)} of {len(mine)} are checks: mean {mean(errors):.1%}, worst {max(errors):.1%}")
         if not mine[0].independent:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trnlab.fleet.layout import Layout
 from trnlab.fleet.models import Model
 from trnlab.fleet.others.catalogue import Instance
-from trnlab.fleet.others.roofline import Job, Roofline, step
+from trnlab.fleet.others.costs import Job
+from trnlab.fleet.others.roofline import Roofline, step
 
 MICROBATCHES = (1, 2, 4, 8, 16, 32)
 USABLE = 0.92  # of the memory: the rest is the driver's, the library's and the allocator's; assumed
@@ -53,7 +55,8 @@ def _layouts(model: Model, instance: Instance, instances: int, batch: int) -> It
                 continue
             for microbatch in (m for m in MICROBATCHES if batch % (data * m) == 0):
                 for recompute in ("none", "full"):
-                    yield Layout(tensor, pipeline, data, microbatch, 1, int(data > 1), recompute)
+                    layout = Layout(tensor, pipeline, data, microbatch, 1, int(data > 1), recompute)
+                    yield from (replace(layout, expert=n) for n in _divisors(math.gcd(model.experts or 1, data)))
 
 
 def _divisors(n: int) -> list[int]:
