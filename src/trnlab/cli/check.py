@@ -7,7 +7,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from trnlab import chips, profile
@@ -44,15 +44,9 @@ def examined(args: argparse.Namespace) -> Report:
     targets, session, cluster = targets_of(args)
     folder = cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})})
     request = [
-        str(file),
-        *script.arguments,
-        *(t.name for t in targets),
-        session.precision,
-        repr(session.rules),
-        str(session.rounds_stochastically),
-        str(Path.cwd()),
-        *_ranks(session, getattr(args, "rank", 0)),
-    ]
+        str(file), *script.arguments, *(t.name for t in targets), session.precision, repr(session.rules),
+        str(session.rounds_stochastically), str(Path.cwd()), *_ranks(session, getattr(args, "rank", 0)),
+    ]  # fmt: skip
     kept = Kept(folder / "checks", request) if not args.no_cache else None
     if kept is not None and (record := kept.get()) is not None:
         report = from_json(record)
@@ -61,11 +55,12 @@ def examined(args: argparse.Namespace) -> Report:
         return report
     if args.no_cache:
         session.cache = None
-    report = _followed(script, targets, session, kept, cluster, args)
-    report.script = str(args.script)
-    _told(report, args)
-    if kept is not None:
-        kept.put(to_json(report))
+    with kept or nullcontext():
+        report = _followed(script, targets, session, kept, cluster, args)
+        report.script = str(args.script)
+        _told(report, args)
+        if kept is not None:
+            kept.put(to_json(report))
     return report
 
 

@@ -21,12 +21,37 @@ import trnlab
 from trnlab.files import json_of, write_atomic
 
 CONTENT = 1 << 22  # bytes up to which a file is compared by content
+_EVENTS = frozenset(("open", "os.listdir", "os.scandir"))
 _PREFIXES = ("/proc/", "/dev/", "/sys/")
 _IGNORED = ("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "WINDOWID")
 
 
+class _Ears:
+    """Hears for the reports that are being made. One for a process, as Python never lets go of an audit hook: one for
+    each report would be asked at every event until the process ends."""
+
+    def __init__(self) -> None:
+        self.listening: list[Kept] = []
+        self._hooked = False
+
+    def begin(self, kept: Kept) -> None:
+        self.listening.append(kept)
+        if not self._hooked:
+            self._hooked = True
+            sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if self.listening and event in _EVENTS:
+            for kept in self.listening:
+                kept.heard(event, args)
+
+
+_EARS = _Ears()
+
+
 class Kept:
-    """The report for one command. `watch` comes before what opens files, `put` after it."""
+    """The report for one command. `watch` comes before what opens files, `put` after it, both within a block: behind
+    it nothing is noted any more."""
 
     def __init__(self, folder: Path, request: Sequence[str]) -> None:
         environment = sorted((k, v) for k, v in os.environ.items() if k not in _IGNORED)
@@ -36,13 +61,20 @@ class Kept:
         self._listed: set[str] = set()
 
     def watch(self) -> None:
-        """Begin to note the files that this process reads."""
-        sys.addaudithook(self._heard)
+        """Begin to note the files that this process reads, until the block ends."""
+        _EARS.begin(self)
 
-    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+    def __enter__(self) -> Kept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _EARS.listening = [kept for kept in _EARS.listening if kept is not self]
+
+    def heard(self, event: str, args: tuple[Any, ...]) -> None:
+        """An audit event of Python, with its arguments."""
         if event == "open" and isinstance(args[0], str | bytes) and _reads(args):
             self._opened.add(os.path.abspath(os.fsdecode(args[0])))
-        elif event in ("os.listdir", "os.scandir") and isinstance(args[0], str | bytes):
+        elif event != "open" and isinstance(args[0], str | bytes):
             self._listed.add(os.path.abspath(os.fsdecode(args[0])))
 
     def get(self) -> dict[str, Any] | None:

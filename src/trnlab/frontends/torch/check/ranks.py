@@ -9,7 +9,6 @@ its program.
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trnlab.chips.catalog import Target
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
+from trnlab.frontends.torch.check.alive import alive
 from trnlab.frontends.torch.check.counting import Ledger, created
 from trnlab.porting.job import RANKS_WANTED
 from trnlab.runtime.communication import Asked
@@ -131,9 +131,7 @@ class _Earlier:
 
 def _parts() -> tuple[Any, ...]:
     """Replicas, shards and device meshes that are alive in this process."""
-    return tuple(
-        x for x in gc.get_objects() if issubclass(type(x), (DistributedDataParallel, FSDPModule, DeviceMesh))
-    )
+    return tuple(alive(DistributedDataParallel, FSDPModule, DeviceMesh))
 
 
 @contextmanager

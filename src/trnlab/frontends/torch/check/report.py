@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from torch import nn
 from trnlab.chips.catalog import Target
 from trnlab.errors import Location
 from trnlab.frontends.torch.check import ranks, reading
+from trnlab.frontends.torch.check.alive import alive
 from trnlab.frontends.torch.check.stages import Followed
 from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
@@ -206,10 +206,9 @@ def _kinds(step: Step, graph: Graph) -> tuple[str, ...]:
 def names_of() -> dict[int, str]:
     """The longest path of every parameter in a model."""
     found: dict[int, str] = {}
-    for module in gc.get_objects():
-        if issubclass(type(module), nn.Module):
-            for name, p in module.named_parameters():
-                found[id(p)] = max(found.get(id(p), ""), name, key=len)
+    for module in alive(nn.Module):
+        for name, p in module.named_parameters():
+            found[id(p)] = max(found.get(id(p), ""), name, key=len)
     return found
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import math
 import runpy
@@ -26,6 +25,7 @@ from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.assumed import note_values
 from trnlab.frontends.torch.capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
+from trnlab.frontends.torch.check.alive import alive
 from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
@@ -396,7 +396,7 @@ def _watched(walk: Walked) -> Iterator[None]:
 
 def _optimizers() -> list[torch.optim.Optimizer]:
     """All that there are: a compiled step tells nobody whose it is."""
-    return [x for x in gc.get_objects() if issubclass(type(x), torch.optim.Optimizer)]
+    return alive(torch.optim.Optimizer)
 
 
 _walks: list[Walked] = []
