@@ -8,7 +8,9 @@
 # Each makes .venv first if it is not there; a second call starts at once.
 
 TARGET ?= trn1.2xlarge
-PYTEST_ARGS ?= -n 2
+# Each process gets half of the tests in their order, so that what a file prepares is prepared in one of them, and then
+# takes over from the other what is left.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 
 # The first Python from 3.11 on that can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
