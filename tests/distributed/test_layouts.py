@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 PARTS = {"context": 6, "expert": 3, "pipeline": 5}
 
 
-@pytest.mark.parametrize(("ranks", "products"), [(2, 1), (4, 5)])
+@pytest.mark.parametrize(("ranks", "products"), [(2, 1), (4, 7)])
 def test_layouts_learn_what_one_process_learns(tmp_path, ranks, products):
     parts = {**PARTS, "product": products}
     for each in passed(launch("layouts_script.py", tmp_path, ranks, *parts)):

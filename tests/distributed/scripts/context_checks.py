@@ -45,20 +45,20 @@ def loss_of(model, x, y):
     return nn.functional.mse_loss(model(x), y)
 
 
-def context(mesh, causal=True, replicas=None, balanced=True, rounds="allgather", of=lambda model: model):
-    """Tokens are shared out over `mesh`, the batch over the ranks of `replicas`."""
+def context(mesh, causal=True, replicas=None, balanced=True, rounds="allgather", of=lambda model: model, finish=average):
+    """Tokens are shared out over `mesh`, the batch over the ranks of `replicas`. finish: what becomes of gradients."""
     alone = Alone(blocks(causal), lambda model: loss_of(model, INPUTS, TARGETS))
     count, place = (replicas.size(), replicas.rank()) if replicas is not None else (1, 0)
     model, (x, y) = blocks(causal).to(DEVICE), on_device(INPUTS.chunk(count)[place], TARGETS.chunk(count)[place])
-    named = dict(model.named_parameters())
     used = of(model)
+    named = dict(model.named_parameters())
 
     def step():
         with context_parallel(mesh, buffers=[x, y], buffer_seq_dims=[1, 1]):
             assert x.shape[1] == TOKENS // mesh.size()
             loss = loss_of(used, x, y)
             loss.backward()
-        average([p.grad for p in named.values()])
+        finish([p.grad for p in named.values()])
         return loss.item()
 
     rings.set_rotate_method(rounds)

@@ -2,6 +2,7 @@
 """Two ways to share out a job at once, on four ranks; and losses whose classes are on several ranks."""
 
 import torch
+from context_checks import context
 from pipeline_checks import INPUTS as ROWS
 from pipeline_checks import TARGETS as MEANT
 from pipeline_checks import pipeline
@@ -104,6 +105,34 @@ def pipelines_of_tensors():
     pipeline(Schedule1F1B, [place], 2, group, wrap=in_parts)
 
 
+def shards_of_pipelines():
+    """Layers of a stage are sharded over its replicas; all microbatches add up before gradients are averaged."""
+    mesh = mesh_of("data", "stage")
+    group, place = mesh["stage"].get_group(), mesh["stage"].get_local_rank()
+    rank = mesh["data"].get_local_rank()
+
+    def sharded(part):
+        for layer in part:
+            fully_shard(layer, mesh=mesh["data"])
+        return fully_shard(part, mesh=mesh["data"])
+
+    for schedule, mine in ((Schedule1F1B, [place]), (ScheduleInterleaved1F1B, [place, place + 2])):
+        pipeline(schedule, mine, 2 * len(mine), group, sharded, [t.chunk(2)[rank] for t in (ROWS, MEANT)])
+
+
+def shards_of_contexts():
+    """Tokens lie on the two ranks of a ring, the batch on two rings, weights in parts on all four."""
+    mesh = mesh_of("data", "context")
+    everywhere = mesh["data", "context"]._flatten("everywhere")
+
+    def sharded(model):
+        for block in model:
+            fully_shard(block, mesh=everywhere)
+        return fully_shard(model, mesh=everywhere)
+
+    context(mesh["context"], replicas=mesh["data"].get_group(), of=sharded, finish=lambda gradients: None)
+
+
 def losses_in_parts():
     """Each rank has some of the classes; the loss needs no rank to have them all."""
     mesh = init_device_mesh(DEVICE, (RANKS,))
@@ -120,5 +149,8 @@ def losses_in_parts():
     train(dict(model.named_parameters()), step, alone(), foreach=False)
 
 
-PRODUCTS = [shards_of_tensors, replicas_of_tensors, replicas_of_pipelines, pipelines_of_tensors]
+PRODUCTS = [
+    shards_of_tensors, replicas_of_tensors, replicas_of_pipelines, pipelines_of_tensors, shards_of_pipelines,
+    shards_of_contexts,
+]  # fmt: skip
 CHECKS = [losses_in_parts, *(PRODUCTS if RANKS == 4 else [])]
