@@ -45,7 +45,9 @@ def loss_of(model, x, y):
     return nn.functional.mse_loss(model(x), y)
 
 
-def context(mesh, causal=True, replicas=None, balanced=True, rounds="allgather", of=lambda model: model, finish=average):
+def context(
+    mesh, causal=True, replicas=None, balanced=True, rounds="allgather", of=lambda model: model, finish=average
+):
     """Tokens are shared out over `mesh`, the batch over the ranks of `replicas`. finish: what becomes of gradients."""
     alone = Alone(blocks(causal), lambda model: loss_of(model, INPUTS, TARGETS))
     count, place = (replicas.size(), replicas.rank()) if replicas is not None else (1, 0)
