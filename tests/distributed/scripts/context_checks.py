@@ -48,7 +48,7 @@ def loss_of(model, x, y):
 def context(
     mesh, causal=True, replicas=None, balanced=True, rounds="allgather", of=lambda model: model, finish=average
 ):
-    """Tokens are shared out over `mesh`, the batch over the ranks of `replicas`. finish: what becomes of gradients."""
+    """Tokens are shared out over `mesh`, the batch over the ranks of `replicas`. finish: after backward."""
     alone = Alone(blocks(causal), lambda model: loss_of(model, INPUTS, TARGETS))
     count, place = (replicas.size(), replicas.rank()) if replicas is not None else (1, 0)
     model, (x, y) = blocks(causal).to(DEVICE), on_device(INPUTS.chunk(count)[place], TARGETS.chunk(count)[place])
