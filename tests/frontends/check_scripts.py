@@ -159,6 +159,9 @@ step = compile_step(model, torch.optim.SGD(model.parameters(), 0.1), loss_fn)
 for x, y in batches():
     step(x, y)  # TRN111
 """,
+    "options that it does not know": HEAD
+    + "import argparse\nimport sys\nsys.argv.append('--cahce')\nargparse.ArgumentParser().parse_args()  # TRN259\n",
+    "an end with a message": HEAD + "raise SystemExit('no data at /nowhere')  # TRN259\n",
     "an error of its own": HEAD + PLAIN + "raise KeyError('batch_size')  # TRN259\n",
     "integers added up by index": in_step(
         "    counts = torch.zeros(4, dtype=torch.int64, device='neuron').index_add(0, y, y)  # TRN257\n"

@@ -197,6 +197,18 @@ def test_values_stay_where_they_are_small_or_whole_numbers():
     assert scores.device.type == "neuron"
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("options that it does not know", "unrecognized arguments: --cahce"),
+        ("an end with a message", "no data at /nowhere"),
+    ],
+)
+def test_what_a_script_said_before_it_ended_is_told(name, said, tmp_path):
+    (finding,) = checked(tmp_path, OBSTACLES[name]).findings
+    assert said in finding.why
+
+
 def test_scripts_are_python():
     for source in (*CLEAN.values(), *OBSTACLES.values(), HEAD + PLAIN):
         ast.parse(source)

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import io
 import math
 import runpy
 import sys
 import time
 import traceback
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +29,7 @@ from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
 from trnlab.frontends.torch.check.savers import nothing_saved
 from trnlab.frontends.torch.check.shapes import Followed
+from trnlab.frontends.torch.check.silence import Last, silent
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
 from trnlab.frontends.torch.data import Loader
 from trnlab.frontends.torch.locations import here, parse
@@ -329,15 +328,15 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         if session.communicator is not None:
             enter(pipelines_told(walk))
         enter(nothing_saved())
-        enter(_silent())
+        said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
         enter(Unwritten(walk.on_host, walk.by_values))
-        _run(script, walk)
+        _run(script, walk, said)
     torch.compiler.reset()
     return walk
 
 
-def _run(script: Script, walk: Walked) -> None:
+def _run(script: Script, walk: Walked, said: Last) -> None:
     path, argv = list(sys.path), sys.argv
     sys.argv = [str(script.path), *script.arguments]
     sys.path.insert(0, str(script.file.parent))
@@ -349,10 +348,7 @@ def _run(script: Script, walk: Walked) -> None:
     except SystemExit as exit:
         walk.complete = exit.code in (None, 0)
         if not walk.complete:
-            walk.survey.raised(UsageError(
-                f"the script ended with exit status {exit.code} before its first step", code="TRN259",
-                remedy="run it with `trnlab run` first",
-            ))  # fmt: skip
+            walk.survey.raised(_ended_early(exit, _line(exit, script), said.line))
     except Exception as error:
         walk.complete = False
         place = _line(error, script)
@@ -365,6 +361,17 @@ def _run(script: Script, walk: Walked) -> None:
         walk.survey.raised(told)
     finally:
         sys.argv, sys.path[:] = argv, path
+
+
+def _ended_early(exit: SystemExit, where: Location | None, said: str) -> UsageError:
+    """said: the last line that the script wrote to standard error; a message that it ends with is not written yet."""
+    status = exit.code if isinstance(exit.code, int) else 1
+    return UsageError(
+        f"the script ended with exit status {status} before its first step", code="TRN259", where=where,
+        got=(said if isinstance(exit.code, int) else str(exit.code)) or None,
+        remedy="run it with `trnlab run` first; what follows its name on the command line is the script's, so that "
+        "options of trnlab stand before it",
+    )  # fmt: skip
 
 
 def _line(error: BaseException, script: Script) -> Location | None:
@@ -405,10 +412,3 @@ _walks: list[Walked] = []
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
         _walks[-1].updated(optimizer)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
