@@ -8,7 +8,9 @@ finite numbers: masks hold infinities on purpose, and what reads one may write o
 from __future__ import annotations
 
 import numpy as np
+from numba.types import int64 as i64
 
+from trnlab.sim.functional.arguments import address, columns, numbers, operands
 from trnlab.sim.functional.kernels import (
     COPY_PREDICATED,
     DST,
@@ -22,7 +24,7 @@ from trnlab.sim.functional.kernels import (
     SLOTS,
     A,
 )
-from trnlab.sim.functional.linking import jit
+from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import load_u32
 from trnlab.sim.functional.views import CODE, ONE_ROW, F, P, load_block
 
@@ -78,3 +80,33 @@ def makes_not_finite(kind, views, present, infinity_read, scratch, report):
                 report[3] = found
                 return True
     return False
+
+
+@exported(i64(i64, i64, i64, i64, i64, i64, i64))
+def infinity_loop(kind, views, present, ints, floats, scratch, report):
+    """As `reads_infinity`: compiled only where somebody asks for the check."""
+    read = reads_infinity(
+        kind, operands(views), columns(present), columns(ints), numbers(floats), scratch, columns(report)
+    )
+    return 1 if read else 0
+
+
+@exported(i64(i64, i64, i64, i64, i64, i64))
+def not_finite_loop(kind, views, present, infinity_read, scratch, report):
+    """As `makes_not_finite`."""
+    made = makes_not_finite(kind, operands(views), columns(present), infinity_read != 0, scratch, columns(report))
+    return 1 if made else 0
+
+
+@jit
+def finds_infinity(kind, views, present, ints, floats, scratch, report):
+    """`reads_infinity` through its symbol."""
+    tiles, slots = address(views), address(present)
+    return infinity_loop(kind, tiles, slots, address(ints), address(floats), scratch, address(report)) != 0
+
+
+@jit
+def finds_not_finite(kind, views, present, infinity_read, scratch, report):
+    """`makes_not_finite` through its symbol."""
+    tiles, slots, read = address(views), address(present), 1 if infinity_read else 0
+    return not_finite_loop(kind, tiles, slots, read, scratch, address(report)) != 0

@@ -44,10 +44,11 @@ from trnlab.sim.functional.views import (
     store_block,
 )
 
-# What to run for an instruction. MEANING: the instruction's own definition, through Python.
+# What to run for an instruction. MEANING: the instruction's own definition, through Python. Those from GATHER on are
+# occasional: each is compiled by itself.
 (
-    MEANING, COPY, GATHER, TRANSPOSE, MATMUL, FILL, TENSOR_TENSOR, TENSOR_SCALAR, SCALAR_TENSOR_TENSOR,
-    ACTIVATION, REDUCE, IOTA, AFFINE_SELECT, SELECT_REDUCE, COPY_PREDICATED, DROPOUT, NUMBERED_BITS, MOVE_ROWS,
+    MEANING, COPY, TRANSPOSE, MATMUL, FILL, TENSOR_TENSOR, TENSOR_SCALAR, SCALAR_TENSOR_TENSOR, ACTIVATION, REDUCE,
+    SELECT_REDUCE, COPY_PREDICATED, GATHER, MOVE_ROWS, IOTA, AFFINE_SELECT, DROPOUT, NUMBERED_BITS,
     TRANSPOSING_MATMUL,
 ) = range(19)  # fmt: skip
 
