@@ -28,6 +28,7 @@ from trnlab.frontends.torch.doubles import narrow_moments
 from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.refusals import UnsupportedOp
+from trnlab.frontends.torch.split import pytorchs
 from trnlab.frontends.torch.types import is_narrowed, is_opaque, is_wide, type_of, unnarrowed
 from trnlab.frontends.torch.vendor_limits import note_limits
 from trnlab.graph.builder import GraphBuilder
@@ -46,9 +47,6 @@ _WAYS_OUT = {
     "aten._thnn_fused": "write the cell out with linear, sigmoid and tanh",
 }
 _DEFECT = "TRN219"
-_ALSO_SPLIT = (  # operators that split well, though PyTorch's core has them or nobody else wants them apart
-    "elu", "leaky_relu", "hardtanh", "native_group_norm", "dist", "ldexp",
-)  # fmt: skip
 EXACT = "trnlab_exact"  # in the meta of a placeholder: its float32 is not narrowed where all else is
 _STATISTICS = {"trnlab::attention_backward": 5}  # operators, and the argument that is a statistic of the forward pass
 _UNKNOWN = object()  # a result that cannot be described, of an operator that was refused already
@@ -80,11 +78,8 @@ class Imported:
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's core decompositions, without the operators that have a lowering of their own: those stay whole."""
-    aten = torch.ops.aten
-    packets = [getattr(aten, name + suffix, None) for name in _ALSO_SPLIT for suffix in ("", "_backward")]
     table = {
-        **torch._decomp.core_aten_decompositions(),
-        **torch._decomp.get_decompositions([packet for packet in packets if packet is not None]),
+        **pytorchs(),
         **fused_modules.decompositions(),
         **grouped.decompositions(),
         **composed.decompositions(),
