@@ -28,7 +28,10 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
 
+# Bytecode first: many tests start processes, each of which would compile all modules of the package where the
+# environment has Python keep none (PYTHONDONTWRITEBYTECODE), or together with others at the start.
 test: check
+	@$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(READY)
