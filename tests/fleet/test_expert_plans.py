@@ -55,7 +55,7 @@ def test_memory_of_divided_parameters_is_18_bytes_of_each():
     """ZeRO-3: float32 parts of weights, gradients and two moments, and of weights in bfloat16, to be gathered; an
     expert is divided among fewer ranks."""
     layouts = columns_of([Layout(2, 1, 16, zero=3), Layout(2, 1, 16, zero=3, expert=4)])
-    held = held_of(layouts, np.full((2, 1), 1600.0), np.array([[6400.0], [1600.0]]))
+    held = held_of(_training(), layouts, np.full((2, 1), 1600.0), np.array([[6400.0], [1600.0]]))
     assert {name: size[:, 0].tolist() for name, size in held.items()} == {
         "weights": [3000.0, 3000.0], "gradients": [2000.0, 2000.0], "optimizer": [4000.0, 4000.0],
     }  # fmt: skip

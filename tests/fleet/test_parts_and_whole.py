@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step put together from stages takes as long, and as much memory, as `trnlab estimate` finds for the script that
-trains so. `python tests/fleet/test_parts_and_whole.py` prints all eight layouts, of which the suite holds two."""
+trains so. `python tests/fleet/test_parts_and_whole.py [fp32]` prints all eight layouts; the suite holds two."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,6 +27,9 @@ sys.path.insert(0, {examples!r})
 import train_llama as llama
 llama.MODELS["small"] = llama.Config({hidden}, {layers}, {heads}, {shared}, {mlp}, {words}, {length})
 llama.Block.forward = llama.Block._forward  # keeps its activations
+if {precision!r} == "fp32":  # weights are gathered as they are
+    policy = llama.MixedPrecisionPolicy
+    llama.MixedPrecisionPolicy = lambda **formats: policy()
 sys.argv += ["--model", "small", "--steps", "1"]
 llama.main()
 """
@@ -35,24 +39,35 @@ MODELS = {
 }
 
 
-def _whole(folder, sizes, target, ranks):
+def _whole(folder, sizes, target, ranks, precision):
     """Seconds of the script's step, and bytes of a rank."""
     script, said = folder / "train.py", io.StringIO()
-    script.write_text(SCRIPT.format(examples=str(EXAMPLES), **sizes))
-    asked = ["estimate", "--json", "--no-cache", "--target", target, "--ranks", str(ranks), str(script)]
+    script.write_text(SCRIPT.format(examples=str(EXAMPLES), precision=precision, **sizes))
+    asked = [
+        "estimate",
+        "--json",
+        "--no-cache",
+        "--target",
+        target,
+        "--ranks",
+        str(ranks),
+        "--precision",
+        precision,
+        str(script),
+    ]
     with contextlib.redirect_stdout(said):
         assert main(asked) == 0
     found = json.loads(said.getvalue())["targets"][0]
     return found["step_s"], found["memory"]["total"]
 
 
-def _parts(sizes, target, instances, ranks):
+def _parts(sizes, target, instances, ranks, precision):
     """The step of the same layout from its stages: weights, gradients and state divided among all ranks."""
     size = sizes["hidden"] // sizes["heads"]
     block = Block(sizes["hidden"], Attention(sizes["heads"], sizes["shared"], size, size), Dense(sizes["mlp"]))
     model = Model("small", sizes["hidden"], ((sizes["layers"], block),), sizes["length"], sizes["words"])
     fixed = pinned("tp=1,pp=1,mb=1,zero=3,overlap=1,recompute=none")
-    asked = Question(model, 1e9, (target,), (instances, instances), batch=ranks, fixed=fixed)
+    asked = Question(model, 1e9, (target,), (instances, instances), batch=ranks, fixed=fixed, precision=precision)
     return plan(asked).chosen.step
 
 
@@ -61,11 +76,11 @@ LAYOUTS = [(name, *cluster) for cluster in CLUSTERS for name in MODELS]
 HELD = LAYOUTS[:4:2]
 
 
-def _both(folder, name, target, instances, ranks):
+def _both(folder, name, target, instances, ranks, precision="bf16"):
     """Seconds and bytes of the script, and of the plan."""
     cluster = f"{instances}x{target}" if instances > 1 else target
-    parts = _parts(MODELS[name], target, instances, ranks)
-    return _whole(folder, MODELS[name], cluster, ranks), (parts.total, sum(parts.bytes.values()))
+    parts = _parts(MODELS[name], target, instances, ranks, precision)
+    return _whole(folder, MODELS[name], cluster, ranks, precision), (parts.total, sum(parts.bytes.values()))
 
 
 @pytest.mark.parametrize("layout", HELD, ids=lambda layout: f"{layout[0]} {layout[1]} {layout[3]}")
@@ -75,14 +90,14 @@ def test_a_step_of_parts_takes_as_long_as_the_script(layout, tmp_path):
     assert parts[1] == pytest.approx(memory, rel=0.03)
 
 
-def _table():
+def _table(precision="bf16"):
     """All layouts, in the rows of docs/plan.md."""
     for layout in LAYOUTS:
         with tempfile.TemporaryDirectory() as folder:
-            (seconds, memory), (planned, needed) = _both(Path(folder), *layout)
+            (seconds, memory), (planned, needed) = _both(Path(folder), *layout, precision)
         figures = f"{seconds * 1e6:,.0f} us | {planned / seconds - 1:+.1%} | {memory / 1e6:.1f} MB"
         print(f"| {layout[0]} | {layout[1]}, {layout[3]} | {figures} | {needed / memory - 1:+.1%} |", flush=True)
 
 
 if __name__ == "__main__":
-    _table()
+    _table(*sys.argv[1:])

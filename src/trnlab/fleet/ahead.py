@@ -30,7 +30,6 @@ class Asked(NamedTuple):
 
     target: str
     precision: str
-    form: str
     training: Training
     share: tuple[Any, ...]
 
@@ -96,7 +95,7 @@ class Helped(Planner):
 
 
 def _asked(planner: Planner, training: Training, share: tuple[Any, ...]) -> Asked:
-    return Asked(planner.cluster.target.name, planner.programs.session.precision, planner.form, training, share)
+    return Asked(planner.cluster.target.name, planner.programs.session.precision, training, share)
 
 
 def compiled(asked: Asked) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def compiled(asked: Asked) -> dict[str, Any]:
     session = Session(chips.target(asked.target), precision=asked.precision)
     session.cache = None
     programs = Programs(session, {})
-    planner = Planner(Cluster(session.target, 1), programs, Exchange(session.target), asked.form)
+    planner = Planner(Cluster(session.target, 1), programs, Exchange(session.target))
     planner.parts(asked.training, *asked.share)
     return {key: value if isinstance(value, dict) else asdict(value) for key, value in programs.known.items()}
 
@@ -126,7 +125,7 @@ class _Kept(Programs):
 def _known(planner: Planner, training: Training, share: tuple[Any, ...]) -> bool:
     kept = _Kept(planner.programs.session, planner.programs.known)
     try:
-        Planner(planner.cluster, kept, planner.exchange, planner.form).parts(training, *share)
+        Planner(planner.cluster, kept, planner.exchange).parts(training, *share)
     except _UnknownError:
         return False
     return True

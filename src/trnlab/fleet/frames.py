@@ -17,7 +17,7 @@ from trnlab.fleet.exchange import Exchange
 from trnlab.fleet.layout import Layouts
 from trnlab.fleet.models import Model
 from trnlab.fleet.parts import Piece, Training, pieces_of
-from trnlab.fleet.pipes import SUM, WEIGHT, Shape, Talk, counts_of, parameters_of, part_of
+from trnlab.fleet.pipes import SUM, Shape, Talk, counts_of, parameters_of, part_of
 from trnlab.fleet.streams import Streams, streams_of
 from trnlab.fleet.talk import summed, talk_of
 
@@ -65,11 +65,11 @@ def frame_of(exchange: Exchange, training: Training, x: Layouts) -> Frame:
     common, experts = _fullest(model, x)
     spread = summed(exchange, x, "all_reduce", 0, SUM, common, experts)
     spread += summed(exchange, x, "reduce_scatter", 1, SUM, common, experts)
-    given = summed(exchange, x, "all_gather", 1, WEIGHT, common, experts)
+    given = summed(exchange, x, "all_gather", 1, training.width, common, experts)
     part = part_of(x, common[:, None], experts[:, None])[:, 0]
     updated = np.ceil(np.where(x["zero"] > 0, part, common + experts))
     return Frame(
-        training, x, talk_of(exchange, training, x), spread, given, streams_of(exchange, model, x), updated,
+        training, x, talk_of(exchange, training, x), spread, given, streams_of(exchange, training, x), updated,
         _normed(exchange, x),
     )  # fmt: skip
 

@@ -30,18 +30,19 @@ LIVES = 4000
 @dataclass(frozen=True)
 class Job:
     """A training on so many chips of a target. step: seconds; replica: chips of one copy of the model, 0 for the
-    fewest that hold it."""
+    fewest that hold it; state: bytes of a parameter in a checkpoint."""
 
     target: Target
     chips: int
     parameters: float
     step: float = 10.0
     replica: int = 0
+    state: int = STATE
 
     @property
     def state_bytes(self) -> float:
         """Of a checkpoint."""
-        return self.parameters * STATE
+        return self.parameters * self.state
 
     @property
     def copy(self) -> int:
@@ -49,7 +50,7 @@ class Job:
         if self.replica:
             return self.replica
         chip = self.target.chip
-        fewest = SCATTER * self.parameters * (STATE + 4) / (chip.hbm.capacity.value * chip.cores.value)
+        fewest = SCATTER * self.parameters * (self.state + 4) / (chip.hbm.capacity.value * chip.cores.value)
         return min(math.ceil(fewest / self.target.chips) * self.target.chips, self.chips)
 
     @property

@@ -10,7 +10,7 @@ from trnlab.fleet.planning import Candidate, Question
 from trnlab.fleet.stores import HOST_LINK
 from trnlab.fleet.wholes import Whole
 
-TOKEN, PIXEL = 8, 2  # bytes that come from the host: a token and its label in int32; inputs of a patch in bf16
+TOKEN = 8  # bytes that come from the host: a token and its label in int32
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,6 @@ def overheads(question: Question, c: Candidate) -> Overheads:
     if isinstance(model, Whole):
         each = model.brought
     else:
-        each = training.sequence * (model.patch * PIXEL if model.patch else TOKEN) + model.decoded * TOKEN
+        each = training.sequence * (model.patch * training.width if model.patch else TOKEN) + model.decoded * TOKEN
     brought = training.batch / layout.data * each * c.cluster.ranks_per_chip / HOST_LINK.value
     return Overheads(c.stall, max(brought - c.step.total, 0.0), brought)

@@ -14,24 +14,43 @@ from trnlab.fleet.arrays import Floats, Ints, distinct
 from trnlab.fleet.layout import RECOMPUTE, Layouts
 from trnlab.fleet.models import Model
 from trnlab.fleet.programs import Cost
+from trnlab.numerics.dtypes import dtype, float32
 
 SELECTIVE = RECOMPUTE.index("selective")
 NOTHING = Cost()
+MASTER, MOMENTS = 4, 8  # bytes for each parameter, in float32: what a weight is rounded from; AdamW's mean and square
 FIGURES = tuple(f.name for f in fields(Cost))
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained: sequences of so many tokens, so many in a step."""
+    """What is trained: sequences of so many tokens, so many in a step. form: what weights and activations are kept,
+    gathered and sent in."""
 
     model: Model
     batch: int
     sequence: int
+    form: str = "bfloat16"
 
     @property
     def tokens(self) -> int:
         """Of a step."""
         return self.batch * self.sequence
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight, and of an activation."""
+        return dtype(self.form).itemsize
+
+    @property
+    def rounded(self) -> bool:
+        """Whether weights are rounded from others in float32, which are kept as well; else they are those."""
+        return self.width < float32.itemsize
+
+    @property
+    def state(self) -> int:
+        """Bytes of a parameter in a checkpoint: its weight, what that is rounded from, AdamW's mean and square."""
+        return self.width + (MASTER if self.rounded else 0) + MOMENTS
 
 
 class Piece(NamedTuple):

@@ -15,9 +15,9 @@ from trnlab.fleet import pipeline
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.layout import RECOMPUTE, Layouts, layers_of
 from trnlab.fleet.models import Model
-from trnlab.fleet.parts import FIGURES, PartsOf, Piece, Training, pieces_of
+from trnlab.fleet.parts import FIGURES, MASTER, MOMENTS, PartsOf, Piece, Training, pieces_of
 
-SUM, STATE, WEIGHT = 4, 12, 2  # bytes for each parameter: gradients in fp32; master, mean, square; weights in bf16
+SUM = 4  # bytes for each parameter: of gradients, in float32
 FULL = RECOMPUTE.index("full")
 
 
@@ -97,7 +97,7 @@ class Shape:
         """[N, R] bytes of weights, gradients and the optimizer's state."""
         common, experts = parameters_of(self.training.model, self.counts, self.ranks)
         tensor, expert = self.layouts["tensor"][:, None], self.layouts["expert"][:, None]
-        return held_of(self.layouts, common / tensor, experts / (tensor * expert))
+        return held_of(self.training, self.layouts, common / tensor, experts / (tensor * expert))
 
     @cached_property
     def under_way(self) -> Ints:
@@ -128,7 +128,7 @@ class Shape:
         model, x = self.training.model, self.layouts
         layers = [block.parameters - block.expert_parameters * (1 - 1 / x["expert"]) for _, block in model.stacks]
         unit = np.max(np.stack([np.broadcast_to(layer, len(x)) for layer in layers]), axis=0)
-        return np.where(x["zero"] == 3, unit / x["tensor"] * WEIGHT, 0.0)
+        return np.where(x["zero"] == 3, unit / x["tensor"] * self.training.width, 0.0)
 
 
 @dataclass(frozen=True)
@@ -317,17 +317,17 @@ def parameters_of(model: Model, counts: list[int], ranks: int) -> tuple[Floats, 
     return common, experts
 
 
-def held_of(layouts: Layouts, common: Floats, experts: Floats) -> dict[str, Floats]:
+def held_of(training: Training, layouts: Layouts, common: Floats, experts: Floats) -> dict[str, Floats]:
     """[N, R] bytes by class, of parameters [N, R] of each rank. Under ZeRO-3 weights are parts in float32, from which
     what is gathered is made, and those in bfloat16 (PyTorch's `fully_shard` with a lower precision for computing);
-    otherwise the optimizer keeps those beside weights in bfloat16."""
+    otherwise the optimizer keeps those beside weights in bfloat16. Weights in float32 are the only ones."""
     zero, mine = layouts["zero"][:, None], common + experts
     part = part_of(layouts, common, experts)
-    third = zero == 3
+    third, width, master = zero == 3, training.width, MASTER if training.rounded else 0
     return {
-        "weights": np.where(third, part * (SUM + WEIGHT), mine * WEIGHT),
+        "weights": np.where(third, part * (master + width), mine * width),
         "gradients": np.where(third, part, mine) * SUM,
-        "optimizer": np.where(third, part * (STATE - SUM), np.where(zero > 0, part, mine) * STATE),
+        "optimizer": np.where(third, part * MOMENTS, np.where(zero > 0, part, mine) * (master + MOMENTS)),
     }  # fmt: skip
 
 
@@ -340,4 +340,4 @@ def part_of(layouts: Layouts, common: Floats, experts: Floats) -> Floats:
 def entering(training: Training, layouts: Layouts, tokens: int) -> Floats:
     """Bytes of a microbatch between two layers, on one rank; tokens: of each sequence."""
     part = layouts["microbatch"] * tokens // (layouts["tensor"] * layouts["context"])
-    return np.asarray(part * training.model.hidden * WEIGHT, np.float64)
+    return np.asarray(part * training.model.hidden * training.width, np.float64)

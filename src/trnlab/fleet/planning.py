@@ -72,6 +72,11 @@ class Question:
     epoch: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.precision not in FORMS:
+            raise _contradiction(
+                f"plans are made in {' and '.join(FORMS)}", ", ".join(FORMS), self.precision,
+                "`trnlab precision SCRIPT` compares the others for a script",
+            )  # fmt: skip
         positions, model = self.training.sequence, self.model
         if model.positions and positions > model.positions:
             raise _contradiction(
@@ -83,11 +88,6 @@ class Question:
                 f"the {model.counted} do not fill one step", f"{self.training.tokens:,} in a step",
                 f"{self.tokens:,.0f}", "take a smaller --global-batch or --sequence, or more --tokens or --samples",
             )  # fmt: skip
-        if self.precision not in FORMS:
-            raise _contradiction(
-                f"plans are made in {' and '.join(FORMS)}", ", ".join(FORMS), self.precision,
-                "`trnlab precision SCRIPT` compares the others for a script",
-            )  # fmt: skip
         if isinstance(model, Whole) and self.captured is None:
             raise _no_step(model)
         if not self.targets:
@@ -96,7 +96,7 @@ class Question:
     @property
     def training(self) -> Training:
         """What a step has to do."""
-        return Training(self.model, self.batch, self.sequence or self.model.sequence)
+        return Training(self.model, self.batch, self.sequence or self.model.sequence, FORMS[self.precision])
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def _on(
         if ranks is not None:
             _gather(found, cluster, Replicas(ranks, exchange).search(cluster, question.batch, question.fixed))
         else:
-            planner = Helped(cluster, programs, exchange, FORMS[question.precision], ahead=ahead)
+            planner = Helped(cluster, programs, exchange, ahead=ahead)
             _gather(found, cluster, search(planner, question.training, question.fixed))
         store.save()
         came(replace(found, tables=list(found.tables)))  # columns of a plan are made once, when they are asked for
@@ -317,7 +317,7 @@ def _planner(question: Question, name: str, instances: int, folder: Path | None)
     session = Session(chips.target(name), precision=question.precision)
     store = opened(folder, session.target, question.precision)
     programs, exchange = Programs(session, store.programs), Exchange(session.target, store.exchange)
-    return Planner(Cluster(session.target, instances), programs, exchange, FORMS[question.precision])
+    return Planner(Cluster(session.target, instances), programs, exchange)
 
 
 def _joined(target: Target) -> bool:
@@ -349,7 +349,7 @@ def _gather(plan: Plan, cluster: Cluster, found: Found) -> None:
 
 def job_of(question: Question, cluster: Cluster, step: float) -> Job:
     """The job that fails now and then, whose checkpoints are those of the model; step: seconds of one."""
-    return Job(cluster.target, cluster.chips, question.model.parameters, step)
+    return Job(cluster.target, cluster.chips, question.model.parameters, step, state=question.training.state)
 
 
 def _table(question: Question, cluster: Cluster, steps: Steps) -> Table:

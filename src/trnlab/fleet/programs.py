@@ -144,9 +144,11 @@ class Programs:
             f"{key} {also}" if also else key, lambda: stage(model, blocks, share, self.ranks, first, last, also)
         )
 
-    def update(self, parameters: Floats) -> Floats:
-        """Seconds of AdamW on so many parameters: memory sets its pace, so that a part of them shows it."""
-        known = self._kept("adamw", lambda: Stage(adamw(UPDATED), 0))
+    def update(self, parameters: Floats, rounded: bool = True) -> Floats:
+        """Seconds of AdamW on so many parameters: memory sets its pace, so that a part of them shows it. rounded:
+        whether weights are made of its own in float32."""
+        key = "adamw" if rounded else "adamw of weights"
+        known = self._kept(key, lambda: Stage(adamw(UPDATED, rounded), 0))
         return (known.forward + known.backward) * parameters / UPDATED
 
     def of_parts(self, model: Model, ranks: int, make: OfParts) -> float:

@@ -11,7 +11,7 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.exchange import Exchange
 from trnlab.fleet.layout import columns_of
 from trnlab.fleet.money import Bill, bill
-from trnlab.fleet.planning import FORMS, Candidate, Plan, job_of
+from trnlab.fleet.planning import Candidate, Plan, job_of
 from trnlab.fleet.programs import Programs
 from trnlab.fleet.ranks import Ranks
 from trnlab.fleet.replicas import Replicas
@@ -81,8 +81,7 @@ def _with_memory(plan: Plan, c: Candidate, factor: float) -> Step:
         changed_step = Replicas(ranks, exchange).steps(cluster, columns_of([c.step.layout]), asked.batch).step(0)
         store.save()
         return changed_step
-    planner = Planner(cluster, Programs(session, store.programs), exchange,
-                      FORMS[asked.precision])  # fmt: skip
+    planner = Planner(cluster, Programs(session, store.programs), exchange)
     step = planner.step(asked.training, c.step.layout)
     store.save()
     return step

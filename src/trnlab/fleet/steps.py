@@ -115,13 +115,12 @@ class Steps:
 
 @dataclass
 class Planner:
-    """Steps of trainings on a cluster, from the same programs and collectives. form, attention, network: of the
-    stages, see `Share`."""
+    """Steps of trainings on a cluster, from the same programs and collectives. attention, network: of the stages, see
+    `Share`."""
 
     cluster: Cluster
     programs: Programs
     exchange: Exchange
-    form: str = "bfloat16"
     attention: str = "fused"
     network: str = "kept"
     _parts: dict[tuple[str, Share], Parts] = field(default_factory=dict)
@@ -136,7 +135,7 @@ class Planner:
         """What a rank of such groups has of a layer."""
         attention = AGAIN[self.attention] if piece.again else self.attention
         return Share(
-            piece.microbatch, training.sequence, piece.tensor, self.form, attention, self.network, piece.context,
+            piece.microbatch, training.sequence, piece.tensor, training.form, attention, self.network, piece.context,
             piece.expert, piece.sharded,
         )  # fmt: skip
 
@@ -184,7 +183,7 @@ class Planner:
             some = layouts.take(rows)
             common, experts = parameters_of(model, layers_of(int(p), model.layers), int(p))
             tensor, expert = some["tensor"][:, None], some["expert"][:, None]
-            held = held_of(some, common / tensor, experts / (tensor * expert))
+            held = held_of(training, some, common / tensor, experts / (tensor * expert))
             found[rows] = np.sum(list(held.values()), axis=0).max(1)
         return found
 
@@ -226,13 +225,15 @@ class Planner:
             asked, given_back = (one * of_third.microbatches(training.batch) for one in found)
             weights[third] += asked
             gradients[third] += given_back
-        updates = self.programs.update(frame.updated)
+        updates = self.programs.update(frame.updated, training.rounded)
         updates[third] = self._of_parts(frame, third, sharded)
         return {"gradients": gradients, "weights": weights, "optimizer": updates + frame.normed}
 
     def _of_parts(self, frame: Frame, third: Ints, make: OfParts) -> Floats:
         """[N] seconds of what layouts of ZeRO-3, in rows `third`, do with their parts of all parameters."""
         x, found = frame.layouts, np.zeros(len(third))
+        if make is rounding and not frame.training.rounded:
+            return found
         ways = (x["tensor"] * x["data"] * x["context"])[third]
         for ranks in np.unique(ways).tolist():
             found[ways == ranks] = self.programs.of_parts(frame.training.model, ranks, make)

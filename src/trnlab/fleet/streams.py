@@ -18,7 +18,8 @@ from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.exchange import Exchange
 from trnlab.fleet.layout import Layouts
 from trnlab.fleet.models import Model
-from trnlab.fleet.pipes import SUM, WEIGHT
+from trnlab.fleet.parts import Training
+from trnlab.fleet.pipes import SUM
 from trnlab.fleet.talk import summed
 
 SETTLED = 8  # layers after which each takes as long as the one before
@@ -67,8 +68,9 @@ class Passes:
         return np.asarray(np.maximum(self.backward - self.first_back - self.last_back, 0.0) / self.layers)
 
 
-def streams_of(exchange: Exchange, model: Model, x: Layouts) -> Streams:
+def streams_of(exchange: Exchange, training: Training, x: Layouts) -> Streams:
     """Of each layout; 0 of other stages of ZeRO."""
+    model = training.model
     layers, experts = model.layers, sum(n * block.expert_parameters for n, block in model.stacks)
     late = model.join_parameters + model.head_parameters
     norm = model.stacks[-1][1].norm_parameters if model.final_norm else 0
@@ -76,9 +78,10 @@ def streams_of(exchange: Exchange, model: Model, x: Layouts) -> Streams:
     sizes = (
         (model.embedding_parameters, 0.0), (common / layers, experts / layers), (late - norm, 0.0), (norm, 0.0)
     )  # fmt: skip
+    kinds = ("all_gather", training.width), ("reduce_scatter", SUM)
     asked, given = (
         np.stack([summed(exchange, x, kind, 3, width, own / x["tensor"], theirs / (x["tensor"] * x["expert"]))
-                  for own, theirs in sizes]) for kind, width in (("all_gather", WEIGHT), ("reduce_scatter", SUM))
+                  for own, theirs in sizes]) for kind, width in kinds
     )  # fmt: skip
     return Streams(asked, given)
 

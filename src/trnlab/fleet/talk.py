@@ -14,7 +14,7 @@ from trnlab.fleet.experts import places
 from trnlab.fleet.layout import Layouts
 from trnlab.fleet.models import Block, Experts
 from trnlab.fleet.parts import Training
-from trnlab.fleet.pipes import WEIGHT, Talk, entering
+from trnlab.fleet.pipes import Talk, entering
 
 SENDS = 2  # of rows, in each pass: to the experts, and back
 
@@ -45,14 +45,14 @@ def _rows(block: Block, training: Training, x: Layouts) -> Floats:
     tokens = x["microbatch"] * training.sequence // (x["tensor"] * x["context"])
     each, which = np.unique(tokens, return_inverse=True)
     room = np.array([places(block.network, n) for n in each.tolist()])[which.reshape(-1)]
-    return np.asarray(room * block.network.count * block.hidden * WEIGHT, np.float64)
+    return np.asarray(room * block.network.count * block.hidden * training.width, np.float64)
 
 
 def _keys(block: Block, training: Training, x: Layouts) -> Floats:
     """[N] bytes of the keys and values of all places of a microbatch's sequences."""
     a = block.attention
     heads = np.maximum(a.kv_heads // x["tensor"], 1)
-    return np.asarray(x["microbatch"] * training.sequence * heads * (2 * a.size) * WEIGHT, np.float64)
+    return np.asarray(x["microbatch"] * training.sequence * heads * (2 * a.size) * training.width, np.float64)
 
 
 def summed(

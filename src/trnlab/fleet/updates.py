@@ -28,10 +28,10 @@ Shape = tuple[int, ...]
 Rates = tuple[Value, Value, Value]  # scalars of a step: of decay, below roots, and what is added to those
 
 
-def adamw(parameters: int) -> Graph:
-    """The update of so many parameters in one buffer: gradients, master weights and moments in float32, weights in
-    bfloat16."""
-    return _update("adamw", [(128, parameters // 128)], 1, rounded=True)
+def adamw(parameters: int, rounded: bool = True) -> Graph:
+    """The update of so many parameters in one buffer: gradients, weights and moments in float32, and where they are
+    `rounded`, weights in bfloat16."""
+    return _update("adamw", [(128, parameters // 128)], 1, rounded)
 
 
 def sharded(model: Model, blocks: Sequence[Block], ranks: int) -> Graph:
