@@ -12,10 +12,13 @@ from typing import Any
 
 from trnlab.errors import UsageError, did_you_mean
 from trnlab.files import json_of
+from trnlab.fleet.diffusion import unet
 from trnlab.fleet.families import distilbert, t5, unknown, unread, whisper
 from trnlab.fleet.fields import Config, Fields, wrong
 from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
 from trnlab.fleet.wholes import resnet
+
+ALIASES = {"unet": "sd15-unet", "stable-diffusion": "sd15-unet", "stable-diffusion-xl": "sdxl-unet"}
 
 
 def model(name: str) -> Model:
@@ -24,6 +27,7 @@ def model(name: str) -> Model:
     Raises UsageError (TRN171) for a name that is neither, TRN172 for a configuration that describes no model, and
     TRN585 for a model of a kind that is planned from a script.
     """
+    name = ALIASES.get(name, name)
     path = Path(name)
     if path.suffix in (".json", ".yaml", ".yml"):
         return from_config(_read(path), path.parent.name if path.name == "config.json" else path.stem)
@@ -174,4 +178,5 @@ _READERS: dict[str, Callable[[Fields], Model]] = {
     "whisper": whisper,
     "vit": _vit,
     "resnet": resnet,
+    "UNet2DConditionModel": unet,
 }

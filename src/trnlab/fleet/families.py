@@ -14,7 +14,7 @@ from trnlab.fleet.pairs import STRIDE, Crossed, Pair, Relative
 READ, DECODED = 512, 128  # tokens of T5's input and output (Megatron-LM v2.5, examples/pretrain_t5.sh: documented)
 FAMILIES = {  # what is no stack of blocks, by how its name or model_type begins
     "convolutions": ("convnext", "efficientnet", "mobilenet", "regnet", "densenet", "vgg", "inception"),
-    "a U-Net": ("unet", "u-net", "stable-diffusion", "sdxl", "diffusion"),
+    "a U-Net of an unknown form": ("unet", "u-net", "stable-diffusion", "sdxl", "diffusion"),
     "tables of embeddings": ("dlrm", "deepfm", "dcn"),
     "windows of attention": ("swin",),
     "recurrent layers": ("mamba", "rwkv", "recurrent", "falcon_mamba"),

@@ -23,6 +23,13 @@ def wrong(name: str, why: str) -> UsageError:
     )  # fmt: skip
 
 
+def _unknown_form(name: str, field: str, value: object, known: Collection[object]) -> UsageError:
+    return UsageError(
+        f"{name} has {field} {value!r}, which no stage is made with", code="TRN586", got=str(value),
+        limit=", ".join(map(str, known)), remedy=BY_SCRIPT,
+    )  # fmt: skip
+
+
 class Fields:
     """The fields of a configuration, each with a check of what it is."""
 
@@ -58,11 +65,28 @@ class Fields:
         """One of the words that are known of a field. Raises UsageError (TRN586) for another."""
         value = self.config.get(field, default)
         if value not in known:
-            raise UsageError(
-                f"{self.name} has {field} {value!r}, which no stage is made with", code="TRN586", got=str(value),
-                limit=", ".join(known), remedy=BY_SCRIPT,
-            )  # fmt: skip
+            raise _unknown_form(self.name, field, value, known)
         return str(value)
+
+    def words(self, field: str, default: list[str], known: Collection[str]) -> tuple[str, ...]:
+        """A list of words that are known of a field. Raises UsageError (TRN172) for no list, TRN586 for others."""
+        values = self.config.get(field, default)
+        if not isinstance(values, list):
+            raise wrong(self.name, f"{field} is {values!r}, not a list")
+        return tuple(Fields({field: value}, self.name).word(field, "", known) for value in values)
+
+    def one_of(self, field: str, known: Collection[object]) -> None:
+        """A field that may be missing, and else has a value that is known. Raises UsageError (TRN586) for another."""
+        if field in self.config and self.config[field] not in known:
+            raise _unknown_form(self.name, field, self.config[field], known)
+
+    def each(self, field: str, default: int, count: int) -> tuple[int, ...]:
+        """A whole number for each of so many, which may all have the same."""
+        value = self.config.get(field, default)
+        found = self.counts(field) if isinstance(value, list) else (self.count(field, default),) * count
+        if len(found) != count:
+            raise wrong(self.name, f"{field} is {value!r}, not {count} whole numbers")
+        return found
 
     @property
     def source(self) -> str:

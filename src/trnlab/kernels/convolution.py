@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import ceil
 
@@ -36,7 +37,7 @@ from trnlab.program.access import AP
 from trnlab.program.builder import Builder, Pool
 
 _WEIGHTS_SHARE, _INPUT_SHARE = 0.45, 0.35  # of the free SBUF; what is left is the results'
-_INPUTS, _RESULTS = 2, 3  # tiles of each in flight
+_INPUTS, _RESULTS, _RAW = 2, 3, 2  # tiles of each in flight; of weights before they are turned
 
 
 def convolution(
@@ -91,22 +92,38 @@ class _Weights:
         for at in range(first, first + count, P):
             self._turn(at, min(P, first + count - at))
 
+    @cached_property
+    def _several(self) -> int:
+        """Input channels of raw weights that are on chip at a time: all, or as many blocks as there is room for when
+        the first are loaded, which is after all other tiles were placed."""
+        k, each = self.weight.shape[1], _RAW * self.elements * self.weight.dtype.itemsize
+        room = self.b.sbuf_free // each
+        return k if k <= room else max(P, room // P * P)
+
     def _turn(self, at: int, rows: int) -> None:
         """Output channels lie in rows: transpose the block of each element and 128 input channels."""
-        k, dt = self.weight.shape[1], self.weight.dtype
-        raw = self.work.pool("raw weights", (P, k * self.elements), dt, bufs=2).next()
-        ViewSource(self.weight).load(self.b, raw[:rows, : k * self.elements], at, 0)
+        k = self.weight.shape[1]
+        for first in range(0, k, self._several):
+            count = min(self._several, k - first)
+            raw = self.work.pool(
+                "raw weights", (P, self._several * self.elements), self.weight.dtype, bufs=_RAW
+            ).next()
+            ViewSource(self.weight).load(self.b, raw[:rows, : count * self.elements], at, first * self.elements)
+            for start in range(0, count, P):
+                self._turn_block(raw[:rows], at, first + start, start * self.elements, min(P, count - start))
+
+    def _turn_block(self, raw: AP, at: int, channel: int, skip: int, height: int) -> None:
+        """Of so many input channels from `channel` on, which begin at `skip` of raw weights."""
+        dt, rows = self.weight.dtype, raw.partitions
         side = BANK * 4 // dt.itemsize // P  # transposes that fit into a bank
-        for kb in range(self.depth):
-            height = min(P, k - kb * P)
-            for e in range(0, self.elements, side):
-                several = min(side, self.elements - e)
-                bank = self.b.psum((P, side, P), dt)
-                for i in range(several):
-                    data = raw[:rows].with_dims((self.elements, height), skip=kb * P * self.elements + e + i)
-                    self.b.nc_transpose(dst=bank[:height, i, :rows], data=data, engine=Engine.TENSOR)
-                target = self.tile[:height, kb, e : e + several, at - self.first : at - self.first + rows]
-                self.work.evacuate(target, bank[:height, :several, :rows])
+        for e in range(0, self.elements, side):
+            several = min(side, self.elements - e)
+            bank = self.b.psum((P, side, P), dt)
+            for i in range(several):
+                data = raw.with_dims((self.elements, height), skip=skip + e + i)
+                self.b.nc_transpose(dst=bank[:height, i, :rows], data=data, engine=Engine.TENSOR)
+            target = self.tile[:height, channel // P, e : e + several, at - self.first : at - self.first + rows]
+            self.work.evacuate(target, bank[:height, :several, :rows])
 
     def at(self, kb: int, height: int, element: int, m: int, count: int) -> AP:
         """[K, M] of one element of the window: 128 (or `height`) input channels, output channels [m, +count)."""
