@@ -7,7 +7,10 @@ import pytest
 from streams import layer, program_of, random_routine
 
 from trnlab import chips
-from trnlab.sim.timing import order, outline_of, outline_program, time_program
+from trnlab.compiler import compile
+from trnlab.graph.builder import GraphBuilder
+from trnlab.numerics.dtypes import dtype, float32
+from trnlab.sim.timing import on_both, order, outline_of, outline_program, time_pair, time_program
 from trnlab.sim.timing.replay import Replay
 
 CHIPS = [chips.get(name) for name in ("trn1", "trn2")]
@@ -67,6 +70,24 @@ def test_other_routines_in_between_make_other_situations(chip, seen, monkeypatch
     program = type(first)("turns", chip.name, (first.routines[0], second.routines[0]), tensors, calls, (), ())
     assert time_program(program, chip).same_times(alone(program, chip, monkeypatch))
     assert seen[True] > 0
+
+
+def test_halves_of_two_cores_take_the_same_course_again(seen, monkeypatch):
+    chip, b = chips.get("trn2"), GraphBuilder("layers")
+    form = dtype("bfloat16")
+    x = b.input("x", (2048, 2048), form)
+    for i in range(24):
+        x = b.gelu(b.dot_general(x, b.input(f"w{i}", (2048, 2048), form), ((1,), (0,)), dt=form))
+    b.output(b.reduce(b.convert(x, float32), (0,)))
+    program = compile(b.build(), chip, {"precision": "bf16"})
+    assert set(on_both(program, chip)) == {True, False}  # a sum over all rows stays on one core
+    timeline, outline = time_pair(program, chip), outline_program(program, chip, cores=2)
+    assert seen[True] > 8
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "pays", staticmethod(lambda p, slots, calls: False))
+        plain = time_pair(program, chip)
+    assert timeline.same_times(plain)
+    assert (outline.total, outline.ends) == (plain.total, outline_of(plain, program).ends)
 
 
 def test_half_rate_windows_are_timed_call_by_call(seen):

@@ -15,6 +15,7 @@ and all values are the same bits as on one core.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -64,9 +65,11 @@ def time_pair(
 
 
 def two_cores(program: Program, chip: Chip, competition: bool = True) -> list[Core]:
-    """Of which the first has the streams of collectives."""
+    """They know the same streams of collectives, which the first manages."""
     cores = [Core(chip) for _ in range(CORES)]
-    cores[0].streams = Streams(program.streams, cores[0].startup, competition)
+    streams = Streams(program.streams, cores[0].startup, competition)
+    for core in cores:
+        core.streams = streams
     return cores
 
 
@@ -76,6 +79,7 @@ def calls_on_both(
     """As `timer.calls_in_order`, on two cores."""
     parts = [_parts(routine, p) for routine, p in zip(program.routines, plans)]
     uses, memories = uses_of(program, chip), Memories.of_cores(program, plans, chip, CORES)
+    calls = Counter(call.routine for call in program.calls)
     first = 0
     for at_once in program.together():
         out.base = 0 if whole else first
@@ -88,12 +92,12 @@ def calls_on_both(
             busy = memories if split is not None else memories[:1]
             slots = [memory.enter(call, routine) for memory in busy]
             for core, half, own in reversed(list(zip(cores, split or (), slots))):
-                _run(core, half, own, out, first)
+                _run(core, half, own, out, first, calls[call.routine])
             if call.routine in uses:
                 cores[0].collective(plans[call.routine], slots[0], out, first, uses[call.routine], program.waits)
                 follow(cores, program.waits)
             elif split is None:
-                cores[0].run(plans[call.routine], slots[0], out, first)
+                cores[0].call(plans[call.routine], slots[0], out, first, calls[call.routine])
             for memory, own in zip(busy, slots):
                 memory.leave(call, routine, own)
             yield first
@@ -123,11 +127,11 @@ def _part(p: Plan, which: Array) -> Plan:
     return replace(p, row_of=p.row_of[which], first_operand=first, uses=p.uses[uses], beside=p.beside[:0])
 
 
-def _run(core: Core, half: _Half, slots: Ints, out: Columns, first: int) -> None:
-    """Time a core's half of a call whose instruction 0 is row `first` of `out`."""
+def _run(core: Core, half: _Half, slots: Ints, out: Columns, first: int, calls: int) -> None:
+    """Time a core's half of one of `calls` calls, whose instruction 0 is row `first` of `out`."""
     own = Columns(len(half.which))
     own.base = first
-    core.run(half.plan, slots, own, first)
+    core.call(half.plan, slots, own, first, calls)
     rows = first - out.base + half.which
     for name in ("start", "end", "begin", "done", "cause"):
         getattr(out, name)[rows] = getattr(own, name)

@@ -125,6 +125,7 @@ class Replay:
         self.slack = int(parameters[[order.SEMAPHORE, order.INTERVAL, order.MOST_WAKE]].sum())
         self.seen: dict[int, dict[bytes, _Course]] = {}
         self.layouts: dict[int, _Layout] = {}
+        self.met: dict[int, Array] = {}
 
     @staticmethod
     def pays(p: Plan, slots: Ints, calls: int) -> bool:
@@ -140,9 +141,19 @@ class Replay:
         state = self._gather(slots)
         floor = int(self.clocks.engine[p.uses_engine, order.FREE].min())
         matters = layout.plain | (state[layout.of] + self.slack >= floor)
+        matters[-slots.size :] &= self._met(p, len(slots))
         common = np.where(matters, layout.relative(state, floor, index), FORGOTTEN)
         common[: self.clocks.engine.size].reshape(self.clocks.engine.shape)[~p.uses_engine] = FORGOTTEN
         return _Situation(layout, state, floor, common.tobytes())
+
+    def _met(self, p: Plan, slots: int) -> Array:
+        """Which entries of the slots some operand of the plan reads: a core's half leaves out those of the other."""
+        if id(p) not in self.met:
+            first = p.uses & order.SLOT_MASK
+            last = first + (p.uses >> order.MORE_SHIFT & order.MORE_MASK)
+            begun, ended = np.bincount(first, minlength=slots + 1), np.bincount(last + 1, minlength=slots + 1)
+            self.met[id(p)] = np.repeat(np.cumsum(begun - ended)[:slots] > 0, order.SLOT)
+        return self.met[id(p)]
 
     def known(self, p: Plan, situation: _Situation) -> _Course | None:
         """The course of an earlier call in this situation."""
