@@ -9,7 +9,7 @@ from trnlab import chips, isa
 from trnlab.errors import UsageError
 from trnlab.lang import registers
 from trnlab.lang.recorder import Recorder
-from trnlab.lang.tensor import Region
+from trnlab.lang.storage import Region
 
 
 def test_loops_over_numbers_and_registers_that_hold_numbers_need_no_values() -> None:

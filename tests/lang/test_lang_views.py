@@ -9,7 +9,8 @@ import pytest
 from trnlab.chips import catalog
 from trnlab.errors import ConstraintError
 from trnlab.lang.recorder import Recorder
-from trnlab.lang.tensor import Region, Tensor, Window
+from trnlab.lang.storage import Region
+from trnlab.lang.tensor import Tensor, Window
 
 DATA = np.arange(4 * 6 * 8, dtype=np.float32).reshape(4, 6, 8)
 

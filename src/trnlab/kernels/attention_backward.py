@@ -54,7 +54,8 @@ from trnlab.kernels.blocks import BANK, P
 from trnlab.kernels.view import View, full
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
-from trnlab.program.builder import Builder, Pool
+from trnlab.program.builder import Builder
+from trnlab.program.pool import Pool
 
 LOOKAHEAD = 2  # tiles between dS and its use
 IN_FLIGHT = LOOKAHEAD + 2  # tiles whose gradients are not all done, the one at hand among them

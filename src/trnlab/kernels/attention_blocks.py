@@ -28,7 +28,8 @@ from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
 from trnlab.kernels.view import View
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
-from trnlab.program.builder import Builder, Pool
+from trnlab.program.builder import Builder
+from trnlab.program.pool import Pool
 
 WIDEST = 256  # head size: in float32 the tiles of wider ones fill SBUF
 TOGETHER = 4  # query blocks

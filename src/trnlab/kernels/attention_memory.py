@@ -24,7 +24,8 @@ from trnlab.kernels.attention_tiles import (
 from trnlab.kernels.blocks import BANK, P
 from trnlab.numerics.dtypes import DType, float32
 from trnlab.program.access import AP
-from trnlab.program.builder import Builder, Pool
+from trnlab.program.builder import Builder
+from trnlab.program.pool import Pool
 
 LEAD = 3  # superblocks from the transposes to the exponentials
 QUADRANT = 32

@@ -24,7 +24,8 @@ from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
 from trnlab.kernels.view import View, full
 from trnlab.numerics.dtypes import float32
 from trnlab.program.access import AP
-from trnlab.program.builder import Builder, Pool
+from trnlab.program.builder import Builder
+from trnlab.program.pool import Pool
 
 LONGEST, SHORTEST = 4096, 512  # tokens of a segment
 

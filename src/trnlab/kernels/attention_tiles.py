@@ -23,7 +23,8 @@ from trnlab.kernels.blocks import BANK, P, dma_load, dma_store
 from trnlab.kernels.view import View, rectangle
 from trnlab.numerics.dtypes import DType, bfloat16, float32
 from trnlab.program.access import AP
-from trnlab.program.builder import Builder, Pool
+from trnlab.program.builder import Builder
+from trnlab.program.pool import Pool
 
 RESERVE = 12 * 1024  # bytes of a partition for constants and statistics
 DMA_BYTES = 4096  # per partition and transfer: long enough to use the bandwidth, short enough to start early

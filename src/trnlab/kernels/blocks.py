@@ -19,7 +19,8 @@ from trnlab.isa.base import Engine
 from trnlab.kernels.view import Piece, View, rectangle
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, MAX_FREE_DIMS
-from trnlab.program.builder import Builder, Pool
+from trnlab.program.builder import Builder
+from trnlab.program.pool import Pool
 
 P = 128  # partitions, and rows of a block
 BANKS = 8  # of PSUM

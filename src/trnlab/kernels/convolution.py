@@ -34,7 +34,8 @@ from trnlab.kernels.packs import PackedWeights, Packs
 from trnlab.kernels.view import View
 from trnlab.kernels.windows import Phase, Slide, Tap
 from trnlab.program.access import AP
-from trnlab.program.builder import Builder, Pool
+from trnlab.program.builder import Builder
+from trnlab.program.pool import Pool
 
 _WEIGHTS_SHARE, _INPUT_SHARE = 0.45, 0.35  # of the free SBUF; what is left is the results'
 _INPUTS, _RESULTS, _RAW = 2, 3, 2  # tiles of each in flight; of weights before they are turned

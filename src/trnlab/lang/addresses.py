@@ -14,7 +14,7 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError
 from trnlab.lang.formats import Format
 from trnlab.lang.source import user_line
-from trnlab.lang.tensor import Region, refuse
+from trnlab.lang.storage import Region, refuse
 
 
 def checked(

@@ -22,7 +22,8 @@ from trnlab.isa.nc_transpose import VECTOR_BLOCK
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.storage import Region, refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.lang.transfers import dma_copy, dma_transpose
 
 FLOAT32 = FORMATS["float32"]

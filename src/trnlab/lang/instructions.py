@@ -16,8 +16,9 @@ from trnlab.isa.alu import alu_op
 from trnlab.isa.base import Engine
 from trnlab.lang.chosen import Lookup
 from trnlab.lang.recorder import current
+from trnlab.lang.storage import Region, refuse
 from trnlab.lang.strides import merged, row_major
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.lang.transfers import too_deep
 from trnlab.program.access import MAX_FREE_DIMS, Dims
 

@@ -15,7 +15,8 @@ from trnlab.isa.indirection import index_name
 from trnlab.lang.chosen import Dynamic, Lookup
 from trnlab.lang.formats import Format
 from trnlab.lang.recording import Recording
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.storage import Region, refuse
+from trnlab.lang.tensor import Tensor
 
 AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 

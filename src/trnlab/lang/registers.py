@@ -19,7 +19,8 @@ from trnlab.lang.formats import FORMATS, Format
 from trnlab.lang.recorder import Recorder, current
 from trnlab.lang.recording import Recording
 from trnlab.lang.source import user_line
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.storage import Region, refuse
+from trnlab.lang.tensor import Tensor
 
 MAX_TRIPS = 100_000  # of a loop with bounds
 MAX_ROUNDS = 10_000  # of a loop with a condition, which is executed as it is recorded

@@ -9,63 +9,21 @@ Source: class NkiTensor of nki.language and get-started/nki-language-guide.rst i
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any, NoReturn, Self
 
-from trnlab.errors import ConstraintError
 from trnlab.isa.base import Memory
 from trnlab.lang.chosen import Dynamic, Indirect, Lookup
 from trnlab.lang.formats import Format, chip_format, format_of
-from trnlab.lang.recording import Recording
-from trnlab.lang.source import user_line
+from trnlab.lang.storage import Region, Storage, refuse
 from trnlab.lang.strides import free_dims, inferred, restride, row_major
 from trnlab.program.access import AP, Pattern, Recorded, Reference, hbm_view, pattern_of, record_of
 
 PatternList = list[list[int]]
 _ALL = slice(None)
-
-
-class Region(enum.Enum):
-    """Where a tensor lives. shared_hbm outlives the kernel and can be returned; private_hbm is scratch."""
-
-    sbuf = "sbuf"
-    psum = "psum"
-    private_hbm = "private_hbm"
-    shared_hbm = "shared_hbm"
-
-    def __init__(self, name: str) -> None:
-        self.memory: Memory = {"sbuf": Memory.SBUF, "psum": Memory.PSUM}.get(name, Memory.HBM)
-        self.title = name  # `value` is slow to get
-
-
 _HBM, _IN_SBUF = Memory.HBM, Region.sbuf  # to look a member up takes 200 ns in Python 3.11
-
-
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class Storage:
-    """The memory that views share. row: elements of `format` per partition (on chip; 0 in HBM).
-
-    sums: regions of a PSUM tile that a matmul adds to if it does not say, see `lang.instructions.nc_matmul`. wrote:
-    all regions of it that were written. common: HBM that all cores of a rank see: arguments, whatever their region
-    says, and what is made in shared_hbm.
-    """
-
-    recorder: Recording
-    whole: AP
-    region: Region
-    shape: tuple[int, ...]
-    format: Format
-    sums: set[tuple[Any, ...]] = field(default_factory=set)
-    wrote: set[tuple[Any, ...]] = field(default_factory=set)
-    common: bool = False
-
-    @property
-    def row(self) -> int:
-        """Elements per partition."""
-        return prod(self.shape[1:]) if self.region.memory is not _HBM else 0
 
 
 @dataclass(frozen=True)
@@ -74,11 +32,6 @@ class Window:
 
     start: int
     size: int
-
-
-def refuse(what: str, *, limit: object, got: object, remedy: str, code: str = "TRN409") -> NoReturn:
-    """Raise ConstraintError at the user's line."""
-    raise ConstraintError(what, code=code, where=user_line(), limit=limit, got=got, remedy=remedy)
 
 
 class Tensor(Reference):

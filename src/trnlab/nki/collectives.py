@@ -17,7 +17,8 @@ from typing import Any
 from trnlab.lang import registers
 from trnlab.lang.recorder import current
 from trnlab.lang.registers import VirtualRegister
-from trnlab.lang.tensor import Tensor, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.objects import NKIObject
 from trnlab.nki.operators import alu_name
 

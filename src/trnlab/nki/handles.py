@@ -7,7 +7,8 @@ from typing import Any
 
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Tensor, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.enums import chip_engine, engine
 
 

@@ -16,7 +16,8 @@ from trnlab.lang import compose, registers, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
 from trnlab.lang.registers import VirtualRegister
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.storage import Region, refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki import enums as constants
 from trnlab.nki.enums import (
     chip_engine,

@@ -22,9 +22,10 @@ from trnlab.lang import compose, registers
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, format_of
 from trnlab.lang.recorder import current, recording
-from trnlab.lang.tensor import Region as MemoryRegion
+from trnlab.lang.storage import Region as MemoryRegion
+from trnlab.lang.storage import refuse
 from trnlab.lang.tensor import Tensor as NkiTensor
-from trnlab.lang.tensor import Window, refuse
+from trnlab.lang.tensor import Window
 from trnlab.nki import isa
 from trnlab.nki.objects import NKIObject
 from trnlab.nki.target import default_chip

@@ -8,7 +8,7 @@ from typing import Any
 
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALIASES, ALU
-from trnlab.lang.tensor import refuse
+from trnlab.lang.storage import refuse
 
 _NUMPY_ALU = {"sum": "add", "amax": "max", "amin": "min", "true_divide": "divide", "absolute": "abs"}
 _NUMPY_ALU |= {"prod": "multiply", "fmod": "mod", "all": "logical_and"}

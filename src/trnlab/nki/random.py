@@ -10,7 +10,8 @@ from typing import Any
 from trnlab.isa.base import Engine
 from trnlab.isa.random_streams import state_words
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Region, Tensor
+from trnlab.lang.storage import Region
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.enums import engine
 from trnlab.nki.handles import NkiInstruction, issue, number
 

@@ -18,8 +18,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
-from itertools import count
+from functools import partial
 from math import prod
 from struct import Struct
 from typing import Any
@@ -32,8 +31,10 @@ from trnlab.errors import CapacityError, Location
 from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, REFERENCE, Buffer, Reference, operand_records, whole
-from trnlab.program.grids import with_grids
+from trnlab.program.grids import with_grids, written
+from trnlab.program.pool import Pool
 from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
+from trnlab.program.signatures import signature
 from trnlab.program.slots import AS_ACCESSED, assign_slots
 from trnlab.program.spans import Spans
 
@@ -46,19 +47,6 @@ COLUMNS = 8
 END = COLUMNS - 1
 _ROW = Struct(f"{COLUMNS}i")  # packing is three times as fast as array.extend
 _OPERANDS = tuple(Struct(f"{REFERENCE * operands}q") for operands in range(64))
-
-
-class Pool:
-    """`bufs` tiles of one shape used in rotation: the next user of a tile waits for the last one to be done."""
-
-    def __init__(self, tiles: list[AP]) -> None:
-        self.tiles, self._turn = tiles, 0
-
-    def next(self) -> AP:
-        """The tile whose turn it is."""
-        tile = self.tiles[self._turn % len(self.tiles)]
-        self._turn += 1
-        return tile
 
 
 class Builder:
@@ -281,8 +269,8 @@ class Builder:
         left_open = OPEN_ORDER if self.leaves_order else 0
         if engine is None:
             engine, left_open = instr.engines[0], left_open | OPEN_ENGINE
-        signature, roles = _signature(instr, tuple(arguments))
-        key: list[Any] = [signature, engine]
+        number, roles = signature(instr, tuple(arguments))
+        key: list[Any] = [number, engine]
         rows: list[int] = []
         for role, name in roles:
             value = arguments[name]
@@ -379,7 +367,7 @@ class Builder:
     def build(self) -> Routine:
         """The finished routine."""
         columns = self._columns(0)
-        columns["buffers"] = tuple(with_grids(self._buffers, columns["operands"], _writes(columns)))
+        columns["buffers"] = tuple(with_grids(self._buffers, columns["operands"], written(columns)))
         slots = assign_slots(columns["buffers"], columns["operands"], self.chip.psum)
         return Routine(
             **columns,
@@ -507,26 +495,3 @@ def _method(instr: Instruction) -> Callable[..., None]:
 for _instr in isa.REGISTRY.values():  # found at once, where `__getattr__` is asked after everything else has failed
     if not hasattr(Builder, _instr.name):
         setattr(Builder, _instr.name, _method(_instr))
-
-
-def _writes(columns: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which operands are written."""
-    opcode = np.repeat(columns["opcode"], np.diff(columns["first_operand"])).astype(np.int64)
-    role = columns["operands"][:, 0]
-    kinds, number = np.unique(opcode << 8 | role, return_inverse=True)
-    written = [isa.BY_OPCODE[int(kind) >> 8].operands[int(kind) & 255].role == "dst" for kind in kinds]
-    return np.array(written, np.bool_)[number]
-
-
-@cache
-def _signature(instr: Instruction, given: tuple[str, ...]) -> tuple[int, tuple[tuple[int, str], ...]]:
-    """A number for arguments of these names, and the names with the operand that each is, operands in their order.
-
-    What is no operand has -1 and comes last.
-    """
-    numbers = {spec.name: role for role, spec in enumerate(instr.operands)}
-    operands = sorted((numbers[name], name) for name in given if name in numbers)
-    return next(_signatures), (*operands, *((-1, name) for name in given if name not in numbers))
-
-
-_signatures = count()

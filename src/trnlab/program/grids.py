@@ -8,12 +8,13 @@ rows; rows as far apart as the partitions of a store are right for tiles and str
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from trnlab import isa
 from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer, Grid
@@ -113,3 +114,12 @@ def slots_of(grid: Grid, boxes: Boxes) -> tuple[Ints, Ints]:
 
 def _itemsizes() -> Ints:
     return np.array([BY_CODE[code].itemsize for code in range(len(BY_CODE))], np.int64)
+
+
+def written(columns: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which operands are written."""
+    opcode = np.repeat(columns["opcode"], np.diff(columns["first_operand"])).astype(np.int64)
+    role = columns["operands"][:, 0]
+    kinds, number = np.unique(opcode << 8 | role, return_inverse=True)
+    stored = [isa.BY_OPCODE[int(kind) >> 8].operands[int(kind) & 255].role == "dst" for kind in kinds]
+    return np.array(stored, np.bool_)[number]

@@ -29,7 +29,7 @@ from trnlab.kernels.matmul import Product, batch_matmul
 from trnlab.kernels.view import View
 from trnlab.numerics.dtypes import DType, bool_, float32, int32
 from trnlab.program import AP, Builder
-from trnlab.program.builder import Pool
+from trnlab.program.pool import Pool
 
 INF = float("inf")
 BASE = 4096.0  # of counts; fewer than half as many updates are summed at once (`rules.conditions.MOST_MARKED`)

@@ -20,7 +20,8 @@ from itertools import islice
 from types import CodeType
 from typing import Any, NoReturn
 
-from trnlab.lang.tensor import Tensor, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor
 
 _FLIPPED = {"is_lt": "is_gt", "is_gt": "is_lt", "is_le": "is_ge", "is_ge": "is_le"}
 _TRUTH: dict[str, Callable[[int, int], bool]] = {

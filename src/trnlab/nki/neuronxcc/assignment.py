@@ -15,7 +15,8 @@ from trnlab.isa.rules import allowed_starts
 from trnlab.lang import compose, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Tensor, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc.defined import Box, defined, record, record_sum
 from trnlab.nki.neuronxcc.masked import cut
 from trnlab.nki.neuronxcc.zeros import adds, settle

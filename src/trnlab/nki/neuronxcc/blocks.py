@@ -16,7 +16,8 @@ from typing import Any
 from trnlab.isa.base import Memory
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.storage import Region, refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc import assignment
 from trnlab.nki.neuronxcc.compiler import Allocation, region_of
 from trnlab.nki.neuronxcc.defined import fresh

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Region, refuse
+from trnlab.lang.storage import Region, refuse
 from trnlab.nki.language import no_reorder
 from trnlab.nki.neuronxcc.loops import once_per_body
 

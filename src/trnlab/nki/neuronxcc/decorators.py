@@ -19,7 +19,8 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import UsageError
 from trnlab.lang import compose
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Region, Tensor
+from trnlab.lang.storage import Region
+from trnlab.lang.tensor import Tensor
 from trnlab.nki import measure
 from trnlab.nki.arguments import map_objects
 from trnlab.nki.kernel import Kernel

@@ -19,7 +19,8 @@ from trnlab.lang import compose
 from trnlab.lang import instructions as ins
 from trnlab.lang.formats import FORMATS, Format, format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Region, Tensor
+from trnlab.lang.storage import Region
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc.defined import unwritten
 from trnlab.nki.neuronxcc.masked import trimmed
 

@@ -13,7 +13,8 @@ from typing import Any
 from trnlab.lang import compose
 from trnlab.lang.chosen import Indirect
 from trnlab.lang.formats import format_of
-from trnlab.lang.tensor import Tensor, Window, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor, Window
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime
 
 

@@ -18,7 +18,8 @@ from trnlab.lang import compose
 from trnlab.lang.compose import FLOAT32
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.storage import Region, refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki import isa as new
 from trnlab.nki.enums import chip_engine, dge_mode, engine, nc_version, oob_mode, reduce_cmd
 from trnlab.nki.isa import get_nc_version

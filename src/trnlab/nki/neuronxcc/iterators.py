@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from math import prod
 from typing import Any
 
-from trnlab.lang.tensor import refuse
+from trnlab.lang.storage import refuse
 from trnlab.nki.language import num_programs
 from trnlab.nki.neuronxcc.loops import affine_range, sequential_range, static_range
 

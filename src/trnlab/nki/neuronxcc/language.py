@@ -20,7 +20,8 @@ import numpy as np
 from trnlab.lang import compose, transfers
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Region, Tensor, refuse
+from trnlab.lang.storage import Region, refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki import language as new
 from trnlab.nki.isa import nc_n_gather
 from trnlab.nki.language import (

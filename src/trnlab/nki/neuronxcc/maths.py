@@ -17,7 +17,8 @@ from typing import Any
 from trnlab.lang import compose
 from trnlab.lang import instructions as ins
 from trnlab.lang.compose import FLOAT32
-from trnlab.lang.tensor import Tensor, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki import language as new
 from trnlab.nki.neuronxcc import elementwise as each
 from trnlab.nki.neuronxcc import isa

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trnlab.lang.tensor import Tensor, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki import collectives as new
 from trnlab.nki.collectives import ReplicaGroup
 from trnlab.nki.neuronxcc.zeros import settle

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnlab.lang.tensor import Tensor, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor
 from trnlab.nki import isa as new
 from trnlab.nki.language import float4_e2m1fn_x4, float8_e4m3fn_x4, float8_e5m2_x4
 from trnlab.nki.neuronxcc.zeros import settle

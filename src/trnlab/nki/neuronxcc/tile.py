@@ -14,7 +14,8 @@ from typing import Any, Self
 
 from trnlab.lang import compose
 from trnlab.lang.chosen import Indirect
-from trnlab.lang.tensor import Tensor, Window, refuse
+from trnlab.lang.storage import refuse
+from trnlab.lang.tensor import Tensor, Window
 from trnlab.nki.neuronxcc import assignment
 from trnlab.nki.neuronxcc import elementwise as each
 from trnlab.nki.neuronxcc.affine import Affine, AtRunTime, Mask

@@ -14,7 +14,8 @@ import numpy as np
 from trnlab.isa.base import Memory
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
-from trnlab.lang.tensor import Storage, Tensor
+from trnlab.lang.storage import Storage
+from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc.defined import boxes
 
 _ZERO = "zero when first read"

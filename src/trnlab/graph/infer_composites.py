@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Result types of attention and of pools, whose operands have shapes of their own; see `infer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trnlab.graph.ir import TensorType
+from trnlab.graph.needs import need as _need
+from trnlab.graph.needs import same_dtype as _same_dtype
+from trnlab.numerics.dtypes import float32
+
+Types = Sequence[TensorType]
+Attrs = Mapping[str, Any]
+
+
+def _attention_shapes(q: TensorType, k: TensorType, v: TensorType, bias: Types) -> tuple[int, int, int, int]:
+    for label, operand in (("q", q), ("k", k), ("v", v)):
+        _need(operand.rank == 4, f"{label} must be [batch, heads, length, size]", 4, operand.shape)
+    (b, h, t, d), s = q.shape, k.shape[2]
+    _same_dtype((q, k, v))
+    _need(k.shape == v.shape, "k and v differ in shape", k.shape, v.shape)
+    _need(k.shape[0] == b and k.shape[3] == d, "q and k differ in batch or head size", (b, "Hkv", "S", d), k.shape)
+    _need(k.shape[1] > 0 and h % k.shape[1] == 0, "heads must be a multiple of key heads", h, k.shape[1])
+    for extra in bias:
+        fits = (
+            extra.rank == 4 and extra.shape[3] == s and all(x in (1, n) for x, n in zip(extra.shape[:3], (b, h, t)))
+        )
+        _need(fits, "bias must be [B or 1, H or 1, T or 1, S]", (b, h, t, s), extra.shape)
+    return b, h, t, s
+
+
+def _attention(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    q, k, v = types[:3]
+    b, h, t, _ = _attention_shapes(q, k, v, types[3:])
+    return q, TensorType((b, h, t), float32)
+
+
+def _attention_backward(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    dout, q, k, v, out, lse = types[:6]
+    b, h, t, _ = _attention_shapes(q, k, v, types[6:])
+    _need(dout.shape == q.shape and out.shape == q.shape, "dout and out must have q's shape", q.shape, dout.shape)
+    _need(lse == TensorType((b, h, t), float32), "wrong lse", TensorType((b, h, t), float32), lse)
+    return q, k, v
+
+
+def _windows(x: TensorType, attrs: Attrs) -> TensorType:
+    """The type of one element for each window; every window must see an element."""
+    _need(x.rank >= 2, "windows lie over two dimensions", 2, x.rank)
+    for axis, size in enumerate(x.shape[-2:]):
+        window, step, low, places = (attrs[k][axis] for k in ("window", "window_strides", "padding_low", "places"))
+        seen = window >= 1 and step >= 1 and 0 <= low < window and places >= 1 and (places - 1) * step - low < size
+        _need(seen, f"a window sees nothing along dimension {axis}", f"{size} elements", (window, step, low, places))
+    return TensorType((*x.shape[:-2], *attrs["places"]), x.dtype)
+
+
+def _max_pool(types: Types, attrs: Attrs) -> TensorType:
+    return _windows(types[0], attrs)
+
+
+def _max_pool_backward(types: Types, attrs: Attrs) -> TensorType:
+    dout, x = types
+    _need(dout.shape == _windows(x, attrs).shape, "dout has another shape", _windows(x, attrs).shape, dout.shape)
+    return TensorType(x.shape, dout.dtype)
+
+
+RULES: dict[str, Callable[[Types, Attrs], TensorType | tuple[TensorType, ...]]] = {
+    "trn.max_pool": _max_pool,
+    "trn.max_pool_backward": _max_pool_backward,
+    "trn.attention": _attention,
+    "trn.attention_backward": _attention_backward,
+}
