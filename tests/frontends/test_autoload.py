@@ -40,3 +40,12 @@ def test_it_can_be_switched_off():
     code = "import torch, json; print(json.dumps(torch._C._get_privateuse1_backend_name()))"
     assert in_fresh_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "privateuseone"
     assert in_fresh_python(code) == "neuron"
+
+
+def test_compile_step_loads_no_compiler_until_something_is_compiled():
+    """Nor what makes pages, runs scripts or keeps checkpoints: with a warm cache nothing of these is needed."""
+    code = "from trnlab.frontends.torch import compile_step; import json, sys; print(json.dumps(sorted(sys.modules)))"
+    loaded = set(in_fresh_python(code))
+    late = {"compiler.pipeline", "kernels", "profile", "runtime.run", "runtime.script", "datasets", "porting.job"}
+    assert loaded.isdisjoint({f"trnlab.{name}" for name in late})
+    assert "trnlab.frontends.torch.step" in loaded

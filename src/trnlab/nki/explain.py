@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from trnlab import policy
 from trnlab.errors import CapacityError
 from trnlab.policy import AS_WRITTEN, Option, Policy
-from trnlab.profile.compiled import by_line, changed, spilled
 from trnlab.program.changes import Change, Size, Spill, together
 from trnlab.program.routine import Routine
 from trnlab.timeline import Timeline
@@ -74,6 +73,8 @@ class Explained:
         return None if other is None or self.whole.total is None else other - self.whole.total
 
     def __str__(self) -> str:
+        from trnlab.profile.compiled import by_line, changed, spilled  # pages load when there is something to show
+
         lines = [
             f"{self.name}, {self.policy}: {_told(self.whole)}",
             f"    as written: {_told(self.as_written)}",

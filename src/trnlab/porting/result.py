@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trnlab.errors import Location
-from trnlab.porting.job import Job
 from trnlab.runtime.faults import Sickness
+
+if TYPE_CHECKING:  # it brings what pages are made of; findings are recorded wherever a step is captured
+    from trnlab.porting.job import Job
 
 SCHEMA, VERSION = "trnlab-check", 1
 ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -225,4 +227,6 @@ def _target(record: dict[str, Any]) -> TargetResult:
 
 
 def _job(record: dict[str, Any]) -> Job:
+    from trnlab.porting.job import Job
+
     return Job(**{**record, "sick": Sickness.from_json(record["sick"]) if record["sick"] else None})

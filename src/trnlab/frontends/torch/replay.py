@@ -25,7 +25,7 @@ from trnlab.frontends.torch import training_state as states
 from trnlab.frontends.torch.checkpoints import Writer, newest, of_this_rank, went_on
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
-from trnlab.runtime.checkpoint_plan import Plan, Use, plan
+from trnlab.runtime.checkpoint_plan import Plan
 from trnlab.runtime.notices import say
 
 _EXACT = 1 << 53  # integers up to here are exact in float64
@@ -142,20 +142,6 @@ class Replay:
         }  # fmt: skip
         self._writer.seconds = time.perf_counter() - started
         self._writer.save(self.calls, state)
-
-
-_made: list[Replay] = []
-
-
-def active() -> Replay | None:
-    """What replays this process's compiled steps, where a place for checkpoints was chosen and the script writes none
-    by itself. Raises what `checkpoints.newest` raises."""
-    if Use.by == "script":
-        return None
-    if not _made and (wanted := plan()) is not None:
-        Use.by = "steps"
-        _made.append(Replay(wanted))
-    return _made[-1] if _made else None
 
 
 def _kind(leaf: Any) -> str | None:

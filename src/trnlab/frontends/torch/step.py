@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.torch import hooks, low_precision, replay, sharded
+from trnlab.frontends.torch import hooks, low_precision, replaying, sharded
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.capture import CapturedStep, LossFunction, Reported, capture_step
 from trnlab.frontends.torch.dlpack import as_host, as_neuron
@@ -95,7 +95,7 @@ class TrainStep:
         eager = getattr(engine.current(), "train_step", None)
         if eager is not None:  # an engine that takes whole steps
             return eager(self, batch)
-        kept = replay.active()
+        kept = replaying.active()
         return self.train(batch) if kept is None else kept.call(self, batch)
 
     def train(self, batch: tuple[Any, ...]) -> Any:

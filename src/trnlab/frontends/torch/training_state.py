@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -122,6 +120,8 @@ def offsets_of(tensor: Any) -> tuple[int, ...]:
             "a tensor of partial sums is in no checkpoint", code="TRN541", got=tensor.placements,
             limit="Shard and Replicate", remedy="redistribute it first",
         )  # fmt: skip
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # takes long to import
+
     _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tuple(offsets)
 
@@ -261,6 +261,8 @@ def _placed(value: Any, where: str, parameter: Any) -> Any:
         raise other("the optimizer's state", str(list(value.shape)), str(list(parameter.shape)))
     mesh, placements = parameter.device_mesh, parameter.placements
     local = value.tensor.to(where)
+    from torch.distributed.tensor import DTensor  # takes long to import
+
     return DTensor.from_local(
         local, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )
