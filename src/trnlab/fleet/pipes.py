@@ -6,7 +6,7 @@ Letters of shapes: N layouts, S stages of a pipeline, R its ranks, K kinds of bl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -141,9 +141,6 @@ class Moment:
     there: Floats
 
 
-MOMENT = tuple(f.name for f in fields(Moment))
-
-
 class Pipes:
     """The pipelines of a shape's N layouts, from what their shares cost. forward, backward: [N] seconds of the
     busiest rank's passes of a microbatch, `layers` of them."""
@@ -213,15 +210,17 @@ class Pipes:
     def bytes(self) -> dict[str, Floats]:
         """By class, of the rank with most, when it has most."""
         found, held = self._moments(), self.shape.held
-        activations, working, there = (np.stack([getattr(x, name) for x in found], 1) for name in MOMENT)
-        gradients = held["gradients"][:, None] * there  # [N, moments, R], as all of these
-        always = (held["weights"] + held["optimizer"])[:, None]
-        total = activations + working + gradients + always
-        most = total.reshape(len(total), -1).argmax(1)
-        ranks, every = most % self.shape.ranks, np.arange(len(most))
-        varying = {"gradients": gradients, "activations": activations, "working": working}
-        sizes = {name: size.reshape(len(size), -1)[every, most] for name, size in varying.items()}
-        return {name: sizes[name] if name in sizes else held[name][every, ranks] for name in (*held, *varying)}
+        always = held["weights"] + held["optimizer"]
+        totals = [x.activations + x.working + held["gradients"] * x.there + always for x in found]
+        most = np.concatenate(totals, axis=1).argmax(1)
+        (which, ranks), every = divmod(most, self.shape.ranks), np.arange(len(most))
+        activations, working, there = np.zeros((3, len(most)))
+        for i, one in enumerate(found):
+            rows = np.flatnonzero(which == i)
+            at = rows, ranks[rows]
+            activations[rows], working[rows], there[rows] = one.activations[at], one.working[at], one.there[at]
+        sizes = {name: column[every, ranks] for name, column in held.items()}
+        return sizes | {"gradients": sizes["gradients"] * there, "activations": activations, "working": working}
 
     def _moments(self) -> list[Moment]:
         """When a rank may be fullest: as the backward pass turns in its layers, in the head, where nothing is let go
@@ -237,14 +236,15 @@ class Pipes:
         there = ((shape.layouts["zero"] != 3) | (shape.microbatches > 1))[:, None] + np.zeros(kept.shape)
         two, one = (shape.gathered[:, None] * (shape.blocks.sum(0) > n) for n in (2, 1))  # what is gathered next
         left = each * (shape.under_way - 1) + first + block
-        return [
+        found = [
             Moment(before - gone, self._working() + own + two, there),
             Moment(before * has[2], (needs[2] + own + one + last - gone) * has[2], there),
-            Moment(
-                (before - self._decoded()) * has[1], (needs[1] + own + one) * has[1], np.maximum(there, self._late)
-            ),
             Moment(left * has[0], (needs[0] + shape.talk.buffers[:, None]) * has[0], np.ones_like(there)),
         ]
+        if shape.training.model.decoded:
+            kept, late = (before - self._decoded()) * has[1], np.maximum(there, self._late)
+            found.append(Moment(kept, (needs[1] + own + one) * has[1], late))
+        return found
 
     def _decoded(self) -> Floats:
         """[N, R] bytes that a decoder's blocks and head keep, on the rank where it begins, which are gone when its
