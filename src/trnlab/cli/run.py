@@ -15,7 +15,6 @@ from trnlab import checks, policy
 from trnlab.chips import apply_settings
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
-from trnlab.fleet import checkpoint_cost
 from trnlab.frontends import vendor_imports
 from trnlab.graph.ir import Graph
 from trnlab.graph.stablehlo import to_stablehlo
@@ -106,17 +105,23 @@ def main(args: argparse.Namespace) -> int:
     install_imports(override=args.own_nki)
     vendor_imports.install(override=args.own_nki)
     status = run_script(script, session, args.out)
-    if plan() is not None and Use.by is None:
+    _tell_of_checkpoints(session)
+    return status
+
+
+def _tell_of_checkpoints(session: Session) -> None:
+    """What the checkpoints that were asked for would cost, or that there is none."""
+    wanted = plan()
+    if wanted is None:
+        return
+    if Use.by is None:
         say("TRN533: no checkpoint was written: the script has neither a step of compile_step nor trnlab.checkpoint")
-    elif (wanted := plan()) is not None and int(os.environ.get("RANK") or 0) == 0 and Use.latest_bytes:
+    elif int(os.environ.get("RANK") or 0) == 0 and Use.latest_bytes:
+        from trnlab.fleet.checkpoint_cost import sentence  # with all of the planner, which no other run needs
+
         many = int(os.environ.get("WORLD_SIZE") or 1)
         here = session.target.chips
-        say(
-            checkpoint_cost.sentence(
-                wanted.place, Use.latest_bytes * many, here * session.instances, here, many, wanted.keep
-            )
-        )
-    return status
+        say(sentence(wanted.place, Use.latest_bytes * many, here * session.instances, here, many, wanted.keep))
 
 
 def _checkpoint(args: argparse.Namespace) -> None:
