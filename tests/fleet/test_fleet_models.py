@@ -111,7 +111,7 @@ def test_classes_of_images_are_those_that_have_names():
 
 FAMILIES = [
     ({"model_type": "convnext"}, "convolutions"), ({"_class_name": "UNet2DModel"}, "a U-Net"),
-    ({"model_type": "dlrm"}, "tables of embeddings"), ({"model_type": "swin"}, "windows of attention"),
+    ({"model_type": "deepfm"}, "tables of embeddings"), ({"model_type": "swin"}, "windows of attention"),
     ({"model_type": "clip"}, "nothing is known of the blocks"),
 ]  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_what_is_no_stack_of_blocks_is_planned_from_a_script(config, said):
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["efficientnet-b0", "dlrm", "stable-diffusion-3", "unet3d", "wav2vec2-base"])
+@pytest.mark.parametrize("name", ["efficientnet-b0", "dcn-v2", "stable-diffusion-3", "unet3d", "wav2vec2-base"])
 def test_names_of_such_models_say_so(name):
     with pytest.raises(UsageError, match="TRN585"):
         model(name)

@@ -64,8 +64,8 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
 
 
 def steps_of(known: Model, precision: str) -> Source | None:
-    """Where steps come from of a model by name that is no stack of blocks; None for one that is."""
-    if not isinstance(known, Whole):
+    """Where steps come from of a model by name that has a recipe; None for others."""
+    if not isinstance(known, Whole) or known.recipe is None:
         return None
     prepared()
     from trnlab.frontends.torch.recipes.steps import Steps  # PyTorch takes a while

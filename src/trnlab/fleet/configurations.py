@@ -16,6 +16,7 @@ from trnlab.fleet.diffusion import unet
 from trnlab.fleet.families import distilbert, t5, unknown, unread, whisper
 from trnlab.fleet.fields import Config, Fields, wrong
 from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.recommend import dlrm
 from trnlab.fleet.wholes import resnet
 
 ALIASES = {"unet": "sd15-unet", "stable-diffusion": "sd15-unet", "stable-diffusion-xl": "sdxl-unet"}
@@ -179,4 +180,5 @@ _READERS: dict[str, Callable[[Fields], Model]] = {
     "vit": _vit,
     "resnet": resnet,
     "UNet2DConditionModel": unet,
+    "dlrm": dlrm,
 }

@@ -15,7 +15,7 @@ READ, DECODED = 512, 128  # tokens of T5's input and output (Megatron-LM v2.5, e
 FAMILIES = {  # what is no stack of blocks, by how its name or model_type begins
     "convolutions": ("convnext", "efficientnet", "mobilenet", "regnet", "densenet", "vgg", "inception"),
     "a U-Net of an unknown form": ("unet", "u-net", "stable-diffusion", "sdxl", "diffusion"),
-    "tables of embeddings": ("dlrm", "deepfm", "dcn"),
+    "tables of embeddings of an unknown form": ("dlrm", "deepfm", "dcn"),
     "windows of attention": ("swin",),
     "recurrent layers": ("mamba", "rwkv", "recurrent", "falcon_mamba"),
     "an encoder of sound behind seven convolutions": ("wav2vec2", "hubert", "wavlm"),

@@ -16,14 +16,16 @@ from trnlab.fleet.planning import Candidate, Plan
 from trnlab.fleet.sensitivity import Leaning, leanings
 from trnlab.fleet.steps import CAUSES, CLASSES
 from trnlab.fleet.text import prices
+from trnlab.fleet.wholes import Whole
 from trnlab.profile import charts
 from trnlab.profile.page import document
 from trnlab.profile.pictures import section
 from trnlab.units import format_bytes, format_count
 
 ROWS = 200
-_CAUSES = dict(zip(CAUSES, ("tensor", "gpsimd", "cc", "reference", "dma", "latency", "vector", "scalar", "sync")))
-_CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma")))
+_COLOURS = ("tensor", "gpsimd", "cc", "reference", "dma", "latency", "vector", "scalar", "sync", "accent", "faint")
+_CAUSES = dict(zip(CAUSES, _COLOURS))
+_CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma", "sync")))
 _ASSETS = files(__package__).joinpath("assets")
 
 
@@ -46,7 +48,7 @@ def command(plan: Plan, c: Candidate) -> str:
         "--global-batch": asked.batch, "--sequence": asked.training.sequence, "--precision": asked.precision,
         "--layout": c.step.layout.spelled(),
     }  # fmt: skip
-    if asked.captured is not None:
+    if isinstance(asked.model, Whole):
         del options["--sequence"]  # the step has its own
     words = [
         "trnlab",

@@ -29,11 +29,13 @@ from trnlab.fleet.money import SECONDS_PER_DAY, SECONDS_PER_HOUR, Bill, bill
 from trnlab.fleet.parts import Training
 from trnlab.fleet.programs import Programs
 from trnlab.fleet.ranks import Ranks, Source
+from trnlab.fleet.recommend import Recommender
 from trnlab.fleet.reliability import Goodput, Reliability
 from trnlab.fleet.replicas import Replicas
 from trnlab.fleet.search import Found, Least, least, search
 from trnlab.fleet.steps import Planner, Step, Steps
 from trnlab.fleet.store import opened
+from trnlab.fleet.tables import ROW, Tables
 from trnlab.fleet.wholes import Whole
 from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
@@ -88,7 +90,7 @@ class Question:
                 f"the {model.counted} do not fill one step", f"{self.training.tokens:,} in a step",
                 f"{self.tokens:,.0f}", "take a smaller --global-batch or --sequence, or more --tokens or --samples",
             )  # fmt: skip
-        if isinstance(model, Whole) and self.captured is None:
+        if isinstance(model, Whole) and not isinstance(model, Recommender) and self.captured is None:
             raise _no_step(model)
         if not self.targets:
             raise _contradiction("no target was named", "a target", "none", "name one: --target trn2.48xlarge")
@@ -279,7 +281,7 @@ def plan(
     """
     found = Plan(question, folder=folder)
     for name in question.targets:
-        if ahead is not None and question.captured is None:
+        if ahead is not None and question.model.stacks:
             planner = _planner(question, name, question.instances[0], folder)
             ahead.look(planner, question.training, question.fixed)
     for name in question.targets:
@@ -305,6 +307,9 @@ def _on(
         said(f"{cluster.name}: {len(found):,} layouts fit so far, {made} programs compiled")
         if ranks is not None:
             _gather(found, cluster, Replicas(ranks, exchange).search(cluster, question.batch, question.fixed))
+        elif isinstance(question.model, Recommender):
+            tables = Tables(cluster, programs, exchange, FORMS[question.precision])
+            _gather(found, cluster, tables.search(question.model, question.batch, question.fixed))
         else:
             planner = Helped(cluster, programs, exchange, ahead=ahead)
             _gather(found, cluster, search(planner, question.training, question.fixed))
@@ -349,7 +354,8 @@ def _gather(plan: Plan, cluster: Cluster, found: Found) -> None:
 
 def job_of(question: Question, cluster: Cluster, step: float) -> Job:
     """The job that fails now and then, whose checkpoints are those of the model; step: seconds of one."""
-    return Job(cluster.target, cluster.chips, question.model.parameters, step, state=question.training.state)
+    state = ROW if isinstance(question.model, Recommender) else question.training.state
+    return Job(cluster.target, cluster.chips, question.model.parameters, step, state=state)
 
 
 def _table(question: Question, cluster: Cluster, steps: Steps) -> Table:

@@ -144,6 +144,10 @@ class Programs:
             f"{key} {also}" if also else key, lambda: stage(model, blocks, share, self.ranks, first, last, also)
         )
 
+    def kept(self, key: str, make: Callable[[], Stage]) -> Cost:
+        """Of a graph that is no stage of blocks; key: what it is made of."""
+        return self._kept(key, make)
+
     def update(self, parameters: Floats, rounded: bool = True) -> Floats:
         """Seconds of AdamW on so many parameters: memory sets its pace, so that a part of them shows it. rounded:
         whether weights are made of its own in float32."""

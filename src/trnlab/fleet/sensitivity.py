@@ -11,17 +11,19 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.exchange import Exchange
 from trnlab.fleet.layout import columns_of
 from trnlab.fleet.money import Bill, bill
-from trnlab.fleet.planning import Candidate, Plan, job_of
+from trnlab.fleet.planning import FORMS, Candidate, Plan, job_of
 from trnlab.fleet.programs import Programs
 from trnlab.fleet.ranks import Ranks
+from trnlab.fleet.recommend import Recommender
 from trnlab.fleet.replicas import Replicas
 from trnlab.fleet.steps import Planner, Step
 from trnlab.fleet.store import opened
+from trnlab.fleet.tables import Tables
 from trnlab.runtime.session import Session
 
 LESS, MORE = 0.8, 1.2
 HBM = ("hbm.bandwidth", "hbm.alone", "dma.engine_bandwidth")  # what programs see of it, too
-TALK = ("tensor parallel", "context parallel", "experts", "gradients", "weights", "pipeline")
+TALK = ("tensor parallel", "context parallel", "experts", "gradients", "weights", "pipeline", "rows")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ def _with_memory(plan: Plan, c: Candidate, factor: float) -> Step:
     if asked.captured is not None:
         ranks = Ranks(asked.captured, session, store.programs)
         changed_step = Replicas(ranks, exchange).steps(cluster, columns_of([c.step.layout]), asked.batch).step(0)
+        store.save()
+        return changed_step
+    if isinstance(asked.model, Recommender):
+        tables = Tables(cluster, Programs(session, store.programs), exchange, FORMS[asked.precision])
+        changed_step = tables.steps(asked.model, c.step.layout, asked.batch).step(0)
         store.save()
         return changed_step
     planner = Planner(cluster, Programs(session, store.programs), exchange)

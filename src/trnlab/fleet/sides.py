@@ -98,7 +98,7 @@ def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
     length = sequence or model.sequence
     whole = model.unit != "tokens"
     per_unit = length if whole else 1
-    known = model.recipe if isinstance(model, Whole) else None
+    known = (model.recipe or model) if isinstance(model, Whole) and (model.recipe or model.optimizer) else None
     return Work(
         model.name, class_of(model), model.unit, model.flops_per_token(length) * per_unit,
         model.used, sequences * (1 if whole else length), model if model.stacks or known is not None else None,
@@ -130,7 +130,7 @@ def of_neuron(
     chosen = plan(question, folder).chosen
     step = chosen.step
     rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
-    exchange = sum(step.seconds.get(k, 0.0) for k in ("tensor parallel", "gradients", "weights")) / step.total
+    exchange = sum(step.seconds.get(k, 0.0) for k in ("tensor parallel", "gradients", "weights", "rows")) / step.total
     return neuron_side(name, instances, rate, step.mfu, errors, str(step.layout), exchange)
 
 

@@ -31,9 +31,9 @@ from trnlab.precision import MODES
 AGAIN = {"fused": "remade", "written": "again", "again": "again"}  # attention that is made once more, by what it was
 CAUSES = (
     "compute", "recompute", "tensor parallel", "context parallel", "experts", "pipeline", "gradients", "weights",
-    "optimizer",
+    "optimizer", "lookups", "rows",
 )  # fmt: skip
-CLASSES = ("weights", "gradients", "optimizer", "activations", "working")
+CLASSES = ("weights", "gradients", "optimizer", "activations", "working", "tables")
 
 
 @dataclass(frozen=True)

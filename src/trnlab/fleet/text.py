@@ -9,7 +9,9 @@ from trnlab.chips.catalog import Target
 from trnlab.fleet.money import SECONDS_PER_DAY
 from trnlab.fleet.overheads import overheads
 from trnlab.fleet.planning import Candidate, Plan
+from trnlab.fleet.recommend import Recommender
 from trnlab.fleet.steps import CAUSES, CLASSES
+from trnlab.fleet.tables import ROW
 from trnlab.units import format_bytes, format_count
 
 ROWS, REASONS = 12, 12
@@ -18,13 +20,15 @@ BAR = 24
 
 def text(plan: Plan) -> str:
     """The whole answer. Raises UsageError as `Plan.chosen`."""
-    return "\n\n".join("\n".join(section(plan)) for section in SECTIONS)
+    return "\n\n".join(filter(None, ("\n".join(section(plan)) for section in SECTIONS)))
 
 
 def question(plan: Plan) -> Iterator[str]:
     """What was asked."""
     asked, model = plan.question, plan.question.model
-    used = f", {format_count(model.used)} of them for a token" if model.used != model.parameters else ""
+    used = (
+        f", {format_count(model.used)} of them for a {model.counted[:-1]}" if model.used != model.parameters else ""
+    )
     yield f"{model.name}: {format_count(model.parameters)} parameters{used}"
     low, high = asked.instances
     number = f"{low:,} to {high:,}" if high > low else f"{low:,}"
@@ -96,10 +100,24 @@ def memory(plan: Plan) -> Iterator[str]:
     step = plan.chosen.step
     total = sum(step.bytes.values())
     yield f"memory of a rank: {format_bytes(total)} of {format_bytes(step.room)}"
-    for name in CLASSES:
+    for name in CLASSES if step.bytes["tables"] else CLASSES[:-1]:
         yield f"  {name:<16} {format_bytes(step.bytes[name]):>11} {step.bytes[name] / step.room:>7.1%}  " + _bar(
             step.bytes[name] / step.room
         )  # fmt: skip
+
+
+def tables(plan: Plan) -> Iterator[str]:
+    """Of a model with tables, what a rank has of them and reads of them."""
+    model, step, ranks = plan.question.model, plan.chosen.step, plan.chosen.cluster.ranks
+    if not isinstance(model, Recommender):
+        return
+    looked = step.layout.microbatch * len(model.divided)
+    size = sum(model.divided) * model.width * ROW
+    yield (f"tables: {len(model.divided)} of {len(model.rows)} divided by rows among {ranks:,} ranks, "
+           f"{format_count(sum(model.divided))} rows of {model.width} in float32, {format_bytes(size)}; "
+           f"{len(model.short)} of {sum(model.short):,} rows in all on each rank")  # fmt: skip
+    yield (f"  a step reads {looked:,} rows of a rank and adds to as many: {step.seconds['lookups']:.3g} s by DMA; "
+           f"their exchange: {step.seconds['rows']:.3g} s in three all-to-all")  # fmt: skip
 
 
 def front(plan: Plan) -> Iterator[str]:
@@ -137,4 +155,4 @@ def _bar(share: float) -> str:
     return "█" * round(min(share, 1.0) * BAR)
 
 
-SECTIONS: list[Callable[[Plan], Iterator[str]]] = [question, chosen, dollars, causes, memory, front, refused]
+SECTIONS: list[Callable[[Plan], Iterator[str]]] = [question, chosen, dollars, causes, memory, tables, front, refused]

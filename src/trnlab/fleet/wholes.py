@@ -46,7 +46,8 @@ class Whole(Model):
 
     items: what its samples are called, where they have no tokens. kind: its class, see `others.utilisation`; "" where
     it is that of its units. recipe: None for a step that was captured already. brought: bytes of a sample that come
-    from the host. epoch: samples of the usual data set, 0 where there is none.
+    from the host. epoch: samples of the usual data set, 0 where there is none. optimizer: in words, "" where the
+    recipe says it, or nobody.
     """
 
     count: int = 0
@@ -56,6 +57,7 @@ class Whole(Model):
     recipe: Recipe | None = None
     brought: float = 0.0
     epoch: int = 0
+    optimizer: str = ""
 
     @property
     def parameters(self) -> int:

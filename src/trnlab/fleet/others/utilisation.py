@@ -33,7 +33,7 @@ BEYOND = 3.0  # times the largest size, or a part of the smallest: as far as wha
 NAMES = {
     "decoder": "a decoder", "encoder": "an encoder", "experts": "a model of experts",
     "pair": "an encoder with a decoder", "vision": "a vision transformer", "convolution": "a convolutional network",
-    "diffusion": "a U-Net of a diffusion model",
+    "diffusion": "a U-Net of a diffusion model", "tables": "a network with tables of embeddings",
 }  # fmt: skip
 RELATED = {
     "vision": ("vision", "encoder"),
