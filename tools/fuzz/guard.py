@@ -87,8 +87,8 @@ class Guard:
         if not isinstance(path, str | bytes | os.PathLike):
             return True
         where = os.path.realpath(os.fsdecode(path))
-        byte_code = "__pycache__" in where  # of modules and loops that are used for the first time
-        return byte_code or where.startswith((self.folder + os.sep, "/dev/null"))
+        code = "__pycache__" in where or "trnlab-loops" in where  # modules and loops that are used for the first time
+        return code or where.startswith((self.folder + os.sep, "/dev/null"))
 
 
 def _writes(args: tuple[Any, ...]) -> bool:

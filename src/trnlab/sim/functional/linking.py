@@ -22,6 +22,7 @@ from numba.core.typing import Signature
 from trnlab.isa import activations, alu
 from trnlab.numerics import dtypes, mx
 from trnlab.program import access, routine
+from trnlab.sim.functional import keeping
 from trnlab.sim.functional.binding import Loop, Stubs
 from trnlab.sim.functional.inlining import Inlined
 
@@ -132,7 +133,7 @@ def versioned(function: Function) -> Function:
     """
     assert isinstance(function, FunctionType)
     assert function.__closure__ is None
-    code = function.__code__.replace(co_freevars=("source_digest",))
+    code = function.__code__.replace(co_freevars=(keeping.VERSIONED,))
     copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, (CellType(_DIGEST),))
     copy.__module__, copy.__qualname__, copy.__doc__ = function.__module__, function.__qualname__, function.__doc__
     return copy
@@ -148,3 +149,4 @@ def _digest() -> str:
 
 
 _DIGEST = _digest()
+keeping.install()
