@@ -63,7 +63,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, str], str, int]] = {  # conf
                  LABELLED.format(b=8, side=224, classes=1000), 8),
 }  # fmt: skip
 TARGET, RANKS = "trn1.32xlarge", 32
-STARTS = 100e-6  # seconds that a plan is too short, at most: 95 and 89 of steps of 1,018 and 1,509 us
+SHORT = 0.06  # of a step, by which the plan of the small ResNet is too short: 5.9 % were measured
 
 
 def planned(name: str) -> Any:
@@ -89,13 +89,13 @@ def command(file: Path) -> list[str]:
 
 
 def test_a_planned_step_takes_as_long_as_its_script(tmp_path, capsys):
-    """But for a little that hardly grows with the work (docs/plan.md)."""
+    """But for what a plan is too short of (docs/plan.md has larger ones)."""
     file = tmp_path / "train.py"
     file.write_text(script("resnet-small"))
     assert main(command(file)) == 0
     told = json.loads(capsys.readouterr().out)["targets"][0]
     step = planned("resnet-small")
-    assert 0.0 < told["step_s"] - step.total < STARTS
+    assert -SHORT < step.total / told["step_s"] - 1 < 0.0
 
 
 if __name__ == "__main__":
