@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gelu_kernels import gelu_forward, product
 from helpers import TOLERANCE, worst_error
 from torch import nn
 
@@ -60,25 +61,6 @@ class Options:
 @nki.jit
 def scale_with(x, options):
     return scale(x, options.by, dtype=options.dtype)
-
-
-@nki.jit
-def gelu_forward(x):
-    """Two results."""
-    out, slope = (nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm) for _ in range(2))
-    for rows in tiles(x):
-        source = nl.load(x[rows])
-        nl.store(out[rows], nl.gelu(source))
-        nl.store(slope[rows], nl.gelu_dx(source))
-    return out, slope
-
-
-@nki.jit
-def product(x, y):
-    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    for rows in tiles(x):
-        nl.store(out[rows], nl.multiply(nl.load(x[rows]), nl.load(y[rows])))
-    return out
 
 
 class Gelu(torch.autograd.Function):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from gelu_kernels import gelu_forward, product
 from helpers import TOLERANCE, worst_error
 from torch import nn
 
@@ -37,30 +38,6 @@ TRN2 = chips.get("trn2")
 def session(tmp_path):
     with activate(Session(chips.target("trn2"), "fp32", cache=Cache(tmp_path))) as now:
         yield now
-
-
-def mine(x):
-    """The tiles of rows that are this core's."""
-    for i in range(nl.program_id(0), -(-x.shape[0] // 128), nl.num_programs()):
-        yield slice(128 * i, min(128 * i + 128, x.shape[0]))
-
-
-@nki.jit
-def gelu_forward(x):
-    out, slope = (nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm) for _ in range(2))
-    for rows in mine(x):
-        source = nl.load(x[rows])
-        nl.store(out[rows], nl.gelu(source))
-        nl.store(slope[rows], nl.gelu_dx(source))
-    return out, slope
-
-
-@nki.jit
-def product(x, y):
-    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    for rows in mine(x):
-        nl.store(out[rows], nl.multiply(nl.load(x[rows]), nl.load(y[rows])))
-    return out
 
 
 @nki.jit
