@@ -139,6 +139,7 @@ def test_plans_and_bakeoffs_are_told_in_samples(tmp_path, capsys):
     text = capsys.readouterr().out
     for words in ("3 M samples in steps of 64 samples", "samples/s", "$/epoch", "lookups", "2 of 3 divided by rows"):
         assert words in text
+    assert "1 layouts were looked at, 1 fit\n" in text  # and no others follow
     assert "lookups" in page.read_text()
     assert "--sequence" not in page.read_text().split("<code>")[1].split("</code>")[0]
     assert main(["plan", str(file), "--samples", "3M", *common, "--json"]) == 0

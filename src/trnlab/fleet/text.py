@@ -146,7 +146,8 @@ def _spread(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 def refused(plan: Plan) -> Iterator[str]:
     """What did not come into question."""
-    yield f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit; the others:"
+    others = "; the others:" if len(plan) < plan.looked_at else ""
+    yield f"{plan.looked_at:,} layouts were looked at, {len(plan):,} fit{others}"
     for reason, count in plan.refused.most_common(REASONS):
         yield f"  {count:>9,}  {reason}"
 
