@@ -11,9 +11,10 @@ from importlib.resources import files
 from statistics import mean
 from typing import Any
 
+from trnlab.fleet.configurations import from_config
 from trnlab.fleet.configurations import model as catalogued
 from trnlab.fleet.layout import Layout
-from trnlab.fleet.models import Attention, Block, Dense, Experts, Model
+from trnlab.fleet.models import Attention, Block, Dense, Model
 from trnlab.fleet.others import catalogue
 from trnlab.fleet.others.costs import Job, Software
 from trnlab.fleet.others.roofline import Roofline, step
@@ -51,7 +52,7 @@ def load() -> tuple[Row, ...]:
     """All published rows."""
     text = files(__package__).joinpath("data", "gpus", "published.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
-    own = {name: _of_experts(name, **sizes) for name, sizes in data["models"].items()}
+    own = {name: from_config(fields, name) for name, fields in data["models"].items()}
     found = [_row(table, row) for table in data["table"] for row in table.get("rows", ())]
     return tuple(found + [_run(table, run, own) for table in data["table"] for run in table.get("runs", ())])
 
@@ -83,14 +84,6 @@ def _run(table: dict[str, Any], run: list[Any], own: dict[str, Model]) -> Row:
     trained = own[known] if known in own else catalogued(known)
     job = Job(trained, layout, here, batch, sequence, form, Software(network=table["network"]))
     return Row(table["name"], name, job, batch * sequence / ranks / rate, table["independent"], table["source"])
-
-
-def _of_experts(
-    name: str, hidden: int, layers: int, heads: int, kv_heads: int, size: int, experts: int, active: int, inner: int,
-    vocabulary: int, source: str,
-) -> Model:  # fmt: skip
-    block = Block(hidden, Attention(heads, kv_heads, size, size), Experts(experts, active, inner))
-    return Model(name, hidden, ((layers, block),), 0, vocabulary, source=source)
 
 
 def to_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

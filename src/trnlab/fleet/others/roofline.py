@@ -134,9 +134,7 @@ class _Step:
         layout, held = self.layout, self.held
         seconds = self.costs.summed(HALF * held.common, layout.data, layout.tensor)
         same = layout.data // layout.expert  # ranks that have the same experts
-        seconds += (
-            self.costs.summed(HALF * held.experts, same, layout.tensor * layout.expert) if held.experts else 0.0
-        )
+        seconds += self.costs.summed(HALF * held.experts, same, layout.tensor * layout.expert)
         return max(seconds - behind, 0.0) if self.job.software.overlap else seconds
 
     def _bytes(self) -> dict[str, float]:
