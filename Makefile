@@ -5,7 +5,7 @@
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
 # make jaxgrid  functions of JAX on the chip, and their table
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
-# Each makes .venv first if it is not there; a second call starts at once.
+# Each makes .venv first if it is not there, with what it needs and no more; a second call starts at once.
 
 TARGET ?= trn1.2xlarge
 # Each process gets half of the tests in their order, so that what a file prepares is prepared in one of them, and then
@@ -21,11 +21,13 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := torch==2.13.0
 
 BIN := .venv/bin
+DEMO := .venv/.demo
 READY := .venv/.ready
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check bench opdb jaxgrid zoo format clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
 
 # Bytecode first: many tests start processes, each of which would compile all modules of the package where the
@@ -65,12 +67,19 @@ format: $(READY)
 	$(BIN)/ruff format src tests tools examples
 	$(BIN)/ruff check --fix src tests tools examples
 
-$(READY): pyproject.toml
+# What the demo needs: PyTorch and the core. PyTorch comes first and by itself, so that no other package is looked for
+# on its index.
+$(DEMO): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "trnlab needs Python 3.11 or later with venv; set PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing into .venv"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[torch,dev]'
+	@echo "installing PyTorch and trnlab into .venv (about 1.2 GB, once)"
+	@$(PIP) --retries 1 --no-deps --extra-index-url $(TORCH_INDEX) $(TORCH)
+	@$(PIP) -e '.[torch]'
+	@touch $@
+
+$(READY): $(DEMO)
+	@echo "installing what the tests need into .venv (about 2.7 GB more, once)"
+	@$(PIP) -e '.[dev]'
 	@touch $@
 
 clean:
