@@ -46,9 +46,9 @@ def floor_divide(b: GraphBuilder, x: Value, y: Value) -> Value:
 def truncate_divide(b: GraphBuilder, x: Value, y: Value) -> Value:
     """The quotient rounded to fp32, without its fraction; the quotient itself where that is not finite.
 
-    The engines' quotient may be off by a unit in the last place, which would move it across a whole number. The exact
-    remainder r gives the whole number k below x / y instead, and x / y rounds to k + 1 where 1 - r / y is no more than
-    half a step of the format there. (From 2^22 on, steps are so wide that it is the engines' quotient.)
+    The engines' quotient may be off by a unit in the last place, which would move it across a whole number. The
+    exact remainder r gives the whole number k below x / y instead, and x / y rounds to k + 1 where 1 - r / y is no
+    more than half a step of the format there. (From 2^22 on, steps are so wide that it is the engines' quotient.)
     """
     quotient, rest = b.divide(x, y), b.remainder(x, y)
     whole = b.abs(b.round_nearest_even(b.divide(b.subtract(x, rest), y)))

@@ -37,8 +37,8 @@ def _scaled(site: Site, x: Value, factor: Any) -> Value:
 
 @lowers("addmm.default", "baddbmm.default")
 def addmm(site, bias, x, y, beta=1, alpha=1):
-    """beta * bias + alpha * (x y); the sum is made in fp32 before rounding. What is multiplied by zero is not read, as
-    in BLAS: infinities and NaN in it mean nothing."""
+    """beta * bias + alpha * (x y); the sum is made in fp32 before rounding. What is multiplied by zero is not read,
+    as in BLAS: infinities and NaN in it mean nothing."""
     if alpha == 0:
         bias = site.b.broadcast_to(site.wide(bias), site.shape)
         return site.cast(site.b.constant(0.0, float32, site.shape) if beta == 0 else _scaled(site, bias, beta))

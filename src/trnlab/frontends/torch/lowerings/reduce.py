@@ -11,7 +11,6 @@ from trnlab.frontends.torch.lowerings.registry import Site, dim_of, dims_of, low
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import bool_, int32
 
-
 _OF_TRUTH = {"maximum": "or", "minimum": "and"}
 
 
