@@ -64,16 +64,14 @@ class Classes:
             return cols, Class.SCALAR
         seen = self.strided(value)
         dims = [(count, stride) for count, stride in zip(seen.shape, seen.strides) if count > 1]
-        zeros_behind = _suffix(dims, zero=True)
-        if zeros_behind > 1 and cols in (None, zeros_behind) and all(s for _, s in dims[: -_depth(dims, True)]):
-            return zeros_behind, Class.ROW
-        last = dims[-1][0]
-        lead_zero = all(stride == 0 for _, stride in dims[:-1]) and len(dims) > 1
-        if lead_zero and dims[-1][1] and cols in (None, last):
+        last, lead_zero = dims[-1][0], not any(stride for _, stride in dims[:-1])
+        before, width = _suffix(dims, zero=True)
+        if width > 1 and cols in (None, width) and all(stride for _, stride in before):
+            return width, Class.ROW
+        if lead_zero and len(dims) > 1 and dims[-1][1] and cols in (None, last):
             return last, Class.COL
-        if cols is not None and lead_zero is False and _suffix(dims, zero=False) == cols and all(
-            s == 0 for _, s in dims[: -_depth(dims, False)]
-        ) and len(dims) > _depth(dims, False):  # fmt: skip
+        before, width = _suffix(dims, zero=False)
+        if before and 1 < width == cols and not lead_zero and not any(stride for _, stride in before):
             return cols, Class.COL
         return cols, Class.FULL
 
@@ -100,15 +98,12 @@ def _broadcast_class(op: Op, cols: int | None, cls: Class, size: int) -> tuple[i
     return None
 
 
-def _depth(dims: list[tuple[int, int]], zero: bool) -> int:
-    count = 0
-    for _, stride in reversed(dims):
-        if (stride == 0) is not zero:
-            break
-        count += 1
-    return count
+def _suffix(dims: list[tuple[int, int]], *, zero: bool) -> tuple[list[tuple[int, int]], int]:
+    """How many elements the last dimensions have whose strides are all zero, or all not; and the dimensions before.
 
-
-def _suffix(dims: list[tuple[int, int]], *, zero: bool) -> int:
-    depth = _depth(dims, zero)
-    return prod(count for count, _ in dims[-depth:]) if depth else 1
+    One, with all dimensions before it, where the last is not of that kind: then it says nothing of any columns.
+    """
+    first = len(dims)
+    while first and (dims[first - 1][1] == 0) is zero:
+        first -= 1
+    return dims[:first], prod(count for count, _ in dims[first:])

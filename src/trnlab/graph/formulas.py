@@ -44,10 +44,24 @@ def floor_divide(b: GraphBuilder, x: Value, y: Value) -> Value:
 
 
 def truncate_divide(b: GraphBuilder, x: Value, y: Value) -> Value:
-    """x / y without its fraction, by the exact remainder; the quotient itself where that is infinite."""
-    quotient = b.divide(x, y)
-    exact = b.round_nearest_even(b.divide(b.subtract(x, b.remainder(x, y)), y))
-    return b.select(b.is_finite(quotient), b.copysign(b.abs(exact), quotient), quotient)
+    """The quotient rounded to fp32, without its fraction; the quotient itself where that is not finite.
+
+    The engines' quotient may be off by a unit in the last place, which would move it across a whole number. The
+    exact remainder r gives the whole number k below x / y instead, and x / y rounds to k + 1 where 1 - r / y is no
+    more than half a step of the format there. (From 2^22 on, steps are so wide that it is the engines' quotient.)
+    """
+    quotient, rest = b.divide(x, y), b.remainder(x, y)
+    whole = b.abs(b.round_nearest_even(b.divide(b.subtract(x, rest), y)))
+    above = b.add(whole, 1.0)
+    half = b.multiply(b.subtract(above, b.multiply(above, 1 - 2.0**-24)), 0.5)
+    scale = b.select(
+        b.compare(b.abs(y), "LT", 1.0), b.constant(2.0**64, y.dtype), 1.0
+    )  # so that nothing below is subnormal
+    size, rest = b.multiply(b.abs(y), scale), b.multiply(b.abs(rest), scale)
+    rounds_up = b.compare(b.subtract(size, rest), "LE", b.multiply(size, half))
+    rounds_up = b.and_(rounds_up, b.and_(b.is_finite(y), b.compare(whole, "LT", 2.0**22)))
+    found = b.select(rounds_up, above, whole)
+    return b.select(b.is_finite(quotient), b.copysign(found, quotient), quotient)
 
 
 def signbit(b: GraphBuilder, x: Value) -> Value:

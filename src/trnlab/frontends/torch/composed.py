@@ -27,6 +27,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten._cdist_forward.default: distances,
         aten._cdist_backward.default: distances_backward,
         aten._trilinear.default: trilinear,
+        aten.addbmm.default: sum_of_products,
+        aten.addmv.default: product_with_vector,
         aten.embedding_renorm.default: renormalized,
         aten.grid_sampler_2d.default: sampling.grid_sampler_2d,
         aten.grid_sampler_2d_backward.default: sampling.grid_sampler_2d_backward,
@@ -72,6 +74,22 @@ def distances_backward(grad: Tensor, x: Tensor, y: Tensor, p: float, found: Tens
         return (share * apart.sign() * (apart.abs() == found)).sum(-2)
     steep = torch.where(apart == 0, 0, apart.abs().pow(p - 1) * apart.sign())
     return (share * steep / torch.where(found == 0, 1, found).pow(p - 1)).sum(-2)
+
+
+# -- products beside a sum ------------------------------------------------------------------------------------------
+
+
+def sum_of_products(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * bias + alpha * the sum of x[i] y[i]: one product, whose contraction is all of theirs."""
+    batch, rows, depth = x.shape
+    flat = x.permute(1, 0, 2).reshape(rows, batch * depth)
+    return torch.addmm(bias, flat, y.reshape(batch * depth, y.shape[-1]), beta=beta, alpha=alpha)
+
+
+def product_with_vector(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * bias + alpha * x y for a vector y."""
+    column = bias.expand(x.shape[0]).unsqueeze(-1)
+    return torch.addmm(column, x, y.unsqueeze(-1), beta=beta, alpha=alpha).squeeze(-1)
 
 
 # -- products of three, and rows of a table -------------------------------------------------------------------------

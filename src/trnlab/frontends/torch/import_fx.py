@@ -27,6 +27,7 @@ from trnlab.frontends.torch.buffers import Buffer
 from trnlab.frontends.torch.doubles import narrow_moments
 from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
+from trnlab.frontends.torch.narrow_numbers import in_format
 from trnlab.frontends.torch.refusals import UnsupportedOp
 from trnlab.frontends.torch.split import pytorchs
 from trnlab.frontends.torch.types import is_narrowed, is_opaque, is_wide, type_of, unnarrowed
@@ -234,7 +235,7 @@ class _Importer:
                 _NO_LOWERING, next((do for start, do in _WAYS_OUT.items() if name.startswith(start)), _LISTED)
             )
         self.part = part_of(node)
-        args, kwargs = self._translated(node.args), self._translated(node.kwargs)
+        args, kwargs = in_format(node, self._translated(node.args), self._translated(node.kwargs))
         try:
             results = lowering(site, *args, **kwargs)
         except GraphError as error:

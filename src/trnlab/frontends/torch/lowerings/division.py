@@ -14,6 +14,7 @@ from trnlab.frontends.torch.lowerings.registry import Site, lowers
 from trnlab.graph import formulas
 from trnlab.graph.builder import GraphBuilder
 from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import float32
 
 
 @lowers("div.Tensor_mode", "div.Scalar_mode")
@@ -32,9 +33,21 @@ def _both(site: Site, x: Any, y: Any) -> list[Value]:
     return [site.b.broadcast_to(v, site.shape) for v in values]
 
 
+def _both_rounded(site: Site, x: Any, y: Any) -> list[Value]:
+    """As `_both`; numbers as the result's format holds them, which is how PyTorch's remainders take them."""
+    rounded = (v if isinstance(v, Value) else float(site.dtype.numpy.type(v)) for v in (x, y))
+    return _both(site, *rounded) if site.dtype.is_float else _both(site, x, y)
+
+
 def _truncated(site: Site, x: Any, y: Any) -> Value:
+    """Without the fraction of the quotient as the format holds it. With a number beside a tensor that is fp32."""
+    tensors = isinstance(x, Value) and isinstance(y, Value)
     b, (x, y) = site.b, _both(site, x, y)
-    return site.cast(formulas.truncate_divide(b, x, y) if site.dtype.is_float else b.divide(x, y))
+    if not site.dtype.is_float:
+        return b.divide(x, y)
+    if tensors and site.dtype is not float32:
+        return formulas.truncate(b, site.cast(b.divide(x, y)))
+    return site.cast(formulas.truncate_divide(b, x, y))
 
 
 @lowers("floor_divide.default")
@@ -57,7 +70,7 @@ def _other_sign(b: GraphBuilder, rest: Value, divisor: Value) -> Value:
 @lowers("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(site, x, y):
     """With the sign of the divisor, which is added only where signs differ, so that nothing overflows."""
-    b, (x, y) = site.b, _both(site, x, y)
+    b, (x, y) = site.b, _both_rounded(site, x, y)
     if site.dtype.is_float:
         return site.cast(formulas.python_remainder(b, x, y))
     rest = b.remainder(x, y)
@@ -67,7 +80,7 @@ def remainder(site, x, y):
 @lowers("fmod.Tensor", "fmod.Scalar")
 def fmod(site, x, y):
     """With the sign of the dividend."""
-    return site.cast(site.b.remainder(*_both(site, x, y)))
+    return site.cast(site.b.remainder(*_both_rounded(site, x, y)))
 
 
 # -- shifts ---------------------------------------------------------------------------------------------------------

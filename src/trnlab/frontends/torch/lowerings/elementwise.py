@@ -151,8 +151,17 @@ def _times(site: Site, x: Value, factor: float) -> Value:
 
 @lowers("lerp.Scalar", "lerp.Tensor")
 def lerp(site, start, end, weight):
-    b, low = site.b, site.wide(start)
-    return site.cast(b.add(low, b.multiply(b.subtract(site.wide(end), low), site.wide(weight))))
+    """From the nearer end, as PyTorch: a + (b - a) w for weights below a half, b + (b - a) (w - 1) from there on."""
+    b, low, high, weight = site.b, site.wide(start), site.wide(end), site.wide(weight)
+    apart = b.subtract(high, low)
+    if not isinstance(weight, Value):
+        weight = float32.numpy.type(weight)
+        if abs(weight) < 0.5:
+            return site.cast(b.add(low, b.multiply(apart, float(weight))))
+        return site.cast(b.add(high, b.multiply(apart, float(weight - float32.numpy.type(1)))))
+    near = b.compare(b.abs(weight), "LT", 0.5)
+    share = b.multiply(apart, b.select(near, weight, b.subtract(weight, 1.0)))
+    return site.cast(b.add(b.select(near, low, high), share))
 
 
 # -- comparisons and logic ------------------------------------------------------------------------------------------

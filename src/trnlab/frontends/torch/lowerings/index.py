@@ -53,8 +53,6 @@ def embedding(site, table, ids, padding_idx=-1, scale_grad_by_freq=False, sparse
 @lowers("embedding_dense_backward.default")
 def embedding_backward(site, grad, ids, rows, padding_idx, scale_grad_by_freq):
     """Gradient of the table [V, C]: each row the sum over the places that read it."""
-    if scale_grad_by_freq:
-        raise Refused("gradients scaled by how often a row was read have no lowering", "leave scale_grad_by_freq off")
     b, grad = site.b, site.wide(grad)
     if _counts(ids) and padding_idx < 0:
         count = ids.type.size
@@ -63,7 +61,12 @@ def embedding_backward(site, grad, ids, rows, padding_idx, scale_grad_by_freq):
         grad = b.select(b.reshape(b.compare(ids, "NE", padding_idx), (*ids.shape, 1)), grad, 0.0)
     if not ids.shape:
         ids, grad = b.reshape(ids, (1,)), b.reshape(grad, (1, grad.shape[-1]))
-    return site.cast(b.scatter_add_rows(ids, grad, rows))
+    total = b.scatter_add_rows(ids, grad, rows)
+    if scale_grad_by_freq:
+        flat = b.reshape(ids, (ids.type.size,))
+        times = b.reduce(b.convert(one_hot(site, flat, rows), float32), (0,), keepdims=True)
+        total = b.divide(total, b.reshape(b.maximum(times, 1.0), (rows, 1)))
+    return site.cast(total)
 
 
 # -- elements along a dimension -------------------------------------------------------------------------------------
@@ -120,6 +123,8 @@ def gathered(site: Site, x: Value, dim: int, index: Value) -> Value:
     x = _cropped(site, _last(site, _bools(site, x), dim), index.shape[:-1])
     mask = one_hot(site, index, x.shape[-1])  # [..., J, V]
     rows = b.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
+    if x.dtype.is_float:  # a sum with zeros would take the sign of -0.0
+        return _unlast(site, b.reduce(b.select(mask, rows, -np.inf), (-1,), "maximum"), dim)
     return _unlast(site, b.reduce(b.select(mask, rows, 0), (-1,)), dim)
 
 
@@ -435,6 +440,8 @@ def index_tensor(site, x, indices):
 
 @lowers("index_select.default")
 def index_select(site, x, dim, ids):
+    if site.type.size == 0:
+        return site.b.constant(0, site.dtype, site.shape)
     x, ids = _at_least_one(site, x, ids)
     dim = dim_of(dim, len(x.shape))
     site.watch.index(ids, 0, x.shape[dim])

@@ -7,6 +7,7 @@ from typing import Any
 
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.graph.ir import Value
+from trnlab.numerics.dtypes import float32
 
 
 @lowers("mm.default", "bmm.default")
@@ -36,7 +37,11 @@ def _scaled(site: Site, x: Value, factor: Any) -> Value:
 
 @lowers("addmm.default", "baddbmm.default")
 def addmm(site, bias, x, y, beta=1, alpha=1):
-    """beta * bias + alpha * (x y); the sum is made in fp32 before rounding."""
+    """beta * bias + alpha * (x y); the sum is made in fp32 before rounding. What is multiplied by zero is not read,
+    as in BLAS: infinities and NaN in it mean nothing."""
+    if alpha == 0:
+        bias = site.b.broadcast_to(site.wide(bias), site.shape)
+        return site.cast(site.b.constant(0.0, float32, site.shape) if beta == 0 else _scaled(site, bias, beta))
     product = _scaled(site, site.b.matmul(x, y), alpha)
     if beta == 0:
         return site.cast(product)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comparing every element with every other says besides an order: medians, largest so far, places in a list.
+"""What comparing every element with every other says besides an order: medians, places in a list.
 
 NaN is the largest of all and the median of what holds one, as on the CPU.
 """
@@ -13,10 +13,8 @@ from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.frontends.torch.lowerings.sorting import (
     MOST_COMPARED,
     is_nan,
-    limit_of,
     moved_last,
     rank_of,
-    results_of,
     the_one,
 )
 from trnlab.graph.ir import Value
@@ -88,35 +86,6 @@ def _median_of_all(site: Site, x: Value, passes_nan: bool) -> Value:
         raise Refused("nothing has no median")
     line = moved_last(site, site.b.reshape(x, (x.type.size,)), 0)
     return site.shaped(site.cast(_median(site, line, passes_nan)[0]))
-
-
-def _so_far(site: Site, x: Value, dim: int, largest: bool) -> Any:
-    """The largest or smallest of what comes before each element of `dim` or is it, and where the last of them is."""
-    b, x = site.b, moved_last(site, x, dim)
-    if x.type.size == 0:
-        return _nothing(site)
-    size, rank = x.shape[-1], len(x.shape)
-    _compared(site, x.type.size * size, "the largest or smallest so far")
-    shape = (*x.shape, size)
-    other = b.broadcast_to(b.reshape(x, (*x.shape[:-1], 1, size)), shape)
-    column = b.iota(shape, int32, rank)
-    before = b.compare(column, "LE", b.iota(shape, int32, rank - 1))
-    best = b.reduce(b.select(before, other, limit_of(x, largest)), (-1,), "maximum" if largest else "minimum", True)
-    same, nan = b.compare(other, "EQ", b.broadcast_to(best, shape)), is_nan(site, other)
-    if nan is not None:  # one NaN is as good as another, and better than a number
-        same = b.or_(same, nan)
-    places = b.reduce(b.select(b.and_(before, same), column, 0), (-1,), "maximum")
-    return results_of(site, b.reshape(best, x.shape), places, dim)
-
-
-@lowers("cummax.default")
-def cummax(site, x, dim):
-    return _so_far(site, x, dim, True)
-
-
-@lowers("cummin.default")
-def cummin(site, x, dim):
-    return _so_far(site, x, dim, False)
 
 
 def _searched(site: Site, bounds: Value, x: Value, right: bool) -> Value:

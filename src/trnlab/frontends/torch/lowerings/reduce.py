@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from math import inf, prod
+from math import prod
 from typing import Any
 
 from trnlab.frontends.torch.lowerings.elementwise import truth
 from trnlab.frontends.torch.lowerings.registry import Site, dim_of, dims_of, lowers
 from trnlab.graph.ir import Value
-from trnlab.numerics.dtypes import bfloat16, int32
+from trnlab.numerics.dtypes import bool_, int32
+
+_OF_TRUTH = {"maximum": "or", "minimum": "and"}
 
 
 def total(site: Site, x: Value, dims: tuple[int, ...], kind: str = "add") -> Value:
     """x reduced over `dims`, in the result's shape (of the same format)."""
+    kind = _OF_TRUTH.get(kind, kind) if x.dtype is bool_ else kind
     return site.shaped(site.b.reduce(x, dims, kind) if dims else x)
 
 
@@ -90,7 +93,7 @@ def all_(site, x, dim=None, keepdim=False):
 def _first_place(site: Site, x: Value, dim: int, kind: str) -> tuple[Value, Value]:
     """The extreme along `dim` and the first index that holds it, the dimension kept as one. NaN is the extreme."""
     b = site.b
-    best = b.reduce(x, (dim,), kind, keepdims=True)
+    best = b.reduce(x, (dim,), _OF_TRUTH.get(kind, kind) if x.dtype is bool_ else kind, keepdims=True)
     there = b.compare(x, "EQ", best)
     if x.dtype.is_float:
         there = b.or_(there, b.compare(x, "NE", x))
@@ -129,7 +132,10 @@ def min_dim(site, x, dim, keepdim=False):
 
 @lowers("linalg_vector_norm.default")
 def vector_norm(site, x, order=2, dim=None, keepdim=False, dtype=None):
+    """As PyTorch's: of one number its magnitude, whatever the order, so that no power leaves the format."""
     b, x, dims = site.b, site.wide(x), dims_of(dim, len(x.shape))
+    if order != 0 and prod(x.shape[d] for d in dims) == 1:
+        return site.cast(site.shaped(b.abs(x)))
     if order == 2:
         return site.cast(b.sqrt(total(site, b.multiply(x, x), dims)))
     if order in (1, float("inf")):
@@ -140,38 +146,3 @@ def vector_norm(site, x, order=2, dim=None, keepdim=False, dtype=None):
         return site.cast(total(site, b.convert(b.compare(x, "NE", 0.0), x.dtype), dims))
     powers = total(site, b.binary("power", b.abs(x), float(order)), dims)
     return site.cast(b.binary("power", powers, 1.0 / float(order)))
-
-
-@lowers("cumsum.default")
-def cumsum(site, x, dim, dtype=None):
-    """Running sums, as a product with a triangle of ones: the PE array is the chip's adder of rows."""
-    rank = len(x.shape)
-    if rank == 0:
-        return site.cast(x)
-    dim %= rank
-    if not site.dtype.is_float:
-        return site.cast(_running_sums(site, site.cast(x), dim))
-    b, x = site.b, site.wide(x)
-    finite = b.is_finite(x)
-    sums = _running_sums(site, b.select(finite, x, 0.0), dim)
-    return site.cast(_with_infinities(site, x, sums, dim))
-
-
-def _running_sums(site: Site, x: Value, dim: int) -> Value:
-    b, rank, size = site.b, len(x.shape), x.shape[dim]
-    upper = b.compare(b.iota((size, size), int32, 0), "LE", b.iota((size, size), int32, 1))
-    order = [d for d in range(rank) if d != dim]
-    sums = b.dot_general(x, b.convert(upper, x.dtype), ((dim,), (0,)), precision="HIGHEST")
-    back = sorted(range(rank), key=[*order, dim].__getitem__)
-    return sums if dim == rank - 1 else b.transpose(sums, back)
-
-
-def _with_infinities(site: Site, x: Value, sums: Value, dim: int) -> Value:
-    """In a product an infinity would spoil all of its row (0 times infinity is NaN): counted, it comes back behind
-    its place, and one of each sign, or NaN, makes NaN."""
-    b = site.b
-    is_nan = b.compare(x, "NE", x)
-    for sign in (inf, -inf):
-        one = b.convert(b.or_(is_nan, b.compare(x, "EQ", sign)), bfloat16)
-        sums = b.select(b.compare(_running_sums(site, one, dim), "GT", 0.0), b.add(sums, sign), sums)
-    return sums

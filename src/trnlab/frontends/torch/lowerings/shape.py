@@ -80,8 +80,9 @@ def split_with_sizes(site, x, sizes, dim=0):
 
 @lowers("split.Tensor")
 def split(site, x, size, dim=0):
+    """In parts of `size`; of nothing one part, which is empty."""
     whole = x.shape[dim]
-    return split_with_sizes(site, x, [min(size, whole - i) for i in range(0, whole, size)], dim)
+    return split_with_sizes(site, x, [min(size, whole - i) for i in range(0, whole, size)] or [0], dim)
 
 
 @lowers("unbind.int")
