@@ -18,31 +18,34 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import itertools
-import marshal
 import math
 import os
-import pickle
-import random
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any, Protocol
 
 import numpy as np
 
+from trnlab.frontends.common.kinds import OPEN, TIMES, WHOLE, container, harmless, moves_on
 from trnlab.frontends.common.mentions import mentions
 from trnlab.frontends.common.nodes import (
     MISSING,
-    Elements,
     Fields,
     Globals,
     Items,
@@ -50,15 +53,13 @@ from trnlab.frontends.common.nodes import (
     Node,
     Parts,
     Slots,
-    Summary,
     own_fields,
     size,
 )
 
-LARGEST = 10_000  # items of a container that are looked at one by one
 MOST = 200_000  # objects in an image
 _PLAIN = (int, float, bool, str, bytes, type(None), complex, type(...), range, slice, CodeType)
-_VALUES = (*_PLAIN, Enum, PurePath, Decimal, Fraction, np.dtype)
+_VALUES = (*_PLAIN, Enum, PurePath, Decimal, Fraction, np.dtype, *TIMES)
 _FUNCTION = {"__code__": "() itself", "__defaults__": "()'s defaults", "__kwdefaults__": "()'s defaults",
              "__closure__": "()'s closure", "__dict__": "()"}  # fmt: skip
 _WRAPPERS: dict[type, dict[str, str]] = {
@@ -68,8 +69,8 @@ _WRAPPERS: dict[type, dict[str, str]] = {
     functools.partial: {"func": "", "args": "'s arguments", "keywords": "'s arguments"},
     CellType: {"cell_contents": ""},
 }
-_ITERATORS = (itertools.count, itertools.cycle)
-_OPEN = {"types", "argparse", "collections", "functools", "dataclasses", "typing"}  # whose objects hold users' data
+_ALL = Names()
+_ALL.anything = True
 
 
 class Framework(Protocol):
@@ -116,6 +117,18 @@ class Change:
         return f"{self.label} was {shown(self.before)}, is {shown(self.after)}"
 
 
+@dataclass(frozen=True)
+class Parted(Change):
+    """Parts that were one object and are two, or the other way round."""
+
+    other: str = ""
+
+    def __str__(self) -> str:
+        if self.other:
+            return f"{self.node.label} was an object of its own, is {self.other}"
+        return f"{self.node.label} was one object in several places, is several"
+
+
 class Image:
     """See the head of this module."""
 
@@ -124,16 +137,20 @@ class Image:
         self.nodes: dict[int, Node] = {}
         self._waiting: deque[Node] = deque()
         self._globals: dict[int, Globals] = {}
+        self.unreadable: dict[str, None] = {}  # labels of what moves on without a trace: iterators, generators
+        self.opaque: dict[int, tuple[Any, str]] = {}  # objects that cannot be looked into
         self._checked: list[Node] = []
         self._codes: dict[int, CodeType] = {}
         self._comparing: set[tuple[int, int]] = set()
         self._empty: list[Any] | None = None
         self._full: list[Node] = []
+        self._adopted: dict[int, tuple[Node, Any]] = {}  # nodes that are about another object now, and the one before
+        self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
     # -- looking ----------------------------------------------------------------------------------------------------
-    def visit(self, value: Any, label: str) -> None:
-        """Follow `value` and all that hangs on it."""
-        self._reach(value, label)
+    def visit(self, value: Any, label: str, given: bool = False) -> None:
+        """Follow `value` and all that hangs on it. given: it is handed over anew each time, and compared by `same`."""
+        self._reach(value, label, None if given else (None, label))
         self._settle()
 
     def mention(self, code: CodeType, namespace: dict[str, Any]) -> None:
@@ -174,23 +191,25 @@ class Image:
         if code.co_freevars and not known:
             for function in gc.get_referrers(code):
                 if isinstance(function, FunctionType) and function.__code__ is code:
-                    self._reach(function, function.__qualname__)
+                    self._reach(function, function.__qualname__, (None, ""))
 
     def _settle(self) -> None:
         while self._waiting:
             node = self._waiting.popleft()
             for key, value in list(node.find()):
-                self._reach(value, node.at(key))
+                self._reach(value, node.at(key), (node, key))
 
-    def _reach(self, value: Any, label: str) -> None:
+    def _reach(self, value: Any, label: str, held: tuple[Node | None, Any] | None = None) -> None:
         if issubclass(type(value), _VALUES) or value is MISSING:
             return
-        known = self.nodes.get(id(value))
-        if (known is not None and known.owner is value) or len(self.nodes) > MOST:
-            return
-        node = self._node(value, label)
-        if node is not None:
+        node = self.nodes.get(id(value))
+        if node is None or node.owner is not value:
+            node = self._node(value, label) if len(self.nodes) <= MOST else None
+            if node is None:
+                return
             self._add(node)
+        if held is not None:
+            node.references.append(held)
 
     def _add(self, node: Node) -> None:
         self.nodes[id(node.owner)] = node
@@ -200,8 +219,10 @@ class Image:
 
     def _node(self, value: Any, label: str) -> Node | None:
         framework = self.framework
-        if framework.is_tensor(value) or framework.is_value(value):
+        if framework.is_value(value) or framework.is_traced(value):
             return None
+        if framework.is_tensor(value):
+            return framework.node(value, label, self.names)
         special = framework.node(value, label, self.names)
         if special is not None:
             self._class_of(value)
@@ -211,11 +232,17 @@ class Image:
             return self._function(value, label)
         if kind in _WRAPPERS:
             return Parts(value, label, _WRAPPERS[kind])
+        if kind in (BuiltinMethodType, MethodWrapperType):  # deque.popleft, random.random: of an object of C's
+            of = value.__self__
+            return None if of is None or isinstance(of, type | ModuleType) else Parts(value, label, {"__self__": ""})
         if value is os.environ:
             return Items(value, "os.environ")
         if isinstance(value, type | ModuleType):
             return self._code(value, label)
-        return _container(value, label) or self._object(value, label)
+        if moves_on(value):
+            self.unreadable[label] = None
+            return None
+        return container(value, label) or self._object(value, label)
 
     def _function(self, function: FunctionType, label: str) -> Node | None:
         """A function of the user's; the cells of its closure are called by their names."""
@@ -241,10 +268,14 @@ class Image:
         kind = type(value)
         module = _module_name(kind)
         home = module.partition(".")[0]
-        if home == "builtins" or (home in sys.stdlib_module_names and home not in _OPEN | {"__main__"}):
+        if home == "builtins" or (home in sys.stdlib_module_names and home not in OPEN | {"__main__"}):
+            if not harmless(value):
+                self.opaque[id(value)] = value, label
             return None
+        if home in WHOLE:  # methods of the standard library, which mention no names here, read all that they hold
+            return Fields(value, label, _ALL) if own_fields(value) is not None else None
         file = getattr(sys.modules.get(module), "__file__", None) or ""
-        if home not in _OPEN and file and self.framework.library(file):
+        if home not in OPEN and file and self.framework.library(file):
             return None
         if isinstance(value, threading.Thread) and "/site-packages/" in file:
             return None  # its own business, at any time: tqdm's notes when it last looked at its bars
@@ -264,10 +295,11 @@ class Image:
         Most containers of a model are tables of hooks and empty; that they still are is checked all at once.
         """
         if self._empty is None:
-            bare = [n for n in self._checked if type(n) is Items and n.skip is None and not n.known]
-            self._empty = [n.owner for n in bare]
-            self._full = [n for n in self._checked if n not in set(bare)]
-        return next(self.changes(self._checked if any(self._empty) else self._full), None)
+            bare = [(n, n.bare()) for n in self._checked]
+            self._empty = [owner for _, owner in bare if owner is not None]
+            self._full = [n for n, owner in bare if owner is None]
+        found = next(self.changes(self._checked if any(self._empty) else self._full), None)
+        return found if found is not None or not self._adopted else self._parted()
 
     def changes(self, among: Sequence[Node] | None = None) -> Iterator[Change]:
         """All differences to what was seen."""
@@ -276,7 +308,45 @@ class Image:
                 if not self.same(known, now):
                     yield Change(node, key, known, now)
                 elif known is not now:
-                    node.known[key] = now
+                    self._set(node.known, key, now)
+
+    def accept(self) -> None:
+        """Nothing has changed: other objects that hold the same are the known ones from here on."""
+        for id_before, (node, _) in self._adopted.items():
+            if self.nodes.get(id_before) is node:
+                del self.nodes[id_before]
+        self.nodes.update((id(node.owner), node) for node, _ in self._adopted.values())
+        self._adopted.clear()
+        self._undo.clear()
+
+    def reject(self) -> None:
+        """Something has changed: the state that is known stays as it was, for when it comes back."""
+        for mapping, key, before in reversed(self._undo):
+            mapping[key] = before
+        if self._undo:
+            self._empty = None
+        self._adopted.clear()
+        self._undo.clear()
+
+    def _set(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+        self._undo.append((mapping, key, mapping[key]))
+        mapping[key] = value
+
+    def _parted(self) -> Change | None:
+        """One object that is two now, or two that are one: code can tell by `is`, and by writing to one of them."""
+        owners = {id(node.owner) for node, _ in self._adopted.values()}
+        for node, before in self._adopted.values():
+            other = self.nodes.get(id(node.owner))
+            if other is not None and other is not node and other.owner is node.owner:
+                return Parted(node, "", before, node.owner, other.label)
+            for holder, key in node.references:
+                now = before if holder is None else holder.read().get(key)
+                if now is not node.owner:
+                    return Parted(node, key, before, node.owner)
+        if len(owners) < len(self._adopted):
+            node, before = list(self._adopted.values())[-1]
+            return Parted(node, "", before, node.owner, "another object")
+        return None
 
     def same(self, known: Any, now: Any) -> bool:
         """Whether `now` is as good as `known` was when it was seen."""
@@ -295,24 +365,33 @@ class Image:
             return True
         self._comparing.add(pair)
         try:
-            return self._adopted(node, now)
+            return self._adopts(node, known, now)
         finally:
             self._comparing.discard(pair)
 
     def _same_tensor(self, known: Any, now: Any) -> bool:
-        tensors = self.framework.is_tensor(known) and self.framework.is_tensor(now)
-        return tensors and self.framework.is_traced(known) == self.framework.is_traced(now)
+        """Whether one tensor can stand where another did: its values are inputs, what hangs on it is state."""
+        if not (self.framework.is_tensor(known) and self.framework.is_tensor(now)):
+            return False
+        if self.framework.is_traced(known) or self.framework.is_traced(now):
+            return self.framework.is_traced(known) == self.framework.is_traced(now)
+        node = self.nodes.get(id(known))
+        return node is None or self._adopts(node, known, now)
 
-    def _adopted(self, node: Node, now: Any) -> bool:
+    def _adopts(self, node: Node, before: Any, now: Any) -> bool:
         """Whether another object holds the same; if so, the node is about that one from here on."""
+        if id(before) in self._adopted:
+            return node.owner is now
+        if node.owner is not before:
+            return False
         other = copy.copy(node)
         other.owner = now
         for key, known, value in list(other.differences()):
             if known is MISSING or not self.same(known, value):
                 return False
-            node.known[key] = value
-        node.owner = now
-        self.nodes[id(now)] = node
+            self._set(node.known, key, value)
+        self._set(vars(node), "owner", now)
+        self._adopted[id(before)] = node, before
         self._empty = None
         return True
 
@@ -346,43 +425,6 @@ def _module_name(kind: type) -> str:
     """Where a class is from; of one whose instances have a slot called `__module__`, where its base is from."""
     names = (k.__module__ for k in kind.__mro__)
     return next((n for n in names if isinstance(n, str)), "builtins")
-
-
-def _container(value: Any, label: str) -> Node | None:
-    if isinstance(value, (dict, MappingProxyType, list, tuple, deque)) and size(value) > LARGEST:
-        return Summary(value, label, _large)
-    if isinstance(value, (dict, MappingProxyType)):
-        return Items(value, label)
-    if isinstance(value, (list, tuple, deque)):
-        return Elements(value, label)
-    summary = _summary(value)
-    return None if summary is None else Summary(value, label, summary)
-
-
-def _summary(value: Any) -> Callable[[Any], Any] | None:
-    if isinstance(value, (set, frozenset)):
-        return lambda s: sorted(map(repr, s))
-    if isinstance(value, bytearray):
-        return bytes
-    if isinstance(value, (np.ndarray, np.generic)):
-        return lambda a: (str(a.dtype), a.shape, a.tobytes())
-    if isinstance(value, random.Random):
-        return lambda r: r.getstate()
-    if isinstance(value, (np.random.Generator, np.random.RandomState)):
-        return lambda g: pickle.dumps(g)
-    if isinstance(value, _ITERATORS):
-        return repr
-    if isinstance(value, ContextVar):
-        return lambda v: repr(v.get(None))
-    return None
-
-
-def _large(value: Any) -> Any:
-    """How many, and a digest where Python can write it down."""
-    try:
-        return size(value), hash(marshal.dumps(value))
-    except ValueError:
-        return size(value)
 
 
 def _file_name(namespace: dict[str, Any]) -> str:

@@ -7,6 +7,8 @@ compared by identity here; whether another object is as good is for the `Image` 
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -21,6 +23,9 @@ class Absent:
 
 
 MISSING = Absent()
+_LOCAL = threading.local.__getattribute__
+_LINK = "_lru_list_elem"  # of a cache with a limit
+ORDER = object()  # the key under which a dictionary's order differs; no part, and cannot be stored
 Difference = tuple[Any, Any, Any]  # key, value when first seen, value now
 
 
@@ -47,10 +52,15 @@ class Node:
     def __init__(self, owner: Any, label: str) -> None:
         self.owner, self.label = owner, label
         self.known: dict[Any, Any] = {}
+        self.references: list[tuple[Node | None, Any]] = []  # parts that are this object; None: it is given
 
     def read(self) -> Mapping[Any, Any]:
         """The parts now."""
         raise NotImplementedError
+
+    def bare(self) -> Any:
+        """A container that is empty now; while it is, nothing has changed. None where there is no such."""
+        return None
 
     def find(self) -> Iterator[tuple[Any, Any]]:
         """Take note of parts that were not known; yields them."""
@@ -116,7 +126,9 @@ class Fields(Node):
         return isinstance(self.owner, ModuleType) and hasattr(self.owner, "__getattr__")
 
     def store(self, key: Any, value: Any) -> None:
-        if not isinstance(self.owner, type):
+        if isinstance(self.owner, threading.local):
+            _put(_LOCAL(self.owner, "__dict__"), key, value)
+        elif not isinstance(self.owner, type):
             _put(object.__getattribute__(self.owner, "__dict__"), key, value)
         elif value is MISSING:
             delattr(self.owner, key)
@@ -130,6 +142,8 @@ class Fields(Node):
 def own_fields(owner: Any) -> dict[str, Any] | None:
     """The attributes in an object itself, None where it has no place for them. Runs no code of its class."""
     try:
+        if isinstance(owner, threading.local):  # those of this thread
+            return dict(_LOCAL(owner, "__dict__"))
         found = object.__getattribute__(owner, "__dict__")
     except AttributeError:
         return None
@@ -175,6 +189,9 @@ class Globals(Node):
             self.known[key] = self.owner.get(key, MISSING)
             yield key, self.known[key]
 
+    def read(self) -> Mapping[Any, Any]:
+        return self.owner
+
     def differences(self) -> Iterator[Difference]:
         get = self.owner.get
         for key, known in self.known.items():
@@ -201,6 +218,26 @@ class Items(Node):
         if isinstance(found, dict) and type(found) is not dict:
             found = dict(_plain(found).items(found))
         return found if self.skip is None else {k: v for k, v in found.items() if not self.skip(k)}
+
+    def bare(self) -> Any:
+        return self.owner if type(self) is Items and self.skip is None and not self.known else None
+
+    def differences(self) -> Iterator[Difference]:
+        now, known = self.read(), self.known
+        same = len(now) == len(known)
+        for (key, before), other in zip(known.items(), now):
+            same = same and (key is other or (hash(key) == hash(other) and bool(key == other)))
+            value = now.get(key, MISSING)
+            if value is not before:
+                yield key, before, value
+        if not same:
+            yield from ((key, before, MISSING) for key, before in list(known.items())[len(now) :] if key not in now)
+            yield from ((key, MISSING, now[key]) for key in list(now) if key not in known)
+            if now.keys() == known.keys():
+                yield ORDER, Said(list(known)), Said(list(now))
+
+    def at(self, key: Any) -> str:
+        return f"the order of {self.label}" if key is ORDER else super().at(key)
 
     def store(self, key: Any, value: Any) -> None:
         if not isinstance(self.owner, dict):
@@ -232,7 +269,8 @@ class Elements(Node):
 
     def store(self, key: Any, value: Any) -> None:
         if value is MISSING:
-            del self.owner[key:]
+            for _ in range(key, len(self.owner)):
+                self.owner.pop()
         elif key < len(self.owner):
             self.owner[key] = value
         else:
@@ -283,6 +321,48 @@ class Summary(Node):
 
     def at(self, key: Any) -> str:
         return self.label
+
+
+class Attributes(Fields):
+    """What Python code has hung on a tensor."""
+
+    def bare(self) -> Any:
+        return self.read() if not self.known and not self._keys else None
+
+
+class Inside(Node):
+    """An object that another one leads to: behind a weak reference, in a context variable."""
+
+    def __init__(self, owner: Any, label: str, inside: Callable[[Any], Any]) -> None:
+        super().__init__(owner, label)
+        self.inside = inside
+
+    def read(self) -> Mapping[Any, Any]:
+        return {"": self.inside(self.owner)}
+
+    def at(self, key: Any) -> str:
+        return self.label
+
+
+class Cached(Node):
+    """What `functools.lru_cache` has kept, as Python's garbage collector sees it, and the function behind it."""
+
+    def read(self) -> Mapping[Any, Any]:
+        found: dict[Any, Any] = {"": self.owner.__wrapped__}
+        parts = gc.get_referents(self.owner)
+        for i, part in enumerate(parts):
+            if type(part) is dict and part is not self.owner.__dict__:
+                kept = part.items()
+                found |= {("result", k): v for k, v in kept if type(v).__name__ != _LINK}
+            elif isinstance(part, type) and part.__name__ == _LINK and i > 1:  # with a limit: key, result, this
+                found["result", parts[i - 2]] = parts[i - 1]
+        return found
+
+    def store(self, key: Any, value: Any) -> None:
+        self.owner.cache_clear()  # one result cannot be taken out; all can be made again
+
+    def at(self, key: Any) -> str:
+        return self.label if key == "" else f"a result that {self.label} keeps"
 
 
 class Said:

@@ -35,6 +35,7 @@ from trnlab.frontends.torch.import_fx import EXACT, import_fx
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.optimizer_numbers import Before, Number
 from trnlab.frontends.torch.outside import Outside, leaf_like
+from trnlab.frontends.torch.running_averages import averages_as_tensors
 from trnlab.frontends.torch.state import TorchState, visit_hooks
 from trnlab.frontends.torch.subject import COUNTS, RATES, Place, Subject, check_devices, prepare
 from trnlab.guards import collected
@@ -114,12 +115,14 @@ class _Capture:
         self.dependencies = Dependencies(self.image, self.leaves, [t for *_, t in subject.tensors])
 
     def _image(self) -> Image:
-        image = Image(TorchState())
+        image = Image(TorchState(self.subject.model.modules()))
         image.visit(self.subject.model, "model")
         image.visit(self.loss_fn, "the loss function")
         visit_hooks(image)
         for i, leaf in enumerate(self.leaves):
-            image.visit(leaf, f"batch[{i}]")
+            image.visit(leaf, f"batch[{i}]", given=True)
+        for _, name, tensor in self.subject.tensors:
+            image.visit(tensor, f"model.{name}", given=True)
         for name, p in self.subject.parameters.items():
             for table in hooks.gradient_hooks(p):
                 image.visit(table, f"hooks on {name!r}")
@@ -162,6 +165,7 @@ class _Capture:
         outside = Outside(shown, lines)
         with outside, torch.enable_grad(), collectives_of_groups(lines):
             result, changed = self._run(lines, outside, given, own)
+        outside.give_back()
         return self._collect(result, changed, own, outside)
 
     def _leaf(self, role: Role, x: Tensor, real: Tensor) -> Tensor:
@@ -185,7 +189,10 @@ class _Capture:
             hooks.take_over(p, x)
         with tracing.parameters_replaced(self.subject.model, values):
             model, parts = self.subject.model, Parts()
-            with self.watch, forward_of_modules(model), captured_units(model, parts), parts.of_checkpoints():
+            with (
+                self.watch, forward_of_modules(model), captured_units(model, parts), parts.of_checkpoints(),
+                averages_as_tensors(),
+            ):  # fmt: skip
                 result = self.loss_fn(self.subject.model, *pytree.tree_unflatten(leaves, self.spec))
                 loss = tracing.loss_of(result)
                 outside.phase = "the backward pass"

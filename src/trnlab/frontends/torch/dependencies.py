@@ -85,6 +85,7 @@ class Dependencies:
         self.others: list[Guard] = []  # of recorded kernels, and of process groups
         self._random = random_states()
         self.reusable = True
+        self._distinct = 0
 
     # -- while capturing --------------------------------------------------------------------------------------------
     def add(self, real: Tensor) -> str:
@@ -122,13 +123,25 @@ class Dependencies:
                 if isinstance(tensor, Tensor) and not self.image.framework.is_traced(tensor):
                     self._cells.append(_Cell(place, form(tensor), own.get(id_)))
                     own.setdefault(id_, ("cell", len(self._cells) - 1))
+        now = [cell.place.node.known[cell.place.key] for cell in self._cells if cell.place.node is not None]
+        self._distinct = _distinct(self._leaves, self._tensors, now)
 
     # -- before each run --------------------------------------------------------------------------------------------
     def failed(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> str | None:
         """What is no longer as it was, for people."""
-        for i, (known, leaf) in enumerate(zip(self._leaves, leaves)):
-            if not isinstance(known, Tensor) and not self.image.same(known, leaf):
-                return f"batch[{i}] is another"
+        found = self._failed(leaves, tensors)
+        if found is None:
+            self._leaves, self._tensors = list(leaves), list(tensors)
+            self.image.accept()
+        else:
+            self.image.reject()
+        return found
+
+    def _failed(self, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> str | None:
+        for what, given, now in (("batch", self._leaves, leaves), ("tensor", self._tensors, tensors)):
+            for i, (known, value) in enumerate(zip(given, now)):
+                if known is not value and not self.image.same(known, value):
+                    return f"{what}[{i}] is another"
         change = self.image.failed()
         if change is not None:
             return f"{change}{self._own(change)}"
@@ -149,6 +162,8 @@ class Dependencies:
                 yield f"{cell.place.label} is another kind of tensor"
             elif cell.same_as and groups[cell.same_as[0]][cell.same_as[1]] is not value:
                 yield f"{cell.place.label} is another tensor"
+        if self._distinct and self._distinct != _distinct(leaves, tensors, now):
+            yield "two tensors are one, which were two before,"
         for place, values in self._values:
             if bits(place.now()) != values:
                 yield f"the values of {place.label}, which the step asked for, have changed"
@@ -158,6 +173,11 @@ class Dependencies:
         """Do to Python's state what the step did."""
         for effect in self.effects:
             effect.apply(outputs)
+
+
+def _distinct(*groups: Sequence[Any]) -> int:
+    """How many tensors these are, each counted once."""
+    return len({id(x) for group in groups for x in group if isinstance(x, Tensor)})
 
 
 def keep_traced(dependencies: Dependencies, outside: Outside) -> list[tuple[Place, Tensor]]:

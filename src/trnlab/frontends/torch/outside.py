@@ -39,11 +39,12 @@ class Found:
     base: Tensor
     owned: Tensor
     version: int
+    normalized: bool = False  # as running statistics, a write that PyTorch does not count
 
     @property
     def written(self) -> bool:
         """Whether the step wrote to it."""
-        return self.owned._version > self.version
+        return self.normalized or self.owned._version > self.version
 
 
 def is_real(value: Any) -> bool:
@@ -61,6 +62,29 @@ def leaf_like(base: Tensor, requires_grad: bool) -> Tensor:
     return copy.requires_grad_() if requires_grad else copy
 
 
+class _Hung:
+    """The attributes that Python code has hung on a tensor, while a stand-in has them."""
+
+    def __init__(self, real: Tensor, owned: Tensor) -> None:
+        self._real, self._owned = _attributes(real), _attributes(owned)
+        self._owned |= {k: v for k, v in self._real.items() if k not in self._owned}
+        self._before = dict(self._owned)
+
+    def give_back(self) -> None:
+        """What has been set, or is new and none of the tracing's own, is the real tensor's."""
+        for key, value in self._owned.items():
+            known = self._before.get(key, self)
+            if value is not known and (key in self._real or (known is self and not key.startswith("_"))):
+                self._real[key] = value
+        for key in self._real.keys() & self._before.keys() - self._owned.keys():
+            del self._real[key]
+
+
+def _attributes(tensor: Tensor) -> dict[str, Any]:
+    """Those of a plain tensor; of one that is made of others they are its own business."""
+    return {} if is_traceable_wrapper_subclass(tensor) else vars(tensor)
+
+
 class Outside(TorchFunctionMode):
     """While active, operators get a stand-in for every real tensor.
 
@@ -74,6 +98,7 @@ class Outside(TorchFunctionMode):
         self.lines, self.phase = lines, "the loss function"
         self._known = {id(real): (real, owned) for real, owned in stand_ins}
         self._own = {id(owned): real for real, owned in stand_ins}
+        self._hung = [_Hung(real, owned) for real, owned in stand_ins]
         self.found: list[Found] = []
         self.read: list[tuple[Tensor, bytes]] = []
 
@@ -94,7 +119,15 @@ class Outside(TorchFunctionMode):
             cut = function in _CUTS
             args = tuple(self._replaced(a, cut) for a in args)
             kwargs = {k: self._replaced(v, cut) for k, v in kwargs.items()}
+        if "_norm" in getattr(function, "__name__", ""):
+            self._note_statistics((*args, *kwargs.values()))
         return function(*args, **kwargs)
+
+    def _note_statistics(self, given: tuple[Any, ...]) -> None:
+        """Normalization may write to any tensor that it gets and needs no gradient for: the running statistics."""
+        tensors = {id(x) for x in given if isinstance(x, Tensor) and not x.requires_grad}
+        for found in self.found:
+            found.normalized |= id(found.owned) in tensors
 
     # -- stand-ins --------------------------------------------------------------------------------------------------
     def _replaced(self, value: Any, cut: bool) -> Any:
@@ -117,8 +150,14 @@ class Outside(TorchFunctionMode):
             owned = leaf_like(base, real.requires_grad and real.is_leaf)
         self._known[id(real)] = real, owned
         self._own[id(owned)] = real
+        self._hung.append(_Hung(real, owned))
         self.found.append(Found(real, base, owned, owned._version))
         return owned
+
+    def give_back(self) -> None:
+        """Hang on the tensors what the step has hung on their stand-ins."""
+        for hung in self._hung:
+            hung.give_back()
 
     # -- what cannot be traced --------------------------------------------------------------------------------------
     def _values(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,21 +17,25 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as nn_module
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import trnlab
 from trnlab.frontends.common.image import Image
-from trnlab.frontends.common.nodes import Fields, Items, Names, Node, Parts, Summary
+from trnlab.frontends.common.nodes import Attributes, Fields, Items, Names, Node, Parts, Summary
 from trnlab.frontends.torch.distributed.surroundings import surroundings
 from trnlab.nki.kernel import Kernel
 
 _FIXED = tuple(f"{Path(str(m.__file__)).parent}/" for m in (torch, trnlab, np, numba, llvmlite))
 _NAMES_ONLY = tuple(f"{Path(str(torch.__file__)).parent}/{part}/" for part in ("nn", "optim", "amp"))
+_AVERAGES = f"{Path(trnlab.__file__).parent}/frontends/torch/running_averages.py"  # in the place of PyTorch's code
 _STANDARD = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib"))
 _VALUES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)
 # Looked after by the step itself; the last is set by it and by learning rate schedulers, which alone read it.
 _OPTIMIZERS_OWN = frozenset({"state", "param_groups", "defaults", "_opt_called"})
-_MODULES_OWN = frozenset({"_parameters"})
-_RECURRENTS_OWN = _MODULES_OWN | {"_flat_weights", "_flat_weight_refs"}  # the parameters again
+_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+_NOT_READ = frozenset({"_flat_weight_refs"})  # weak references to the parameters, by which a layer knows them
+_TRAINED = frozenset({"_parameters"})
+_TRAINED_RECURRENT = _TRAINED | {"_flat_weights", "_flat_weight_refs"}  # the parameters again
 _GENERATED = ("<frozen", "<eval_with_key", "<__array_function__")
 
 
@@ -47,17 +51,22 @@ def _library(file: str) -> bool:
 
 
 class _Children(Items):
-    """The modules in a module, which people reach by name."""
+    """The modules, parameters or buffers in a module, which people reach by name."""
 
     def at(self, key: Any) -> str:
-        parent = self.label.removesuffix("._modules")
+        parent = self.label.rpartition(".")[0]
         return f"{parent}[{key}]" if str(key).isdigit() else f"{parent}.{key}"
 
 
 class TorchState:
-    """A `common.image.Framework`."""
+    """A `common.image.Framework`.
 
-    def __init__(self) -> None:
+    trained: modules whose parameters and buffers the step looks after. Those of all others are tensors that hang on
+    Python state, as any tensor in a dictionary.
+    """
+
+    def __init__(self, trained: Iterable[nn.Module] = ()) -> None:
+        self._trained = {id(m): m for m in trained}
         self._children: dict[int, Any] = {}
         self._buffers: dict[int, Any] = {}
 
@@ -67,7 +76,7 @@ class TorchState:
 
     def names_only(self, file: str) -> bool:
         """See `Framework`."""
-        return file.startswith(_NAMES_ONLY) or _KERAS in file
+        return file.startswith((*_NAMES_ONLY, _AVERAGES)) or _KERAS in file
 
     def is_tensor(self, value: Any) -> bool:
         """See `Framework`."""
@@ -84,9 +93,15 @@ class TorchState:
     def node(self, value: Any, label: str, names: Names) -> Node | None:
         """See `Framework`."""
         if isinstance(value, nn.Module):
+            names.names |= _TABLES  # which PyTorch's own code reads as `self.__dict__[name]`
             self._children[id(value._modules)] = value._modules
+            if id(value) not in self._trained:
+                self._children |= {id(table): table for table in (value._parameters, value._buffers)}
+                return Fields(value, label, names, _NOT_READ)
             self._buffers[id(value._buffers)] = value._buffers
-            return Fields(value, label, names, _RECURRENTS_OWN if isinstance(value, nn.RNNBase) else _MODULES_OWN)
+            return Fields(value, label, names, _TRAINED_RECURRENT if isinstance(value, nn.RNNBase) else _TRAINED)
+        if isinstance(value, torch.Tensor):
+            return None if is_traceable_wrapper_subclass(value) else Attributes(value, label, names)
         if id(value) in self._children:
             return _Children(value, label)
         if id(value) in self._buffers:
