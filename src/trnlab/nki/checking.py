@@ -107,4 +107,4 @@ def explicit(recorder: Recorder) -> frozenset[int]:
 def tell(found: Iterable[Finding]) -> None:
     """Raise, warn of or pass over each finding, as the levels of the checks say now."""
     for finding in found:
-        checks.report(finding.check, finding.error)
+        checks.report(finding.check, finding.error, finding.harmless)
