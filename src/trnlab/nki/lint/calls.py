@@ -65,6 +65,9 @@ def _name(
         remedy, who = names.REMOVED[name]
         severity = WARNING if names.known(name) else ERROR  # some that went away are still taken here
         yield source.find(node, function, "TRN910", severity, f"{name} is gone", remedy, who)
+    elif name in names.UNDOCUMENTED:
+        remedy, who = names.UNDOCUMENTED[name]
+        yield source.find(node, function, "TRN910", WARNING, f"no release documents {name}", remedy, who)
     elif name in names.DEPRECATED:
         remedy, who = names.DEPRECATED[name]
         yield source.find(node, function, DEPRECATED, WARNING, f"{name}{IS_DEPRECATED}", remedy, who)
