@@ -9,9 +9,11 @@ Source: class NkiTensor of nki.language and get-started/nki-language-guide.rst i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from sys import getrefcount
 from typing import Any, NoReturn, Self
 
 from trnlab.isa.base import Memory
@@ -20,6 +22,15 @@ from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.storage import Region, Storage, refuse
 from trnlab.lang.strides import free_dims, inferred, restride, row_major
 from trnlab.program.access import AP, Pattern, Recorded, Reference, hbm_view, pattern_of, record_of
+
+# What `tensor[key] = value` does with the view, the value and the references to it; it is built from tensors itself.
+_assign: list[Callable[[Tensor, Any, int], None]] = []
+
+
+def assigns(function: Callable[[Tensor, Any, int], None]) -> None:
+    """Let assignments to tensors do this."""
+    _assign.append(function)
+
 
 PatternList = list[list[int]]
 _ALL = slice(None)
@@ -401,9 +412,9 @@ class Tensor(Reference):
                    remedy="only data movement changes partitions")  # fmt: skip
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Refused: instructions write tensors. Raises ConstraintError."""
-        refuse("a tensor cannot be assigned to", limit="instructions with dst=", got=f"{self!r}[...] = ...",
-               remedy="use nisa.tensor_copy, nisa.dma_copy, nisa.memset or nl.store", code="TRN411")  # fmt: skip
+        """A copy, a transfer or a fill, see `lang.assignment`."""
+        references = getrefcount(value)
+        _assign[-1](self[key], value, references)
 
     # -- what instructions see ----------------------------------------------------------------------------------
     def access(self, keep_dims: bool = False) -> AP:
