@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Searches answer what they answered before: every figure of every layout, on stand-in costs of programs and wires.
 
-`stored_searches.json` was written by the search that timed each group of equal pipelines on its own, before what no
-program changes was shared between rounds: `python tests/fleet/test_searches_again.py` writes it anew. Costs are made
-up so that what is compared is the search, and not what programs of today take.
+`python tests/fleet/test_searches_again.py` writes `stored_searches.json` anew, where a search is to compile something
+else than before. Costs are made up so that what is compared is the search, and not what programs of today take.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from trnlab.fleet import model
 from trnlab.fleet import search as searching
 from trnlab.fleet.arrays import distinct, rows_of
 from trnlab.fleet.exchange import Exchange
-from trnlab.fleet.parts import Training
+from trnlab.fleet.parts import Training, pieces_of
 from trnlab.fleet.programs import Cost, Programs
 from trnlab.fleet.search import Found, search
 from trnlab.fleet.steps import Planner
@@ -36,13 +35,20 @@ ASKED = {  # model, target, instances, batch, sequence
     "experts and two kinds of layers": ("deepseek-v3", "trn2.48xlarge", 32, 1024, 4096),
     "100,000 chips": ("llama3-405b", "trn2.48xlarge", 6250, 10000, 8192),
 }
+SHORT = ("bert-large", "trn1.32xlarge", 2, 4096, 512)
 
 
 class MadeUp(Programs):
-    """Costs by formulas without meaning, different for all that a share is."""
+    """Costs by formulas without meaning, different for all that a share is. power: of the sequences at a time; most:
+    tokens of so many as gain by it."""
+
+    power, most = 0.93, 1 << 40
 
     def stage(self, model, blocks, share, first=False, last=False):
-        ways, sequences = share.tensor * share.context, share.batch**0.93
+        ways, sequences = (
+            share.tensor * share.context,
+            share.batch * min(share.batch, max(self.most // share.tokens, 1)) ** (self.power - 1),
+        )
         network = sum(getattr(block.network, "count", 3) * 0.013 for block in blocks) / share.expert
         work = (
             (len(blocks) + 0.37 * (first + last) + network) * sequences * (1.1 if share.attention == "remade" else 1)
@@ -104,6 +110,32 @@ def test_every_figure_is_what_it_was(name, monkeypatch):
     assert now["sums"] == pytest.approx(was["sums"], rel=1e-12)
     assert [layout for layout, _, _ in now["best"]] == [layout for layout, _, _ in was["best"]]
     assert [pair[1:] for pair in now["best"]] == [pytest.approx(pair[1:], rel=1e-12) for pair in was["best"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "gain"),
+    [("llama3-70b", 1.06), ("llama3-70b", 0.98), ("a long sequence", 1.0), ("short", 0.92), ("experts", 0.98)],
+)
+def test_the_best_is_compiled_as_it_is_and_is_the_best_of_all(name, gain, monkeypatch):
+    """Whatever larger microbatches gain, of few tokens, or lose: `gain` is the work of twice as many sequences, over
+    twice that of one. The oracle compiles everything."""
+    architecture, target, instances, batch, sequence = {**ASKED, "short": SHORT}[name]
+    monkeypatch.setattr(MadeUp, "most", searching.TOKENS if gain < 1 else 1 << 40)
+    monkeypatch.setattr(MadeUp, "power", 1 + np.log2(gain))
+    monkeypatch.setattr(searching, "INTERLEAVES", (1,))
+    training = Training(model(architecture), batch, sequence)
+    found = search(_planner(target, instances), training).steps
+    best = found.step(int(found.total.argmin()))
+    assert best.exact
+    planner = _planner(target, instances)
+    alone = planner.step(training, best.layout)
+    assert (alone.total, alone.seconds, alone.bytes) == (best.total, best.seconds, best.bytes)
+    layouts = searching._possible(Found(), planner, training, {})
+    whole = planner.steps(
+        training, layouts, {piece: planner.parts(training, piece) for piece in pieces_of(layouts)[0]}
+    )
+    every = whole.total[whole.memory <= whole.room].min()
+    assert best.total <= every * 1.05
 
 
 @pytest.mark.parametrize("largest", [5, 10**6, 2**61])

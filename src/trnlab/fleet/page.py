@@ -15,7 +15,7 @@ from trnlab.fleet.pictures import alternatives, memory
 from trnlab.fleet.planning import Candidate, Plan
 from trnlab.fleet.sensitivity import Leaning, leanings
 from trnlab.fleet.steps import CAUSES, CLASSES
-from trnlab.fleet.text import prices
+from trnlab.fleet.text import RECKONED, prices
 from trnlab.fleet.wholes import Whole
 from trnlab.profile import charts
 from trnlab.profile.page import document
@@ -242,7 +242,7 @@ def candidates(plan: Plan) -> Iterator[str]:
 def _row(plan: Plan, c: Candidate) -> str:
     size = sum(c.step.bytes.values())
     values = (
-        (c.cluster.name, c.cluster.instances), (str(c.step.layout), None), (f"{c.bill.days:.3g}", c.bill.days),
+        (c.cluster.name, c.cluster.instances), (_layout(c), None), (f"{c.bill.days:.3g}", c.bill.days),
         (f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-", c.bill.usd or c.bill.device_hours),
         (f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million else "-", c.bill.usd_per_million),
         (f"{c.step.mfu:.1%}", c.step.mfu), (f"{c.step.total:.3g} s", c.step.total), (format_bytes(size), size),
@@ -252,6 +252,11 @@ def _row(plan: Plan, c: Candidate) -> str:
         for i, (text, value) in enumerate(values)
     )
     return f'<tr>{cells}<td><button data-command="{escape(command(plan, c))}">copy</button></td></tr>'
+
+
+def _layout(c: Candidate) -> str:
+    """Marked where its figures come from other layouts' programs."""
+    return str(c.step.layout) + ("" if c.step.exact else f" ({RECKONED})")
 
 
 def refused(plan: Plan) -> Iterator[str]:

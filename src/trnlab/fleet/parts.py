@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from trnlab.fleet.models import Model
 from trnlab.fleet.programs import Cost
 from trnlab.numerics.dtypes import dtype, float32
 
-SELECTIVE = RECOMPUTE.index("selective")
+FULL = RECOMPUTE.index("full")
 NOTHING = Cost()
 MASTER, MOMENTS = 4, 8  # bytes for each parameter, in float32: what a weight is rounded from; AdamW's mean and square
 FIGURES = tuple(f.name for f in fields(Cost))
@@ -55,25 +55,25 @@ class Training:
 
 class Piece(NamedTuple):
     """What of a layout decides its programs: ranks that share a layer, sequences at a time, ranks that share a
-    sequence and experts, whether the core of attention is made again, and whether weights and gradients are parts
-    that are gathered and spread (ZeRO-3)."""
+    sequence and experts, what is made again (its place in RECOMPUTE), and whether weights and gradients are parts that
+    are gathered and spread (ZeRO-3)."""
 
     tensor: int
     microbatch: int
     context: int = 1
     expert: int = 1
-    again: bool = False
+    again: int = 0
     sharded: bool = False
 
 
 def pieces_of(layouts: Layouts) -> tuple[list[Piece], Ints]:
     """The pieces of layouts, each once, and [N] which one each layout has."""
-    again, sharded = layouts["recompute"] == SELECTIVE, layouts["zero"] == 3
+    sharded = layouts["zero"] == 3
     found, which = distinct(
-        layouts["tensor"], layouts["microbatch"], layouts["context"], layouts["expert"], again.astype(np.int64),
+        layouts["tensor"], layouts["microbatch"], layouts["context"], layouts["expert"], layouts["recompute"],
         sharded.astype(np.int64),
     )  # fmt: skip
-    return [Piece(t, b, c, e, bool(a), bool(s)) for t, b, c, e, a, s in found.tolist()], which
+    return [Piece(t, b, c, e, a, bool(s)) for t, b, c, e, a, s in found.tolist()], which
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,11 @@ class Parts:
     def divided(self, by: float, hope: float = 1.0) -> Parts:
         """Reckoned for a tensor group `by` times as large, whose work is `hope` of what follows from this."""
         return self._each(lambda cost: cost.divided(by, hope))
+
+    def remade(self, part: float) -> Parts:
+        """Reckoned for layers of which the backward pass makes so much of the forward pass again, and nothing else."""
+        layers = tuple(cost.remade(part) for cost in self.layers)
+        return replace(self, layers=layers, exact=False)
 
     def _each(self, change: Callable[[Cost], Cost]) -> Parts:
         layers, entries = (tuple(map(change, costs)) for costs in (self.layers, self.entries))

@@ -13,12 +13,11 @@ import numpy as np
 
 from trnlab.fleet import pipeline
 from trnlab.fleet.arrays import Bools, Floats, Ints
-from trnlab.fleet.layout import RECOMPUTE, Layouts, layers_of
+from trnlab.fleet.layout import Layouts, layers_of
 from trnlab.fleet.models import Model
-from trnlab.fleet.parts import FIGURES, MASTER, MOMENTS, PartsOf, Piece, Training, pieces_of
+from trnlab.fleet.parts import FIGURES, FULL, MASTER, MOMENTS, PartsOf, Piece, Training, pieces_of
 
 SUM = 4  # bytes for each parameter: of gradients, in float32
-FULL = RECOMPUTE.index("full")
 
 
 @dataclass(frozen=True)
@@ -171,12 +170,11 @@ class Pipes:
         stages, full, (experts, context, shared) = self._stages, self.shape.full, self.shape.sent
         forward = stages["forward"] + experts + context
         backward = stages["backward"] + experts + shared
-        whole = np.where(full, forward, 0.0)
+        whole = np.where(full, experts + context, 0.0)  # the rest of what is made again is in the programs
         self.times = forward + backward + whole
         busy = self._own(self.times)
         busiest, self.busy = busy.argmax(1), busy.max(1)
-        again = np.where(full, stages["forward"], stages["again"])
-        of_rank = [forward, backward + whole, again, stages["exposed"], experts, context, shared]
+        of_rank = [forward, backward + whole, stages["again"], stages["exposed"], experts, context, shared]
         self.forward, self.backward, self.again, self.exposed, sent, asked, given = (
             self._own(np.stack(of_rank))[:, np.arange(len(busiest)), busiest]
         )  # fmt: skip

@@ -77,6 +77,11 @@ class Cost:
         times = {name: getattr(self, name) * rest for name in ("forward", "backward", "again", "late")}
         return Cost(**times, exposed=self.exposed, **part, flops=self.flops / by)
 
+    def remade(self, part: float) -> Cost:
+        """With so much of the forward pass made again in the backward pass, and nothing else."""
+        again = self.forward * part
+        return replace(self, backward=self.backward - self.again + again, again=again)
+
     def times(self, count: int) -> Cost:
         """So many layers, one after the other, in the same working memory."""
         grown = {f.name: getattr(self, f.name) * count for f in fields(self)}

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """All layouts of a training on a cluster: why some cannot be, and what the others take.
 
-Programs of small tensor groups are large and take long to compile, so that groups are compiled from the largest down,
-as long as what smaller ones could be at best (`HOPE`) might beat the best so far. Microbatches of several sequences
-first count as that many of one, which never makes them too good; those of few tokens that come near the best are then
-compiled as they are. Contexts are divided in so few parts that
-each keeps `TOKENS`, unless a number is given. What is compiled depends on the question alone, never on what was asked
-before.
+Layouts are compiled best first: of all that are not, the one that might be the best is, until none might be better
+than the best of those that are. What is not compiled is reckoned from what is and is nearest, at best with `HOPE` of
+the work of another group and without what a microbatch takes however large it is; each program corrects what is
+reckoned from it.
+So the layout of choice is always compiled as it is. Programs of small tensor groups are large and take long to
+compile, so that groups are come to from the largest down; so do microbatches of many tokens, which are come to from
+those half as large. Contexts are divided in so few parts that each keeps `TOKENS`, unless a number is given. What is
+compiled depends on the question alone, never on what was asked before.
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ from functools import cached_property
 import numpy as np
 
 from trnlab.fabric.cluster import Cluster
-from trnlab.fleet.arrays import Bools, Floats
+from trnlab.fleet.arrays import Floats
 from trnlab.fleet.frames import Frame
 from trnlab.fleet.layout import RECOMPUTE, ZERO, Layout, Layouts, obstacles
-from trnlab.fleet.parts import Parts, Piece, Training, pieces_of
+from trnlab.fleet.parts import FULL, Parts, Piece, Training, pieces_of
 from trnlab.fleet.steps import Planner, Step, Steps
 
 MICROBATCHES = (1, 2, 4, 8, 16, 32)
 INTERLEAVES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)
-NEAR = 1.03  # times the best: microbatches of several sequences that are compiled
-TOKENS = 8192  # of a microbatch, beyond which more of them gain nothing that a program would show
+TOKENS = 8192  # of a microbatch, beyond which more of them are not hoped to gain
 HOPE = 0.95  # of the work of a larger group, for the same share of it
+LEAST_AGAIN = 0.75  # of a forward pass: what full recomputation makes again at best
+START = 512  # tokens whose work takes at most as long as what a program takes whatever its microbatch is
+SAME = 1 - 1e-9  # times the best: what is less is better
 TOO_LARGE = "does not fit in memory"
 
 
@@ -116,96 +120,106 @@ def _settle(found: Found, steps: Steps) -> None:
 
 @dataclass
 class Rounds:
-    """Costs of shares, compiled as far as they matter."""
+    """Costs of shares, compiled as far as they matter: the most hopeful layout's first, until the best of all is one
+    that was compiled as it is, and no other might be better."""
 
     planner: Planner
     training: Training
     layouts: Layouts
     compiled: dict[Piece, Parts] = field(default_factory=dict)
-    fits: bool = False  # whether any layout of those that are compiled does
 
     def run(self) -> Steps:
-        """The steps of all layouts."""
-        pieces = {piece._replace(microbatch=1) for piece in self._frame.pieces[0]}
-        tensors = sorted({piece.tensor for piece in pieces}, reverse=True)
-        for i, tensor in enumerate(tensors):
-            if i and self._hopeful({piece for piece in pieces if piece.tensor <= tensor}) is None and self.fits:
-                break
-            self._group({piece for piece in pieces if piece.tensor == tensor})
-        steps = self._steps(self._frame)
-        near = self._near(steps)
-        for piece in near:
-            self._compile(piece)
-        return self._steps(self._frame) if near else steps
+        """The steps of all layouts, those that were compiled before others that take as long."""
+        pieces = self._frame.pieces[0]
+        self._compile(min(pieces, key=_first))
+        while (piece := self._hopeful()) is not None or (piece := self._best()) is not None:
+            self._compile(self._stone(piece))
+        steps = self._steps()
+        return steps.take(np.argsort(~steps.exact, kind="stable"))
 
     @cached_property
     def _frame(self) -> Frame:
         return self.planner.frame(self.training, self.layouts)
 
-    def _group(self, pieces: set[Piece]) -> None:
-        """Those of one tensor group: the one that needs least memory, then the most hopeful as long as one is."""
-        self._compile(min(pieces, key=_least_memory))
-        while (piece := self._hopeful(pieces)) is not None:
-            self._compile(piece)
-
     def _compile(self, piece: Piece) -> None:
         self.compiled[piece] = self.planner.parts(self.training, piece)
 
-    def _hopeful(self, pieces: set[Piece]) -> Piece | None:
-        """Which of these, not compiled, has the layout that might be better than all that are."""
-        steps = self._steps(self._foremost, HOPE)
+    def _hopeful(self) -> Piece | None:
+        """Of what is not compiled, that of the layout which might be the best, if one might be better than all that
+        are."""
+        steps = self._steps(hopes=True)
         total = np.where(steps.memory <= steps.room, steps.total, np.inf)
-        found, which = self._foremost.pieces
-        whole = [piece._replace(microbatch=1) for piece in found]
-        known = np.array([piece in self.compiled for piece in whole])[which]
-        asked = np.array([piece in pieces and piece not in self.compiled for piece in whole])[which]
-        hoped = np.where(asked, total, np.inf)
-        self.fits = self.fits or bool(total[known].min(initial=np.inf) < np.inf)
-        better = hoped.min(initial=np.inf) < total[known].min(initial=np.inf)
-        return whole[int(which[hoped.argmin()])] if better else None
+        hoped = np.where(steps.exact, np.inf, total)
+        better = hoped.min() < SAME * total[steps.exact].min(initial=np.inf)
+        return self._piece(int(hoped.argmin())) if better else None
 
-    @cached_property
-    def _foremost(self) -> Frame:
-        """Of each tensor group those that overlap what can be, with the smallest microbatches: in the first round
-        none of its others beats them."""
-        x = self.layouts
-        tensors, which = np.unique(x["tensor"], return_inverse=True)
-        least = np.array([x["microbatch"][which == i].min() for i in range(len(tensors))])
-        return self._frame.take((x["overlap"] == x["overlap"].max()) & (x["microbatch"] == least[which]))
+    def _best(self) -> Piece | None:
+        """What the answer is made of, if it is not compiled: the best that fits; where nothing does, what lacks
+        least."""
+        steps = self._steps()
+        fits = steps.memory <= steps.room
+        worth = np.where(fits, steps.total, np.inf) if fits.any() else steps.memory
+        best = worth.min(initial=np.inf)
+        found = int(worth.argmin())
+        return None if steps.exact[worth == best].any() else self._piece(found)
 
-    def _near(self, steps: Steps) -> list[Piece]:
-        """Microbatches of several sequences that come near the best."""
-        tokens = self.layouts["microbatch"] * self.training.sequence // self.layouts["context"]
-        few = (self.layouts["microbatch"] > 1) & (tokens <= TOKENS)
-        fits: Bools = steps.memory <= steps.room
-        near = few & fits & (steps.total < NEAR * steps.total[fits].min(initial=np.inf))
+    def _piece(self, i: int) -> Piece:
         found, which = self._frame.pieces
-        some = set(which[near].tolist())
-        return [piece for i, piece in enumerate(found)
-                if i in some and piece._replace(microbatch=1) in self.compiled]  # fmt: skip
+        return found[int(which[i])]
 
-    def _steps(self, frame: Frame, hope: float = 1.0) -> Steps:
-        return self.planner.framed(frame, {piece: self._parts(piece, hope) for piece in frame.pieces[0]})
+    def _stone(self, piece: Piece) -> Piece:
+        """What is compiled on the way to a piece: of tensor groups each size, from the largest down, and of
+        microbatches of many tokens those half as large."""
+        pieces = self._frame.pieces[0]
+        least = min(other.tensor for other in self.compiled)
+        between = [other for other in pieces if piece.tensor < other.tensor < least]
+        if between:
+            return min(between, key=_first)
+        while self._tokens(piece) > TOKENS:
+            half = piece._replace(microbatch=piece.microbatch // 2)
+            if half in self.compiled or half not in pieces:
+                break
+            piece = half
+        return piece
 
-    def _parts(self, piece: Piece, hope: float) -> Parts:
+    def _tokens(self, piece: Piece) -> int:
+        return piece.microbatch * self.training.sequence // piece.context
+
+    def _steps(self, hopes: bool = False) -> Steps:
+        pieces = self._frame.pieces[0]
+        return self.planner.framed(self._frame, {piece: self._parts(piece, hopes) for piece in pieces})
+
+    def _parts(self, piece: Piece, hopes: bool) -> Parts:
+        """As compiled; else reckoned from what is nearest. hopes: at best."""
         if piece in self.compiled:
             return self.compiled[piece]
-        if piece.microbatch > 1:
-            return self._parts(piece._replace(microbatch=1), hope).larger(piece.microbatch)
-        near = min(
-            (other for other in self.compiled if other.microbatch == 1), key=lambda other: _apart(piece, other)
-        )
-        found = self.compiled[near]
-        if piece._replace(again=near.again, sharded=near.sharded) == near:
-            return replace(found, exact=False)  # what is made again costs time, and saves next to nothing; sums, too
+        near = min(self.compiled, key=lambda other: _apart(piece, other))
+        found = replace(self.compiled[near], exact=False)
         if piece.context != near.context:
             found = found.larger(near.context / piece.context)
-        return found.divided(piece.tensor / near.tensor, hope)
+        if piece[:1] + piece[2:4] != near[:1] + near[2:4]:
+            found = found.divided(piece.tensor / near.tensor, HOPE if hopes else 1.0)
+        if piece.microbatch != near.microbatch:
+            found = found.larger(piece.microbatch / near.microbatch)
+            found = found.divided(1.0, _gain(self._tokens(near)) if hopes else 1.0)
+        if piece.again != near.again and FULL in (piece.again, near.again):
+            found = found.remade((LEAST_AGAIN if hopes else 1.0) if piece.again == FULL else 0.0)
+        return found  # else what is made again costs time, and saves next to nothing; sums, too
+
+
+def _gain(tokens: int) -> float:
+    """What is left at best of the time of each sequence in microbatches larger than one of so many tokens."""
+    return 1.0 if tokens >= TOKENS else tokens / (tokens + START)
 
 
 def _apart(piece: Piece, other: Piece) -> tuple[float, ...]:
+    """How far a compiled piece is from another: microbatches are reckoned from smaller ones, if there are any."""
     ratios = (piece.tensor / other.tensor, piece.context / other.context, piece.expert / other.expert)
-    return (*(abs(math.log2(ratio)) for ratio in ratios), piece.sharded != other.sharded, piece.again != other.again)
+    larger = math.log2(other.microbatch / piece.microbatch)
+    return (
+        *(abs(math.log2(ratio)) for ratio in ratios), larger > 0, abs(larger), piece.sharded != other.sharded,
+        abs(piece.again - other.again),
+    )  # fmt: skip
 
 
 def every(cluster: Cluster, training: Training, fixed: Mapping[str, int]) -> Layouts:
@@ -238,13 +252,14 @@ def _divisors(n: int, most: int | None = None) -> list[int]:
 def shares_of(planner: Planner, training: Training, fixed: Mapping[str, int]) -> list[tuple[Piece]]:
     """What a search on the planner's cluster may ask `Planner.parts` for, besides the training, in about the order in
     which it does."""
-    layouts = _possible(Found(), planner, training, fixed)
-    pieces = {piece._replace(microbatch=1) for piece in pieces_of(layouts)[0]}
+    pieces = pieces_of(_possible(Found(), planner, training, fixed))[0]
+    least = min((piece.microbatch for piece in pieces), default=1)
+    pieces = [piece for piece in pieces if piece.microbatch == least]
     plain = {piece.tensor for piece in pieces if not (piece.again or piece.sharded)}
     likely = [piece for piece in pieces if not (piece.again or piece.sharded) or piece.tensor not in plain]
-    return [(piece,) for piece in sorted(likely, key=lambda piece: (-piece.tensor, *_least_memory(piece)))]
+    return [(piece,) for piece in sorted(likely, key=_first)]
 
 
-def _least_memory(piece: Piece) -> tuple[bool, bool, int, int]:
-    """Of the pieces of a tensor group the one that sorts first is compiled first."""
-    return piece.again, piece.sharded, piece.context, -piece.expert
+def _first(piece: Piece) -> tuple[float, ...]:
+    """What sorts first is compiled first: of the largest tensor group what needs least memory."""
+    return -piece.tensor, piece.microbatch, piece.again, piece.sharded, piece.context, -piece.expert

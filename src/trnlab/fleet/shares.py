@@ -17,7 +17,8 @@ class Share:
 
     network: "kept", or "again" where the backward pass makes what is inside a network once more. attention: "fused",
     or "remade" where the backward pass makes it once more; "written" and "again" are the same for releases before
-    there were kernels of it, see `Tape.written_attention`. sharded: whether ranks have parts of weights and gradients
+    there were kernels of it, see `Tape.written_attention`. block: "kept", or "again" where the backward pass makes what
+    is inside a block once more, and keeps what enters it alone. sharded: whether ranks have parts of weights and gradients
     alone (ZeRO-3), so that gradients go to others in float32, and no sums of a whole layer are kept.
     """
 
@@ -30,6 +31,7 @@ class Share:
     context: int = 1
     expert: int = 1
     sharded: bool = False
+    block: str = "kept"
 
     @property
     def tokens(self) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from trnlab.errors import UsageError
 from trnlab.fleet import contexts, experts, latent, relative
@@ -55,7 +56,8 @@ def stage(
     else:
         entered = x = layers.embedding(model) if first else tape.given(layers.local(model.hidden))
     for i, block in enumerate(blocks):
-        x = layers.block(f"block_{i}", block, x)
+        make = partial(layers.block, f"block_{i}", block)
+        x = tape.remade(make, x) if share.block == "again" else make(x)
     if last:
         x, gradient = layers.head(model, x)
     else:

@@ -15,7 +15,7 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.arrays import Bools, Floats, Ints
 from trnlab.fleet.exchange import Exchange
 from trnlab.fleet.frames import Frame, frame_of
-from trnlab.fleet.layout import Layout, Layouts, columns_of, layers_of
+from trnlab.fleet.layout import RECOMPUTE, Layout, Layouts, columns_of, layers_of
 from trnlab.fleet.models import Block, Model
 from trnlab.fleet.pairs import share_of
 from trnlab.fleet.parts import Parts, PartsOf, Piece, Training, pieces_of
@@ -133,10 +133,11 @@ class Planner:
 
     def share(self, training: Training, piece: Piece) -> Share:
         """What a rank of such groups has of a layer."""
-        attention = AGAIN[self.attention] if piece.again else self.attention
+        again = RECOMPUTE[piece.again]
+        attention = AGAIN[self.attention] if again == "selective" else self.attention
         return Share(
             piece.microbatch, training.sequence, piece.tensor, training.form, attention, self.network, piece.context,
-            piece.expert, piece.sharded,
+            piece.expert, piece.sharded, "again" if again == "full" else "kept",
         )  # fmt: skip
 
     def parts(self, training: Training, piece: Piece) -> Parts:
@@ -148,18 +149,24 @@ class Planner:
             shares = [share_of(model, block, share) for block in blocks]
             each = list(zip(blocks, shares))
             layers = tuple(self._layer(model, block, own) for block, own in each)
-            first, last = (programs.ends(model, shares[0 if i else -1], i, not i) for i in (True, False))
-            entries = tuple(programs.entry(model, block, own) for block, own in each)
-            join = programs.join(model, blocks[-1], shares[-1])
+            kept = [replace(own, block="kept") for own in shares]
+            first, last = (programs.ends(model, kept[0 if i else -1], i, not i) for i in (True, False))
+            entries = tuple(programs.entry(model, block, own) for block, own in zip(blocks, kept))
+            join = programs.join(model, blocks[-1], kept[-1])
             self._parts[key] = Parts(layers, first, last, entries=entries, join=join)
         return self._parts[key]
 
     def _layer(self, model: Model, block: Block, share: Share) -> Cost:
-        """One that makes the core of attention again says what that adds."""
+        """One that makes something again says what that adds. Where that is all but what enters it, what is needed
+        and kept for its own backward pass is as without: see `Pipes`."""
         found = self.programs.layer(model, block, share)
-        if share.attention == self.attention:
+        kept = replace(share, attention=self.attention, block="kept")
+        if share == kept:
             return found
-        before = self.programs.layer(model, block, replace(share, attention=self.attention))
+        before = self.programs.layer(model, block, kept)
+        if share.block == "again":  # which a program may begin before it has the loss
+            again = max(found.forward + found.backward - before.forward - before.backward, 0.0)
+            return replace(before, backward=before.backward + again, again=again)
         return replace(found, again=max(found.backward - before.backward, 0.0))
 
     @property

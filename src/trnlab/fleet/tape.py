@@ -110,7 +110,8 @@ class Tape:
         if entered is not None:
             self.leave(self._gradients[entered])
         for value in self._asked:
-            self.leave(self._gradients[value])
+            if value in self._gradients:  # not of what is made again, whose copy has the gradient
+                self.leave(self._gradients[value])
         for weight in self._weights:
             if weight in self._gradients:
                 self._give(weight, self._gradients[weight])

@@ -16,6 +16,7 @@ from trnlab.units import format_bytes, format_count
 
 ROWS, REASONS = 12, 12
 BAR = 24
+RECKONED = "reckoned, not compiled"
 
 
 def text(plan: Plan) -> str:
@@ -48,8 +49,6 @@ def chosen(plan: Plan) -> Iterator[str]:
     rate = f"{step.tokens_per_s:,.0f} {plan.question.model.counted}/s"
     yield (f"  {c.bill.days:.3g} days at a goodput of {c.goodput:.1%}; {rate}, "
            f"{step.tokens_per_s / c.cluster.chips:,.0f} a chip; MFU {step.mfu:.1%} of all cores")  # fmt: skip
-    if not step.exact:
-        yield "  reckoned from programs of one sequence: microbatches this large were not compiled"
 
 
 def dollars(plan: Plan) -> Iterator[str]:
@@ -133,7 +132,7 @@ def rows(candidates: Sequence[Candidate], counted: str = "tokens") -> Iterator[s
         usd = f"{c.bill.usd:,.0f}" if c.bill.usd is not None else "-"
         each = f"{c.bill.usd_per_million:.3g}" if c.bill.usd_per_million is not None else "-"
         size = format_bytes(sum(c.step.bytes.values()))
-        what = f"{c.cluster.name}, {c.step.layout}"
+        what = f"{c.cluster.name}, {c.step.layout}" + ("" if c.step.exact else f" ({RECKONED})")
         yield f"{c.bill.days:>8.3g} {usd:>14} {each:>8} {c.step.mfu:>6.1%} {size:>9}  {what}"
 
 
