@@ -3,8 +3,8 @@
 
 PyTorch's own choice, inductor, generates code for processors and GPUs, and has none for this device. Which of the two
 is right is known when a graph arrives and not when `torch.compile` is called: the model may be moved afterwards, and
-one compiled function may meet both. So each graph is looked at. Modes and options are inductor's own; where the chip's
-compiler serves, PyTorch has checked their names, and they change nothing.
+one compiled function may meet both. So each graph is looked at. Modes and options are inductor's own; where the
+chip's compiler serves, PyTorch has checked their names, and they change nothing.
 """
 
 from __future__ import annotations
