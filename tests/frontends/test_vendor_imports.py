@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pytest
+
+from trnlab.frontends import vendor_imports
 
 SCRIPT = """
 import warnings
@@ -70,3 +77,59 @@ def test_a_script_for_xla_runs(tmp_path):
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 0 of 1" in done.stdout
+
+
+LOOKS = """
+from importlib.util import find_spec
+
+def found():
+    return find_spec("torch_xla") is not None
+"""
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """Stand-ins as `trnlab run` installs them, in a process that has imported none of them yet."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "torch_xla"]:
+        monkeypatch.delitem(sys.modules, name)
+    before = set(sys.modules)
+    vendor_imports.install()
+    yield
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("torch_xla", "looks", "optimum_neuron"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("folder", "package", "distribution", "finds"),
+    [
+        ("site-packages", "looks", "", False),  # where pip puts it
+        ("elsewhere", "looks", "looks-2.6.dist-info", False),  # pip install --target
+        ("project", "looks", "", True),  # a module of the script's own
+        ("site-packages", "optimum_neuron", "", True),
+    ],
+)
+def test_installed_libraries_that_look_for_torch_xla_find_it_where_the_script_uses_it(
+    folder, package, distribution, finds, stand_ins, tmp_path, monkeypatch
+):
+    (tmp_path / folder / package).mkdir(parents=True)
+    (tmp_path / folder / package / "__init__.py").write_text(LOOKS)
+    if distribution:
+        (tmp_path / folder / distribution).mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / folder))
+    library = importlib.import_module(package)
+    assert library.found() is finds
+    imported = ModuleType("torch_xla")  # by the script
+    imported.__spec__ = ModuleSpec("torch_xla", None)
+    monkeypatch.setitem(sys.modules, "torch_xla", imported)
+    assert library.found()
+
+
+def test_libraries_hear_that_there_is_no_tpu():
+    for name in ("torch_xla._internal.tpu", "torch_xla.experimental.tpu"):
+        tpu = importlib.import_module(vendor_imports.MODULES[name])
+        assert tpu.num_available_devices() == 0
+        with pytest.raises(OSError, match="no TPU"):
+            tpu.version()
+    assert importlib.import_module(vendor_imports.MODULES["torch_xla.experimental.pjrt"]).using_pjrt()

@@ -7,7 +7,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -74,18 +74,20 @@ def install_imports(*, override: bool = False) -> tuple[str, ...]:
 
 
 def install_modules(
-    modules: Mapping[str, str], elsewhere: Mapping[str, str], copies: Mapping[str, str], *, override: bool = False
-) -> tuple[str, ...]:
+    modules: Mapping[str, str], elsewhere: Mapping[str, str], copies: Mapping[str, str], *, override: bool = False,
+    hidden: Callable[[str], bool] = lambda name: False,
+) -> tuple[str, ...]:  # fmt: skip
     """Make the names of `modules` find the modules they stand for; returns the top-level names that were taken.
 
-    elsewhere: what to say of modules that are not there. copies: packages whose files another one may have.
+    elsewhere: what to say of modules that are not there. copies: packages whose files another one may have. hidden:
+    asked in the course of each import whether whoever makes it is not to find the module, as if it was not installed.
     """
     roots = tuple(dict.fromkeys(name.split(".")[0] for name in modules))
     sys.meta_path[:] = [f for f in sys.meta_path if not (isinstance(f, _Finder) and f.modules is modules)]
     taken = tuple(root for root in roots if override or not _elsewhere(root))
     for name in [name for name in sys.modules if override and name.split(".")[0] in roots]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Finder(taken, modules, elsewhere, copies))
+    sys.meta_path.insert(0, _Finder(taken, modules, elsewhere, copies, hidden))
     return taken
 
 
@@ -103,13 +105,14 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(
         self, roots: tuple[str, ...], modules: Mapping[str, str], elsewhere: Mapping[str, str],
-        copies: Mapping[str, str],
+        copies: Mapping[str, str], hidden: Callable[[str], bool],
     ) -> None:  # fmt: skip
         self.roots, self.modules, self.elsewhere, self.copies = roots, modules, elsewhere, copies
+        self.hidden = hidden
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Of a module under one of the roots. Raises ModuleNotFoundError for one that trnlab does not have."""
-        if name.split(".")[0] not in self.roots:
+        if name.split(".")[0] not in self.roots or self.hidden(name):
             return None
         copied = self._copied(name)
         if copied:

@@ -25,7 +25,8 @@ def report(checks):
             check()
         except BaseException:
             print(f"FAILED {check.__name__}\n{traceback.format_exc()}", flush=True)
-            os._exit(1)
+            if not os.environ.get("GOON"): os._exit(1)
+            continue
         print(f"passed {check.__name__}", flush=True)
 
 

@@ -7,6 +7,7 @@ Python asks for is one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,11 @@ def assumed(op: Any, args: Sequence[Any], kwargs: Any) -> Any:
     if name in _INDEX:
         return op(args[0], _every(args[1]), *args[2:], **kwargs)
     if name == "aten::_local_scalar_dense":
-        return _one(args[0].dtype)
+        return number_for(args[0].dtype)
+    if name in ("aten::equal", "aten::is_nonzero", "aten::allclose"):
+        return True
+    if name == "aten::_linalg_check_errors":
+        return None  # a matrix that nobody knows is not singular
     x = next(a for a in args if isinstance(a, Tensor))
     if name in ("aten::nonzero", "aten::argwhere"):
         return x.new_zeros((x.numel(), x.dim()), dtype=torch.int64)
@@ -48,8 +53,6 @@ def assumed(op: Any, args: Sequence[Any], kwargs: Any) -> Any:
         return (values, index) if name == "aten::_unique" else (values, index, index.reshape(-1))
     if name == "aten::repeat_interleave":
         return x.new_zeros((x.numel(),), dtype=torch.int64)
-    if name in ("aten::equal", "aten::is_nonzero"):
-        return True
     if name == "aten::bincount":
         return x.new_zeros((max(int(kwargs.get("minlength", 0)), 1),), dtype=torch.int64)
     raise NotImplementedError(f"the result of {name} has a shape that depends on values")
@@ -59,17 +62,26 @@ def _every(indices: Sequence[Any]) -> list[Any]:
     """Indices of every element in the place of masks."""
     found: list[Any] = []
     for i in indices:
-        if isinstance(i, Tensor) and i.dtype in _MASKS:
+        if is_mask(i):
             found += [i.new_zeros((i.numel(),), dtype=torch.int64) for _ in range(i.dim())]
         else:
             found.append(i)
     return found
 
 
-def _one(dtype: torch.dtype) -> Any:
+def is_mask(index: Any) -> bool:
+    """Whether an index chooses elements by their places, so that its values say how many there are."""
+    return isinstance(index, Tensor) and index.dtype in _MASKS
+
+
+def number_for(dtype: torch.dtype, computed: Any = None) -> Any:
+    """A number in place of one that nobody knows: what was computed from others like it where that is finite and
+    positive, else one, which logarithms, quotients and comparisons take."""
     if dtype is torch.bool:
-        return True
-    return 1.0 if dtype.is_floating_point else 1
+        return True if computed is None else computed
+    if isinstance(computed, (int, float)) and math.isfinite(computed) and computed > 0:
+        return computed
+    return 1.0 if dtype.is_floating_point else complex(1) if dtype.is_complex else 1
 
 
 class Assumed(TorchDispatchMode):
@@ -101,9 +113,10 @@ class Assumed(TorchDispatchMode):
 def note_values(survey: Survey, op: Any, where: Location | None) -> None:
     """An operator whose result has a shape, or is a number, that depends on values."""
     name = op._schema.name.removeprefix("aten::").strip("_")
+    said = "indexing with a boolean mask" if op._schema.name in _INDEX else name
     survey.note(
-        "TRN204", f"{name} needs the values of a tensor: the shape of its result depends on them", where,
+        "TRN204", f"{said} needs the values of a tensor: the shape of its result depends on them", where,
         why="a program of the chip has fixed shapes; the walk went on as if every element was chosen",
         do="keep the shape and choose with torch.where(mask, x, 0) or a multiplication by the mask; x[mask].mean() "
-        "is (x * mask).sum() / mask.sum()", subject=f"{name} {where}",
+        "is (x * mask).sum() / mask.sum()", subject=f"{said} {where}",
     )  # fmt: skip

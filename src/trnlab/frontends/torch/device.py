@@ -9,7 +9,17 @@ from __future__ import annotations
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from trnlab.frontends.torch import autocast, composites, generic, host_ops, module, modules, recurrent, storages
+from trnlab.frontends.torch import (
+    autocast,
+    composites,
+    default_backend,
+    generic,
+    host_ops,
+    module,
+    modules,
+    recurrent,
+    storages,
+)
 from trnlab.frontends.torch.distributed import registration
 
 
@@ -25,4 +35,5 @@ def register() -> None:
     storages.register()
     modules.register()
     generic.register()
+    default_backend.register()
     registration.register()

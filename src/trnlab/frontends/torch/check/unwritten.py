@@ -5,6 +5,10 @@ The operating system gives a page of memory when it is first written. So a model
 trained as far as shapes go: operators on large tensors are asked for the shapes of their results alone, and these are
 allocated and left alone. Small tensors have values as ever, as have integers of any size on the host: data loaders,
 samplers and tokenizers look at those.
+
+What depends on values that nobody has is made up, and known to be: ones, which logarithms, quotients and
+comparisons take, and zeros of integers, which are indices. Python may ask for such a number and come to grief, so
+that each that was handed out is told to whoever follows the script.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from trnlab.frontends.torch.assumed import assumed
+from trnlab.frontends.torch.assumed import assumed, is_mask, number_for
 from trnlab.frontends.torch.dlpack import as_neuron
 
 LARGE = 1 << 18  # bytes
@@ -29,21 +34,31 @@ _MAPPED = 1 << 30  # from this size on not even room in memory is asked for
 _ALLOCATES = frozenset({
     "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided",
 })  # fmt: skip
-_NO_WORK = frozenset({"aten::detach", "aten::alias", "aten::set_", "aten::lift_fresh", "aten::_local_scalar_dense"})
+_NUMBER = "aten::_local_scalar_dense"
+_NO_WORK = frozenset({"aten::detach", "aten::alias", "aten::set_", "aten::lift_fresh", _NUMBER})
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 
+_BY_MASKS = frozenset({
+    "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
+    "aten::_unsafe_index_put",
+})  # fmt: skip
+_KEEP = ("aten::_amp",)  # which say whether gradients overflowed: they did not
+_WITHOUT_SHAPES = (AssertionError, NotImplementedError, RuntimeError)  # PyTorch's, of operators that it cannot follow
+
 HostOperator = Callable[[str], None]
+_MANY = 4096
+_made_up: dict[int, StorageWeakRef] = {}  # memory whose values nobody computed, by address of PyTorch's record of it
 
 
 class Unwritten(TorchDispatchMode):
-    """Within, large tensors get no values. `on_device` is told each operator that would compute on the device.
+    """Within, large tensors get no values. `on_device` is told each operator that would compute on the device, and
+    `read` each number that Python asked for and that was made up."""
 
-    A value that Python asks of a tensor without any is zero.
-    """
-
-    def __init__(self, on_device: HostOperator, found: Callable[[Any, Any], None]) -> None:
+    def __init__(
+        self, on_device: HostOperator, found: Callable[[Any, Any], None], read: Callable[[Any], None] = lambda x: None
+    ) -> None:
         super().__init__()
-        self._on_device, self._found = on_device, found
+        self._on_device, self._found, self._read = on_device, found, read
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     @classmethod
@@ -59,20 +74,37 @@ class Unwritten(TorchDispatchMode):
             return op(*args, **kwargs)  # of PyTorch's tracers
         if any(t.is_meta for t in tensors) or torch.device(kwargs.get("device") or "cpu").type == "meta":
             return op(*args, **kwargs)  # they have no values by themselves
+        result = self._followed(op, tensors, args, kwargs)
+        if not any(is_made_up(t) or is_large(t) for t in tensors):
+            return result
+        if op._schema.name == "aten::all":  # what a script insists on, as on finite gradients, holds
+            result.fill_(1)
+        return _all_made_up(result)
+
+    def _followed(self, op: Any, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
         name = op._schema.name
+        if name == _NUMBER:
+            return self._number(op, args[0])
         if _is_on_device(tensors, kwargs) and not op.is_view and name not in _NO_WORK | _COPIES | _ALLOCATES:
             self._on_device(name)
-            if _by_values(op):
+            if _by_values(op, args):
                 self._found(op, args)
-                with self:
-                    return assumed(op, args, kwargs)
-        if op.is_view or name in _NO_WORK:
+                return self._assumed(op, args, kwargs)
+        if op.is_view or torch.Tag.inplace_view in op.tags or name in _NO_WORK:
             return op(*args, **kwargs)
         if any(map(is_large, tensors)):
             return self._shapes(op, args, kwargs)
         if not tensors or name in _ALLOCATES:
             return self._made(op, args, kwargs)
         return op(*args, **kwargs)
+
+    def _number(self, op: Any, tensor: Tensor) -> Any:
+        """What Python gets that asks for a number: a harmless one where nobody computed it."""
+        if not is_large(tensor) and not is_made_up(tensor):
+            return op(tensor)
+        number = number_for(tensor.dtype, None if is_large(tensor) else op(tensor))
+        self._read(number)
+        return number
 
     def _made(self, op: Any, args: Any, kwargs: Any) -> Any:
         """A new tensor: without values where it is large and of floating point."""
@@ -91,18 +123,29 @@ class Unwritten(TorchDispatchMode):
         if op._schema.is_mutable:
             written = _written(op, args, kwargs)
             if written is not None:
-                return written
+                return written if op._schema.name.startswith(_KEEP) else _all_made_up(written)
         with _disable_current_modes(), self._fake as mode:
             fakes = pytree.tree_map_only(Tensor, lambda t: _fake_of(mode, t), (args, kwargs))
             try:
                 result = op(*fakes[0], **fakes[1])
             except (DataDependentOutputException, DynamicOutputShapeException):
                 result = None
+            except _WITHOUT_SHAPES:
+                result = NotImplemented
+        if result is NotImplemented:
+            return _all_made_up(op(*args, **kwargs))
         if result is None:
-            with self:
-                return assumed(op, args, kwargs)
+            return self._assumed(op, _chosen(op, args), kwargs)
         given = {id(f): t for f, t in zip(pytree.tree_leaves(fakes), pytree.tree_leaves((args, kwargs)))}
         return pytree.tree_map_only(Tensor, lambda t: given.get(id(t)) if id(t) in given else like(t), result)
+
+    def _assumed(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """What stands for the result; where nothing does, what the operator computes of whatever is there."""
+        try:
+            with self:
+                return assumed(op, args, kwargs)
+        except NotImplementedError:
+            return _all_made_up(op(*args, **kwargs))
 
 
 @contextmanager
@@ -121,25 +164,65 @@ def is_large(tensor: Tensor) -> bool:
     return nbytes >= LARGE and (tensor.device.type == "neuron" or tensor.is_floating_point() or tensor.is_complex())
 
 
+def is_made_up(tensor: Tensor) -> bool:
+    """Whether nobody computed the values of a tensor, or those that they were computed from."""
+    held = _made_up.get(_memory(tensor))
+    return held is not None and not held.expired()
+
+
+def _memory(tensor: Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # a sparse tensor has no memory of its own
+        return 0
+
+
+def _all_made_up(result: Any) -> Any:
+    """What an operator returns, from now on known to be made up."""
+    if len(_made_up) > _MANY:
+        for gone in [key for key, held in _made_up.items() if held.expired()]:
+            del _made_up[gone]
+    for made in pytree.tree_leaves(result):
+        if isinstance(made, Tensor) and _memory(made) and not is_made_up(made):
+            _made_up[_memory(made)] = StorageWeakRef(made.untyped_storage())
+    return result
+
+
+def _chosen(op: Any, args: Any) -> Any:
+    """The arguments with masks that do have values, as those of the host may, as indices of what they choose."""
+    if op._schema.name not in _BY_MASKS:
+        return args
+    found: list[Any] = []
+    for i in args[1]:
+        if is_mask(i) and i.device.type == "cpu" and not is_made_up(i):
+            found += i.nonzero(as_tuple=True)
+        else:
+            found.append(i)
+    return (args[0], found, *args[2:])
+
+
 def like(fake: Tensor) -> Tensor:
-    """A tensor with the shape, strides, format and device of `fake`; a small one is zeros, a large one unwritten."""
+    """A tensor with the shape, strides, format and device of `fake`, whose values are made up."""
     return unwritten(fake.shape, fake.stride(), fake.dtype, fake.device.type)
 
 
 def unwritten(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
-    """A tensor that nobody has written to; a small one is zeros."""
+    """A tensor that nobody has written to; a small one is ones, and zeros where it may be indices."""
     shape, strides = [int(n) for n in shape], [int(n) for n in strides]
     length = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
     nbytes = length * dtype.itemsize
     with _disable_current_modes():
+        floats = dtype.is_floating_point or dtype.is_complex
         if nbytes < LARGE:
-            flat = torch.zeros(length, dtype=dtype)
-        elif nbytes < _MAPPED:
+            flat = torch.full((length,), int(floats), dtype=dtype)
+        elif nbytes < _MAPPED and floats:
             flat = torch.empty(length, dtype=dtype)
         else:
             flat = torch.frombuffer(_mapped(nbytes), dtype=dtype, count=length)
         made = flat.as_strided(shape, strides)
-        return as_neuron(made) if device == "neuron" else made
+        made = as_neuron(made) if device == "neuron" else made
+        _all_made_up(made)
+        return made
 
 
 def _mapped(nbytes: int) -> mmap.mmap:
@@ -177,6 +260,8 @@ def _is_on_device(tensors: Sequence[Tensor], kwargs: Any) -> bool:
     )
 
 
-def _by_values(op: Any) -> bool:
-    """Whether the shape of the operator's result depends on values."""
+def _by_values(op: Any, args: Any) -> bool:
+    """Whether the shape of the operator's result depends on values: with indices of integers it does not."""
+    if op._schema.name in _BY_MASKS:
+        return any(map(is_mask, args[1]))
     return torch.Tag.dynamic_output_shape in op.tags

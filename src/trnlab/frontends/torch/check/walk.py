@@ -89,6 +89,8 @@ class Walked:
         self._depth = 0
         self.complete = True
         self._trial = False
+        self.made_up: dict[Location | None, Any] = {}  # numbers that Python was given, by who asked last
+        self._backward = False  # whether gradients are being computed
         self._begun = False  # whether what is exchanged is part of a step, and not of what comes before the first
 
     # -- what the script does -------------------------------------------------------------------------------------
@@ -101,8 +103,15 @@ class Walked:
                 self.now.host_places[place] += 1
 
     def by_values(self, op: Any, args: Any) -> None:
-        """An operator outside of programs has a shape that depends on values."""
-        note_values(self.survey, op, parse(here(sys._getframe(2)) or ""))
+        """An operator outside of programs has a shape that depends on values; its gradient says nothing new."""
+        if not self._backward:
+            note_values(self.survey, op, parse(here(sys._getframe(2)) or ""))
+
+    def read(self, number: Any) -> None:
+        """Python was given a number that nobody computed."""
+        place = parse(here(sys._getframe(2)) or "")
+        self.made_up.pop(place, None)
+        self.made_up[place] = number
 
     def executed(self, graph: Graph, inputs: Mapping[str, Any]) -> None:
         """A graph of `torch.compile` ran."""
@@ -330,7 +339,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter(nothing_saved())
         said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
-        enter(Unwritten(walk.on_host, walk.by_values))
+        enter(Unwritten(walk.on_host, walk.by_values, walk.read))
         _run(script, walk, said)
     torch.compiler.reset()
     return walk
@@ -358,6 +367,8 @@ def _run(script: Script, walk: Walked, said: Last) -> None:
         own = told.code == "TRN259"
         told.where = place or told.where if own or told.code == RANKS_WANTED else told.where or place
         told.what = told.what.strip().splitlines()[0] if own else told.what
+        if own:
+            told.got, told.remedy = _made_up(walk), _REMEDY_MADE_UP if walk.made_up else _REMEDY
         walk.survey.raised(told)
     finally:
         sys.argv, sys.path[:] = argv, path
@@ -369,9 +380,19 @@ def _ended_early(exit: SystemExit, where: Location | None, said: str) -> UsageEr
     return UsageError(
         f"the script ended with exit status {status} before its first step", code="TRN259", where=where,
         got=(said if isinstance(exit.code, int) else str(exit.code)) or None,
-        remedy="run it with `trnlab run` first; what follows its name on the command line is the script's, so that "
-        "options of trnlab stand before it",
+        remedy="see what it says; what follows its name on the command line is the script's, so that options of "
+        "trnlab stand before it",
     )  # fmt: skip
+
+
+_REMEDY = "see the line: the script had been given no number that is made up here"
+_REMEDY_MADE_UP = "check computes no values: let the line take any finite number; `trnlab run` computes them"
+
+
+def _made_up(walk: Walked) -> str | None:
+    """The numbers behind an error that Python was given though nobody computed them, latest first."""
+    latest = [f"{number} at {place or 'an unknown line'}" for place, number in [*walk.made_up.items()][:-4:-1]]
+    return f"numbers of tensors that are made up here: {'; '.join(latest)}" if latest else None
 
 
 def _line(error: BaseException, script: Script) -> Location | None:
@@ -390,7 +411,11 @@ def _watched(walk: Walked) -> Iterator[None]:
 
     def backward(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
         walk.backward()
-        return original(loss, *args, **kwargs)
+        walk._backward = True
+        try:
+            return original(loss, *args, **kwargs)
+        finally:
+            walk._backward = False
 
     Tensor.backward = torch.compiler.disable(backward)  # type: ignore[method-assign]
     try:

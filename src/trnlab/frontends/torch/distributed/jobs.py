@@ -15,7 +15,16 @@ from typing import Any
 
 from trnlab.frontends.torch.distributed.calls import Call
 
+_THREADS = "trnlab "  # begins the names of threads that others wait for
 QUEUED, MEETING, MOVING, DONE = "queued", "meeting", "moving", "done"
+
+
+def aside(callback: Callable[[], object]) -> None:
+    """Call what may run code of the script: here, unless this is a thread that the script may come to wait for."""
+    if not threading.current_thread().name.startswith(_THREADS):
+        callback()
+        return
+    threading.Thread(target=callback, name="callback", daemon=True).start()
 
 
 class Job:

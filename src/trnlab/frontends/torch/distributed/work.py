@@ -1,18 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch is given for a collective that is on its way."""
+"""What PyTorch is given for a collective that is on its way.
+
+A callback of a future may ask for collectives itself, as hooks of DistributedDataParallel do. It never runs on a
+thread that they need. And all ranks have to ask for them in one order: a device of the vendor's gives futures that are
+done once their work is queued, so that a callback runs where `then` is called. Here `then` waits for the collective,
+and is the same to scripts; a callback of a transfer between two ranks, for which nobody may wait so early, runs later.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
 from trnlab.frontends.torch.dispatch import untraced_methods
-from trnlab.frontends.torch.distributed.jobs import Job
+from trnlab.frontends.torch.distributed.jobs import Job, aside
+
+_TRANSFERS = ("send", "recv")
+_works: WeakKeyDictionary[Any, NeuronWork] = WeakKeyDictionary()  # of collectives, by their futures
 
 
 class Countdown:
@@ -81,7 +93,9 @@ class NeuronWork(dist._Work):
         if self._future is None:
             first: Any = torch.futures.Future()
             self._future = first.then(self._resolved)
-            left = Countdown(len(self.jobs), lambda: first.set_result(None))
+            if not any(job.call.operation in _TRANSFERS for job in self.jobs):
+                _works[self._future] = self
+            left = Countdown(len(self.jobs), lambda: aside(lambda: first.set_result(None)))
             for job in self.jobs:
                 job.when_done(left.one_less)
         return self._future
@@ -91,3 +105,22 @@ class NeuronWork(dist._Work):
         if error is not None:
             raise error
         return self.tensors
+
+
+def _waiting(then: Callable[..., Any]) -> Callable[..., Any]:
+    """A future's method that takes a callback, after the wait for the collective whose future it is."""
+
+    @wraps(then)
+    def called(future: Any, callback: Callable[[Any], Any]) -> Any:
+        work = _works.get(future)
+        if work is not None:
+            with contextlib.suppress(Exception):  # which the callback meets when it asks for the value
+                work.wait()
+                future.wait()
+        return then(future, callback)
+
+    return called
+
+
+for _name in ("then", "add_done_callback"):
+    setattr(torch._C.Future, _name, _waiting(getattr(torch._C.Future, _name)))

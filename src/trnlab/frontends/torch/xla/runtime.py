@@ -13,6 +13,11 @@ def device_type() -> str:
     return "NEURON"
 
 
+def using_pjrt() -> bool:
+    """Yes, as every version since 2.0."""
+    return True
+
+
 def world_size() -> int:
     """One."""
     return 1

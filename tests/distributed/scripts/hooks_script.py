@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communication hooks of PyTorch's, futures whose callbacks ask for collectives, SyncBatchNorm and FSDP1: as with gloo.
+
+Every check trains once on tensors of the host over gloo and once on the device.
+"""
+
+import contextlib
+import copy
+
+import torch
+import torch.distributed as dist
+from together import DEVICE, RANK, RANKS, meet, on, report
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    ddp_zero_hook,
+    debugging_hooks,
+    default_hooks,
+    optimizer_overlap_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+    quantization_hooks,
+)
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+NEAR = 2e-6
+meet("hooks", timeout=__import__("datetime").timedelta(seconds=120))
+GLOO = dist.new_group(backend="gloo")
+OURS = dist.new_group()
+torch.manual_seed(1)
+INPUTS, TARGETS = torch.randn(8, 8), torch.randn(8, 4)
+
+
+def net(norm=False):
+    torch.manual_seed(0)
+    middle = nn.BatchNorm1d(16) if norm else nn.Identity()
+    return nn.Sequential(nn.Linear(8, 16), middle, nn.ReLU(), nn.Linear(16, 4))
+
+
+def trained(device, group, register, optimizer=None, model=None, steps=3, **options):
+    """Parameters after some steps on this rank's half of the batch, and the model."""
+    model = model or DistributedDataParallel(net().to(device), process_group=group, bucket_cap_mb=0.0005, **options)
+    chosen = (register and register(model, group)) or torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    x, y = (t.chunk(RANKS)[RANK].to(device) for t in (INPUTS, TARGETS))
+    for _ in range(steps):
+        if chosen != "overlapped":
+            chosen.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        if chosen != "overlapped":
+            chosen.step()
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+def compare(register, near=NEAR, **options):
+    expected = trained("cpu", GLOO, register, **options)
+    got = trained(DEVICE, OURS, register, **options)
+    for mine, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=near)
+
+
+def hook(function, state=lambda group: group):
+    return lambda model, group: model.register_comm_hook(state(group), function)
+
+
+def plain_hooks():
+    for function in (
+        default_hooks.allreduce_hook, default_hooks.fp16_compress_hook,
+        default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), debugging_hooks.noop_hook,
+        quantization_hooks.quantization_pertensor_hook, quantization_hooks.quantization_perchannel_hook,
+    ):  # fmt: skip
+        compare(hook(function))
+    exact = trained("cpu", GLOO, None)
+    for mine, other in zip(trained(DEVICE, OURS, hook(default_hooks.bf16_compress_hook)), exact, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-3)  # which PyTorch has for no backend of the host
+
+
+def power_sgd():
+    """(PyTorch's batched form fails of itself, over gloo too: its matrices have two dimensions where it asks for
+    three.)"""
+
+    def state(group):
+        return powerSGD_hook.PowerSGDState(group, 1, start_powerSGD_iter=2, min_compression_rate=0.5)
+
+    compare(hook(powerSGD_hook.powerSGD_hook, state), near=1e-4)
+
+
+def local_sgd():
+    def register(model, group):
+        state = post_localSGD_hook.PostLocalSGDState(group, group, start_localSGD_iter=1)
+        model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        averager = PeriodicModelAverager(period=2, warmup_steps=1, process_group=group)
+        return PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), 0.1), averager)
+
+    compare(register)
+
+
+def overlapped_optimizers():
+    def register(model, group):
+        states = optimizer_overlap_hooks._OptimizerHookState(
+            optimizer_overlap_hooks._OptimizerHookState and functional(), None
+        )
+        model.register_comm_hook(
+            group, optimizer_overlap_hooks._hook_then_optimizer(default_hooks.allreduce_hook, states)
+        )
+        return "overlapped"
+
+    def functional():
+        from torch.distributed.optim import _FunctionalSGD
+
+        return _FunctionalSGD([], 0.1, _allow_empty_param_list=True)
+
+    compare(register)
+
+
+def zero_with_hooks():
+    def register(model, group):
+        chosen = ZeroRedundancyOptimizer(
+            model.parameters(), torch.optim.SGD, overlap_with_ddp=True, process_group=group, lr=0.1
+        )
+        model.register_comm_hook(None, ddp_zero_hook.hook_with_zero_step(default_hooks.allreduce_hook, model, chosen))
+        return chosen
+
+    """PyTorch has it for no backend of the host: all ranks learn, and the same."""
+    got = trained(DEVICE, OURS, register, steps=6)
+    for mine, first in zip(got, net().parameters(), strict=True):
+        everywhere = [torch.empty_like(mine) for _ in range(RANKS)]
+        dist.all_gather(everywhere, mine, group=GLOO)
+        assert not torch.equal(mine, first)
+        assert all(torch.equal(each, mine) for each in everywhere)
+
+
+def callbacks_may_ask_for_collectives():
+    a, b, c = (on([float(RANK + k)] * 4) for k in range(3))
+
+    def second(future):
+        inner = dist.all_reduce(b, async_op=True).get_future()
+        return inner.then(lambda f: [future.value()[0] + f.value()[0]]).wait()
+
+    chained = dist.all_reduce(a, async_op=True).get_future().then(second)
+    dist.all_reduce(c)
+    assert chained.wait()[0].cpu().tolist() == [float(sum(2 * r + 1 for r in range(RANKS)))] * 4
+    assert c.cpu().tolist() == [float(sum(r + 2 for r in range(RANKS)))] * 4
+    d = on([1.0])
+    both = torch.futures.collect_all([dist.all_reduce(on([1.0]), async_op=True).get_future() for _ in range(2)])
+    both.then(lambda f: dist.all_reduce(d)).wait()
+    assert d.item() == RANKS
+
+
+def batch_norm_over_ranks():
+    """The host has none over gloo: against one process with the whole batch."""
+    shapes = {"1d": (8, 6), "2d": (8, 6, 3, 2), "channels last": (8, 6, 3, 2)}
+    kinds = {"1d": nn.BatchNorm1d, "2d": nn.BatchNorm2d, "channels last": nn.BatchNorm2d}
+    for name, shape in shapes.items():
+        for options in ({}, {"affine": False}, {"track_running_stats": False}, {"momentum": None}):
+            torch.manual_seed(2)
+            whole, weights = torch.randn(shape) * 3 + 1, torch.randn(shape)
+            alone = nn.Sequential(nn.Conv2d(6, 6, 1) if len(shape) == 4 else nn.Linear(6, 6), kinds[name](6, **options))
+            model = copy.deepcopy(alone).to(DEVICE)
+            model = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model))
+            first, last = (0, 3) if RANK == 0 else (3, 8)  # ranks may have batches of different sizes
+            for _ in range(2):
+                y = alone(whole)
+                (y * weights).sum().backward()
+                x = whole[first:last].to(DEVICE)
+                x = x.contiguous(memory_format=torch.channels_last) if name == "channels last" else x
+                mine = model(x)
+                (mine * weights[first:last].to(DEVICE)).sum().mul(RANKS).backward()
+                torch.testing.assert_close(mine.detach().cpu(), y[first:last].detach(), rtol=0, atol=1e-5)
+            for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=1e-4, atol=2e-4)
+            for p, q in zip(model.buffers(), alone.buffers(), strict=True):
+                torch.testing.assert_close(p.cpu(), q, rtol=1e-5, atol=1e-5)
+            if not options.get("track_running_stats", True):
+                continue
+            model.eval(), alone.eval()
+            torch.testing.assert_close(model(x).detach().cpu(), alone(whole)[first:last].detach(), rtol=0, atol=1e-5)
+
+
+def fully_sharded():
+    expected = trained("cpu", GLOO, None)
+    for device_id in (torch.device("neuron"), torch.device("neuron", RANK), RANK, None):
+        for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
+            model = net() if device_id is not None else net().to(DEVICE)
+            sharded = FullyShardedDataParallel(model, device_id=device_id, sharding_strategy=strategy)
+            trained(DEVICE, OURS, None, model=sharded)
+            with FullyShardedDataParallel.summon_full_params(sharded):
+                print(strategy, device_id, [p.flatten()[:3].tolist() for p in sharded.parameters()], [p.flatten()[:3].tolist() for p in expected], [p.flatten()[:3].tolist() for p in net().parameters()])
+                for mine, other in zip(sharded.parameters(), expected, strict=True):
+                    torch.testing.assert_close(mine.detach().cpu().view_as(other), other, rtol=0, atol=NEAR)
+
+
+with contextlib.suppress(KeyboardInterrupt):
+    report([
+        plain_hooks, power_sgd, local_sgd, overlapped_optimizers, zero_with_hooks, callbacks_may_ask_for_collectives,
+        batch_norm_over_ranks, fully_sharded,
+    ])  # fmt: skip
+dist.destroy_process_group()
