@@ -253,6 +253,7 @@ class _Conversation:
         if kind == "failed":
             raise RuntimeError(f"in the process that follows the script:\n{value}")
         if kind == "error":
+            value.effects = effects
             raise value
         return value, effects
 
