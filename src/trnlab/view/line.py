@@ -65,6 +65,7 @@ class Inside:
 
     line: Line | None = None
     to_write: Callable[[str], str] = staticmethod(lambda path: path)
+    to_read: Callable[[str], str] = staticmethod(lambda path: path)
 
 
 def ask(*words: Any) -> Any:
@@ -77,3 +78,8 @@ def ask(*words: Any) -> Any:
 def place_to_write(path: str) -> str:
     """Where native code is to write a file that the script asks for, which here may be another place. Raises OSError."""
     return Inside.to_write(path)
+
+
+def place_to_read(path: str) -> str:
+    """Where native code finds a file of the script. Raises OSError."""
+    return Inside.to_read(path)

@@ -205,7 +205,7 @@ def guarded(protection: str, scratch: str, log: int, allowed: frozenset[str], ow
 
         place = Scratch(scratch, listener)
         place.install()
-        Inside.to_write = place.to_write
+        Inside.to_write, Inside.to_read = place.to_write, place.for_reading
     elif protection == effects.NAMESPACES:
         _join_file_systems()
     _watch_spawned(protection, scratch, log, allowed)
