@@ -7,20 +7,23 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from trnlab import chips, profile
 from trnlab.chips import Target
+from trnlab.cli.views import allowed, in_view, lend, report_of, with_effects
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster, parse
 from trnlab.porting import text
 from trnlab.porting.job import RANKS_WANTED, Unheard
-from trnlab.porting.kept import Kept
+from trnlab.porting.kept import Kept, Noted
 from trnlab.porting.page import page
 from trnlab.porting.result import Report, from_json, to_json
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, cache_folder, for_kernels
+from trnlab.view.followed import Ended
 
 FAILED = 1
 
@@ -42,12 +45,12 @@ def examined(args: argparse.Namespace) -> Report:
     script = Script(args.script, args.arguments)
     file = script.file
     targets, session, cluster = targets_of(args)
-    folder = cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})})
     request = [
         str(file), *script.arguments, *(t.name for t in targets), session.precision, repr(session.rules),
         str(session.rounds_stochastically), str(Path.cwd()), *_ranks(session, getattr(args, "rank", 0)),
+        "effects", *sorted(allowed(args)),
     ]  # fmt: skip
-    kept = Kept(folder / "checks", request) if not args.no_cache else None
+    kept = Kept(checks_folder(args), request) if not args.no_cache else None
     if kept is not None and (record := kept.get()) is not None:
         report = from_json(record)
         report.cached = True
@@ -55,13 +58,32 @@ def examined(args: argparse.Namespace) -> Report:
         return report
     if args.no_cache:
         session.cache = None
-    with kept or nullcontext():
-        report = _followed(script, targets, session, kept, cluster, args)
-        report.script = str(args.script)
-        _told(report, args)
-        if kept is not None:
-            kept.put(to_json(report))
+    try:
+        (record, noted), effects = in_view("trnlab.cli.check:in_process", args, session)
+    except Ended as ended:
+        return report_of(ended, args, session)
+    report = with_effects(from_json(record), effects)
+    report.script = str(args.script)
+    _told(report, args)
+    if kept is not None:
+        kept.put(to_json(report), noted)
     return report
+
+
+def in_process(args: argparse.Namespace) -> tuple[dict[str, Any], Noted]:
+    """Within a view: the report on a script, and what was read for it."""
+    targets, session, cluster = targets_of(args)
+    if args.no_cache:
+        session.cache = None
+    lend(session)
+    with Kept(checks_folder(args), []) as kept:
+        report = _followed(Script(args.script, args.arguments), targets, session, kept, cluster, args)
+        return to_json(report), kept.noted()
+
+
+def checks_folder(args: argparse.Namespace) -> Path:
+    """Where reports are kept."""
+    return cache_folder({**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})}) / "checks"
 
 
 def _job(args: argparse.Namespace, session: Session, name: str) -> Cluster | None:

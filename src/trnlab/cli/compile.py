@@ -6,22 +6,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from contextlib import ExitStack
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from trnlab.chips import Target
 from trnlab.cli.check import as_one_of, prepared, targets_of, whole_instance
+from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
 from trnlab.graph.ir import Graph
 from trnlab.porting.text import vendor_words
 from trnlab.runtime import ahead, compile_cost
 from trnlab.runtime.ahead import Made
+from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session
 from trnlab.units import format_bytes
-
-if TYPE_CHECKING:
-    from trnlab.frontends.torch.check.programs import Needed
+from trnlab.view.effects import Effects
+from trnlab.view.followed import Ended
 
 
 def main(args: argparse.Namespace) -> int:
@@ -30,46 +31,80 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("--jobs is at least 1", code="TRN540", got=args.jobs, remedy="such as --jobs 8")
     script = Script(args.script, args.arguments)
     script.file  # noqa: B018  (says at once when it cannot be read)
-    targets, session, cluster = targets_of(args)
+    targets, session, _ = targets_of(args)
     if len(targets) > 1:
         raise UsageError(
             "programs are compiled for one target", code="TRN540", got=args.target, remedy="one command for each"
         )
     started = time.perf_counter()
-    prepared()
-    from trnlab.frontends.torch.check.programs import graphs_of  # PyTorch takes a while
-
-    with ExitStack() as stack:
-        stack.enter_context(as_one_of(cluster, session))
-        needed = graphs_of(script, session)
-        whole = whole_instance(targets, session, (line[:6] for line in needed.problems), args)
-        if whole is not None:
-            stack.enter_context(as_one_of(whole, session))
-            needed = graphs_of(script, session)
-        followed = time.perf_counter() - started
-        if args.dry_run:
-            return _predicted(needed, session, args)
-        made, problems = _compiled(needed.graphs, session, args), needed.problems
+    needed = _needed(args, targets, session)
+    followed = time.perf_counter() - started
+    if args.dry_run:
+        return _predicted(needed, session, args)
+    made, problems = _compiled(needed.graphs, session, args), needed.problems
     wall = time.perf_counter() - started
     if args.json:
-        record = {"programs": [asdict(m) for m in made], "followed_s": followed, "wall_s": wall, "problems": problems}
+        record = {"programs": [asdict(m) for m in made], "followed_s": followed, "wall_s": wall, "problems": problems,
+                  "effects": needed.effects.as_json()}  # fmt: skip
         print(json.dumps(record, indent=2))
     else:
         _told(made, problems, followed, wall, args.jobs)
+        print("\n".join(told(needed.effects)))
     return 0 if made and not problems and not any(m.problem for m in made) else 1
 
 
-def _predicted(needed: Needed, session: Session, args: argparse.Namespace) -> int:
-    """Say what compiling would take here and on the vendor's stack; nothing is compiled."""
+@dataclass
+class _Needed:
+    """What the script's steps need, see `frontends.torch.check.programs`, and what else it would have done. vendor:
+    minutes on the vendor's stack."""
+
+    graphs: list[Graph]
+    problems: list[str]
+    parameters: int
+    vendor: dict[str, Any]
+    effects: Effects
+
+
+def _needed(args: argparse.Namespace, targets: list[Target], session: Session) -> _Needed:
+    """Follow the script in a view; the session is then of the rank that it turned out to be."""
+    try:
+        (found, codes), effects = in_view("trnlab.cli.compile:in_process", args, session)
+    except Ended as ended:
+        for line in told(ended.effects):
+            say(line)
+        raise ended.error() from None
+    whole_instance(targets, session, codes, args)
+    return _Needed(*found, effects)
+
+
+def in_process(args: argparse.Namespace) -> tuple[tuple[Any, ...], list[str]]:
+    """Within a view: what a script's steps need, and the codes of what was in its way when it was followed alone."""
+    targets, session, cluster = targets_of(args)
+    lend(session)
+    prepared()
+    from trnlab.frontends.torch.check.programs import graphs_of  # PyTorch takes a while
     from trnlab.frontends.torch.check.vendor import vendor_minutes
 
+    script = Script(args.script, args.arguments)
+    with as_one_of(cluster, session):
+        needed = graphs_of(script, session)
+    codes = [line[:6] for line in needed.problems]
+    whole = whole_instance(targets, session, codes, args)
+    if whole is not None:
+        with as_one_of(whole, session):
+            needed = graphs_of(script, session)
+    return (needed.graphs, needed.problems, needed.parameters, vendor_minutes(needed.parameters)), codes
+
+
+def _predicted(needed: _Needed, session: Session, args: argparse.Namespace) -> int:
+    """Say what compiling would take here and on the vendor's stack; nothing is compiled."""
     found = compile_cost.ahead(ahead.distinct(needed.graphs, session), session.cache)
-    vendor = vendor_minutes(needed.parameters)
+    vendor = needed.vendor
     total = compile_cost.wall(found, args.jobs)
     if args.json:
         record = {
             "programs": [asdict(each) for each in found], "wall": asdict(total), "vendor": vendor,
-            "parameters": needed.parameters, "problems": needed.problems,
+            "parameters": needed.parameters, "problems": needed.problems, "effects": needed.effects.as_json(),
         }  # fmt: skip
         print(json.dumps(record, indent=2))
     else:
@@ -77,6 +112,7 @@ def _predicted(needed: Needed, session: Session, args: argparse.Namespace) -> in
         print(f"{len(found)} programs, {sum(not e.there for e in found)} to compile: {total.words()} of {args.jobs} "
               f"processes, {total.basis}")  # fmt: skip
         print(vendor_words(vendor) if vendor else "nothing is known of the vendor's stack without parameters")
+        print("\n".join(told(needed.effects)))
     return 0 if found and not needed.problems else 1
 
 

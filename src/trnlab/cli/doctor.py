@@ -8,6 +8,7 @@ import json
 import os
 
 from trnlab.cli.check import FAILED, examined
+from trnlab.cli.views import told
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import parse
 from trnlab.operations import doctor
@@ -31,5 +32,9 @@ def main(args: argparse.Namespace) -> int:
     if report is not None:
         site = doctor.with_report(site, report)
     found = doctor.examine(site)
-    print(json.dumps(doctor.as_json(site, found), indent=2) if args.json else doctor.text(site, found))
+    effects = report.effects if report is not None else None
+    if args.json:
+        print(json.dumps({**doctor.as_json(site, found), "effects": effects and effects.as_json()}, indent=2))
+    else:
+        print("\n\n".join(part for part in (doctor.text(site, found), "\n".join(told(effects))) if part))
     return FAILED if doctor.failed(found) else 0

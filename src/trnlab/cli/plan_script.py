@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trnlab.cli.check import as_one_of, prepared
+from trnlab.cli.views import in_view, lend, told
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.fleet.captured import Captured, recognised, whole
@@ -20,6 +21,8 @@ from trnlab.porting.job import Unheard
 from trnlab.runtime.notices import say
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, for_kernels
+from trnlab.view.effects import Effects
+from trnlab.view.followed import Ended
 
 ANY = "trn1.32xlarge"  # whose formats a script has that is planned for other vendors' instances alone
 STEPS = 1000  # that are planned where no number of tokens is given
@@ -42,13 +45,12 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
 
     Raises UsageError (TRN193) where it makes no step, TRN178 for a sequence or a precision that is not its own.
     """
-    session = _session(args, target)
-    prepared()
-    from trnlab.frontends.torch.check.planned import captured  # PyTorch takes a while
-
-    session.communicator = Unheard(0, 1)
-    with as_one_of(Cluster(session.target, 1), session):
-        step = captured(Script(Path(args.script), shlex.split(args.arguments)), session)
+    try:
+        step, effects = in_view("trnlab.cli.plan_script:in_process", _given(args, target), _session(args, target))
+    except Ended as ended:
+        _say_all(ended.effects)
+        raise ended.error() from None
+    _say_all(effects)
     found = recognised(step)
     words = ("--script", args.script, *(("--arguments", args.arguments) if args.arguments else ()))
     if found.model is not None:
@@ -61,6 +63,29 @@ def scripted(args: argparse.Namespace, target: str) -> Scripted:
             got=args.sequence, remedy="leave --sequence out, or change it in the script (--arguments)",
         )  # fmt: skip
     return Scripted(whole(step), step, words, step.units, found.why)
+
+
+def _given(args: argparse.Namespace, target: str) -> argparse.Namespace:
+    """What the process in the view needs to know."""
+    names = ("script", "arguments", "precision", "cache", "no_cache", "allow")
+    return argparse.Namespace(**{name: getattr(args, name, None) for name in names}, target=target)
+
+
+def in_process(args: argparse.Namespace) -> Captured:
+    """Within a view: the step of a script."""
+    session = lend(_session(args, args.target))
+    prepared()
+    from trnlab.frontends.torch.check.planned import captured  # PyTorch takes a while
+
+    session.communicator = Unheard(0, 1)
+    with as_one_of(Cluster(session.target, 1), session):
+        return captured(Script(Path(args.script), shlex.split(args.arguments)), session)
+
+
+def _say_all(effects: Effects) -> None:
+    if not effects.none:
+        for line in told(effects):
+            say(line)
 
 
 def steps_of(known: Model, precision: str) -> Source | None:

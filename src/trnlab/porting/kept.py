@@ -26,6 +26,9 @@ _PREFIXES = ("/proc/", "/dev/", "/sys/")
 _IGNORED = ("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLUMNS", "LINES", "PYTEST_CURRENT_TEST", "WINDOWID")
 
 
+Noted = list[str]
+
+
 class _Ears:
     """Hears for the reports that are being made. One for a process, as Python never lets go of an audit hook: one for
     each report would be asked at every event until the process ends."""
@@ -50,8 +53,8 @@ _EARS = _Ears()
 
 
 class Kept:
-    """The report for one command. `watch` comes before what opens files, `put` after it, both within a block: behind
-    it nothing is noted any more."""
+    """The report for one command. `watch` comes before what opens files, `noted` after it, both within a block: behind
+    it nothing is noted any more. The process that noted may be another than the one that keeps."""
 
     def __init__(self, folder: Path, request: Sequence[str]) -> None:
         environment = sorted((k, v) for k, v in os.environ.items() if k not in _IGNORED)
@@ -89,13 +92,17 @@ class Kept:
             pass
         return None
 
-    def put(self, record: dict[str, Any]) -> None:
-        """Keep a record. What cannot be written is not kept."""
+    def noted(self) -> Noted:
+        """The files and the folders that a report depends on which was made in this process."""
         modules = [getattr(m, "__file__", None) for m in list(sys.modules.values())]
         paths = {os.path.abspath(m) for m in modules if isinstance(m, str)} | self._opened
         own = str(self._path.parent.parent) + os.sep
         paths = {p for p in paths if not p.startswith((*_PREFIXES, own)) and not p.endswith(".pyc")}
-        files = {path: _state(path) for path in sorted(paths | self._folders())}
+        return sorted(paths | self._folders())
+
+    def put(self, record: dict[str, Any], noted: Noted) -> None:
+        """Keep a record of what was noted. What cannot be written is not kept."""
+        files = {path: _state(path) for path in noted}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             entry = {"files": files, "record": record, "sha256": _digest(record)}

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from trnlab.porting.result import ERROR, Finding, Report, TargetResult
-from trnlab.porting.text import VENDOR_COMPILE, conclusion, head, layout_words, reading, seconds
+from trnlab.porting.text import VENDOR_COMPILE, conclusion, effects_rows, head, layout_words, reading, seconds
 from trnlab.profile import charts
 from trnlab.profile.page import document
 from trnlab.profile.pictures import section
@@ -24,7 +24,7 @@ _KINDS = (
 def page(report: Report) -> str:
     """The whole page."""
     body = [_top(report), *_findings(report), *_side_by_side(report), *_memory(report), *_time(report)]
-    body += [*_operators(report), _compilation()]
+    body += [*_operators(report), *_effects(report), _compilation()]
     return document(f"check {Path(report.script).name}", "\n".join(body))
 
 
@@ -134,6 +134,15 @@ def _operators(r: Report) -> Iterator[str]:
         return
     rows = [(o.status, o.name, str(o.count)) for o in r.operators]
     yield section("Operators of a step", "", charts.table(("", "operator", "times"), rows, (2,)))
+
+
+def _effects(r: Report) -> Iterator[str]:
+    if r.effects is None:
+        return
+    rows = [(label, line) for label, lines in effects_rows(r.effects) for line in lines]
+    say = f"Of this machine nothing was changed. {r.effects.limit[:1].upper()}{r.effects.limit[1:]}."
+    nothing = '<p class="say">It writes, deletes, starts and sends nothing.</p>'
+    yield section("What the script would do besides", say, charts.table((), rows) if rows else nothing)
 
 
 def _compilation() -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trnlab.errors import Location
 from trnlab.runtime.faults import Sickness
+from trnlab.view.effects import Effects, effects_of
 
 if TYPE_CHECKING:  # it brings what pages are made of; findings are recorded wherever a step is captured
     from trnlab.porting.job import Job
@@ -174,6 +175,7 @@ class Report:
     complete: bool = True
     cached: bool = False
     notes: list[str] = field(default_factory=list)
+    effects: Effects | None = None  # what the script would have done besides, where it was kept from that
 
     def having(self, severity: str) -> list[Finding]:
         """Findings of one severity."""
@@ -198,6 +200,7 @@ def to_json(report: Report) -> dict[str, Any]:
         target["memory"]["total"] = was.memory.total
         if was.job is not None:
             target["job"]["sick"] = was.job.sick.as_json() if was.job.sick is not None else None
+    record["effects"] = report.effects.as_json() if report.effects is not None else None
     return {"schema": SCHEMA, "version": VERSION, "failed": report.failed, **record}
 
 
@@ -207,6 +210,7 @@ def from_json(record: dict[str, Any]) -> Report:
     fields["findings"] = [_finding(f) for f in record["findings"]]
     fields["operators"] = [Operator(**o) for o in record["operators"]]
     fields["targets"] = [_target(t) for t in record["targets"]]
+    fields["effects"] = effects_of(record.get("effects"))
     return Report(**fields)
 
 

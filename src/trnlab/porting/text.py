@@ -12,19 +12,22 @@ from trnlab.profile import communication
 from trnlab.profile.summary import from_store
 from trnlab.runtime.faults import Sickness
 from trnlab.units import format_bytes
+from trnlab.view.effects import NAMESPACES, Effects
 
 VENDOR_COMPILE = (
     "no model of the vendor's compiler is made here. Published of it: 13 minutes for a step of BERT-Large with "
     "parallel compilation and 40 without, 30 to 60 minutes from 70 billion parameters on"
 )
 _MOST_OPERATORS = 12
+_MOST_EFFECTS = 12
 _NAMES = {"copies": "copies of them in bf16", "state": "optimizer state"}
 
 
 def check(report: Report) -> str:
     """All that `trnlab check` says."""
     parts = [head(report), *(_finding(f) for f in report.ordered()), operators(report), *_targets(report)]
-    return "\n\n".join(part for part in [*parts, _vendor(report), conclusion(report)] if part)
+    parts += ["\n".join(effects_lines(report.effects)), _vendor(report), conclusion(report)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def estimate(report: Report) -> str:
@@ -32,6 +35,7 @@ def estimate(report: Report) -> str:
     grave = [f for f in report.ordered() if f.severity == ERROR]
     parts = [head(report), *(_finding(f) for f in grave), *_targets(report)]
     parts += [part for t in report.targets for part in (_breakdown(t), _compiling(t))]
+    parts.append("\n".join(effects_lines(report.effects)))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -51,6 +55,42 @@ def conclusion(report: Report) -> str:
     said = ", ".join(f"{n} {s}{'s' * (n != 1)}" for n, s in counts if n)
     rest = "" if report.complete else "; the walk ended early, so there may be more"
     return f"{said}{rest}" if said else "nothing is in the way"
+
+
+def effects_lines(effects: Effects | None) -> Iterator[str]:
+    """What the script would have done besides, and what kept it from that; nothing where it was not kept."""
+    if effects is None:
+        return
+    if effects.none:
+        yield "the script writes, deletes, starts and sends nothing"
+    else:
+        done = ", ".join(effects.allowed)
+        yield "the script was kept from this, which it would do when it is run" + (f" (but {done})" if done else "")
+    for label, found in effects_rows(effects):
+        for line in found[:_MOST_EFFECTS]:
+            yield f"  {label:<8} {line}"
+        if len(found) > _MOST_EFFECTS:
+            yield f"  {label:<8} and {len(found) - _MOST_EFFECTS} more"
+    if not effects.none or effects.protection != NAMESPACES:
+        yield f"  {effects.limit}"
+
+
+def effects_rows(effects: Effects) -> Iterator[tuple[str, list[str]]]:
+    """What a script would have done, by kind."""
+    written = [
+        f"{w['path']}" + ("" if w["path"].endswith("/") else f"  {format_bytes(w['bytes'])}")
+        + ("" if w["new"] else ", in the place of what is there") for w in effects.written
+    ]  # fmt: skip
+    yield "write", written
+    yield "delete", [d["path"] for d in effects.deleted]
+    yield "move", [f"{m['from']} to {m['to']}" for m in effects.moved]
+    yield "change", [f"{c['path']}: its rights or times" for c in effects.changed]
+    for label, name, found in (
+        ("start", "command", effects.started), ("send to", "to", effects.sent), ("refused", "what", effects.refused)
+    ):  # fmt: skip
+        yield label, [each[name] + (f"  {each['count']} times" if each["count"] > 1 else "") for each in found]
+    if effects.read_only:
+        yield "", ["these file systems were read-only for it: " + ", ".join(effects.read_only)]
 
 
 def _finding(f: Finding) -> str:

@@ -36,6 +36,14 @@ def threshold(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def allow(command: argparse.ArgumentParser) -> None:
+    """--allow."""
+    command.add_argument(
+        "--allow", action="append", metavar="WHAT",
+        help="what the script may do for real while it is followed: network, subprocesses, files; default: nothing",
+    )  # fmt: skip
+
+
 def cache_folder(command: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
     """--cache; the group takes what excludes it."""
     group = command.add_mutually_exclusive_group()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import cache_folder
+from trnlab.cli.arguments.common import allow, cache_folder
 
 
 def goodput(command: argparse.ArgumentParser) -> None:
@@ -45,6 +45,7 @@ def plan(command: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", nargs="?", help="a name, a config.json of Hugging Face, or YAML; see --models")
     add("--script", metavar="FILE", help="plan what this training script trains, in the place of MODEL")
     add("--arguments", metavar="TEXT", default="", help="of the script")
+    allow(command)
     add("--models", action="store_true", help="list the models that are known by name")
     add("--tokens", metavar="N", help="to train on, such as 2T; of a script: 1,000 steps unless given")
     add("--samples", metavar="N", help="the same in sequences, images or whatever the model's samples are")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import cache_folder, fault, precision, threshold
+from trnlab.cli.arguments.common import allow, cache_folder, fault, precision, threshold
 
 
 def run(command: argparse.ArgumentParser) -> None:
@@ -75,6 +75,7 @@ def doctor(command: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="everything as JSON, see docs/doctor.md")
     precision(command)
     threshold(command)
+    allow(command)
     cache_folder(command).add_argument("--no-cache", action="store_true", help="look at the script anew")
     add("script", metavar="SCRIPT", type=Path, nargs="?", help="what will run: memory, and room for its checkpoints")
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
@@ -114,6 +115,7 @@ def check(command: argparse.ArgumentParser, page: bool = True) -> None:
         add("--batches", type=int, default=0, metavar="N", help="batches of all ranks; default: as the script says")
         threshold(command)
         fault(command)
+    allow(command)
     cache_folder(command).add_argument("--no-cache", action="store_true", help="look anew, compile all, keep nothing")
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
@@ -134,6 +136,7 @@ def compile(command: argparse.ArgumentParser) -> None:
     add("--ranks", type=int, metavar="N", help="of a cluster such as 4xtrn2.48xlarge; default: all that it holds")
     add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
     fault(command)
+    allow(command)
     cache_folder(command)
     add("script", metavar="SCRIPT", type=Path)
     add("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")

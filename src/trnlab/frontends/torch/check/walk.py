@@ -27,7 +27,7 @@ from trnlab.frontends.torch.check.alive import alive
 from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
-from trnlab.frontends.torch.check.savers import nothing_saved
+from trnlab.frontends.torch.check.savers import saved_with_holes
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.silence import Last, silent
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
@@ -336,7 +336,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter(_watched(walk))
         if session.communicator is not None:
             enter(pipelines_told(walk))
-        enter(nothing_saved())
+        enter(saved_with_holes(walk.aside))
         said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
         enter(Unwritten(walk.on_host, walk.by_values, walk.read))
@@ -358,7 +358,9 @@ def _run(script: Script, walk: Walked, said: Last) -> None:
         walk.complete = exit.code in (None, 0)
         if not walk.complete:
             walk.survey.raised(_ended_early(exit, _line(exit, script), said.line))
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         walk.complete = False
         place = _line(error, script)
         told = failure(error, "TRN259")

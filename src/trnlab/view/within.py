@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a view: the first, which makes it and reads at the end what was written, and the script's own."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from trnlab.errors import TrnlabError
+from trnlab.view import calls, effects, frames
+from trnlab.view.changes import Change, changes
+from trnlab.view.line import Inside, Line, Said
+from trnlab.view.listening import Listener
+from trnlab.view.namespaces import Built, Layer, build, leave, listening_sockets
+
+if TYPE_CHECKING:
+    from trnlab.view.followed import Request
+
+_HIGH = 700  # from which on the files are numbered that are ours: scripts that close those they know leave them
+
+
+def enter(request: Request, script: int, tells: int, ends: int) -> NoReturn:
+    """Run a request in this process, which was made for it. script, tells, ends: files to talk through."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if request.protection != effects.NAMESPACES:
+        _first(request, None, script, tells, ends)
+    network, sockets = effects.NETWORK in request.allowed, listening_sockets()
+    try:
+        leave(network)
+        first = os.fork()
+    except OSError as error:
+        frames.send(tells, "no", f"{error.strerror}: {error.filename}")
+        os._exit(0)
+    if first:
+        for handle in (script, tells, ends):
+            os.close(handle)
+        os.waitpid(first, 0)
+        os._exit(0)
+    try:
+        built = build(request.room, network, sockets, request.places)
+        calls.hide()
+    except OSError as error:
+        frames.send(tells, "no", f"{error.strerror}: {error.filename}")
+        os._exit(0)
+    _first(request, built, script, tells, ends)
+
+
+def _first(request: Request, built: Built | None, script: int, tells: int, ends: int) -> NoReturn:
+    """Start the script's process, wait for it, end what it left, and say what was written."""
+    log = _log(request)
+    if built is None:
+        with contextlib.suppress(OSError, AttributeError):
+            calls.adopt_orphans()
+    child = os.fork()
+    if child == 0:
+        try:
+            _script(request, built, script, log)
+        finally:
+            os._exit(1)
+    os.close(script)
+    status = _waited(child, ends)
+    _end_all(alone=built is not None)
+    found = _changes(request, built)
+    os.lseek(log, 0, os.SEEK_SET)
+    noted = b"".join(iter(lambda: os.read(log, 1 << 20), b""))
+    made = effects.collected(request.protection, request.room if built is not None else 0, found, noted)
+    made.allowed = sorted(request.allowed)
+    made.read_only = list(built.read_only) if built is not None else []
+    with contextlib.suppress(OSError):
+        frames.send(tells, "done", status, made.as_json(), list(_carried(request, built)))
+    os._exit(0)
+
+
+def _log(request: Request) -> int:
+    """A file that several processes may add to at once."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("effects")
+    else:
+        handle, path = tempfile.mkstemp(dir=request.scratch or None)
+        os.unlink(path)
+    fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) | os.O_APPEND)
+    return handle
+
+
+def _waited(child: int, ends: int) -> int:
+    """The status of the script's process, which is ended when the process outside wants that, or is gone."""
+    watched: int | None = None
+    with contextlib.suppress(OSError, AttributeError):
+        watched = os.pidfd_open(child)
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        ready = select.select([ends] if watched is None else [ends, watched], [], [], 0.05 if watched is None else None)
+        if ends in ready[0]:
+            os.kill(child, signal.SIGKILL)
+            return os.waitpid(child, 0)[1]
+
+
+def _end_all(alone: bool) -> None:
+    """End every process that the script left behind. alone: whether all that can be seen are the script's."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            if alone:
+                os.kill(-1, signal.SIGKILL)
+            else:
+                for process in _children():
+                    os.kill(process, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except OSError:
+            return
+
+
+def _children() -> Iterable[int]:
+    for words in Path(f"/proc/self/task/{os.getpid()}").glob("children"):
+        yield from map(int, words.read_text().split())
+
+
+def _changes(request: Request, built: Built | None) -> list[Change]:
+    if built is not None:
+        return changes(built.layers)
+    if request.protection == effects.HOOKS:
+        from trnlab.view.scratch import deleted
+
+        found = changes([Layer("/", f"{request.scratch}/files", "")])
+        written = {change.path for change in found}
+        return found + [c for c in deleted(request.scratch) if c.path not in written]
+    return []
+
+
+def _carried(request: Request, built: Built | None) -> Iterable[tuple[str, bytes]]:
+    """What is new or changed in folders that come back."""
+    layers = built.layers if built is not None else [Layer("/", f"{request.scratch}/files", "")]
+    for folder, endings in request.carried if request.protection != effects.OPEN else ():
+        for layer in layers:
+            inside = os.path.relpath(folder, layer.point)
+            if not inside.startswith(".."):
+                for path in sorted(Path(layer.upper, inside).rglob("*")):
+                    if path.suffix in endings and path.is_file() and not path.is_symlink():
+                        yield f"{folder}/{path.relative_to(Path(layer.upper, inside))}", path.read_bytes()
+
+
+# -- the script's own process -------------------------------------------------------------------------------------
+def _script(request: Request, built: Built | None, script: int, log: int) -> NoReturn:
+    script, log = (fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, _HIGH) for handle in (script, log))
+    os.closerange(3, _HIGH)
+    silence = os.open(os.devnull, os.O_RDWR)
+    os.dup2(silence, 1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.dont_write_bytecode = True
+    line = Inside.line = Line(script)
+    sys.stdout, sys.stderr = open(os.devnull, "w", encoding="utf-8"), Said(line)  # noqa: SIM115  (for good)
+    if built is not None:
+        calls.let_go_of_powers()
+    guarded(request.protection, request.scratch, log, request.allowed, own_process=True)
+    try:
+        module, _, name = request.work.partition(":")
+        try:
+            line.say("result", getattr(importlib.import_module(module), name)(*request.given))
+        except (TrnlabError, OSError) as error:
+            line.say("error", _alone(error))
+        except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        except BaseException:
+            line.say("failed", traceback.format_exc())
+        with contextlib.suppress(BaseException):
+            threading._shutdown()  # type: ignore[attr-defined]
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
+        gc.collect()
+    finally:
+        _really_exit(0)
+
+
+def _alone(error: BaseException) -> BaseException:
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error
+
+
+_really_exit = os._exit
+
+
+def guarded(protection: str, scratch: str, log: int, allowed: frozenset[str], own_process: bool = False) -> None:
+    """Protect this machine from this process by what Python can do for that. own_process: the script's first."""
+    listener = Listener(log, allowed, protection == effects.NAMESPACES and effects.NETWORK not in allowed)
+    if protection == effects.HOOKS:
+        from trnlab.view.scratch import Scratch
+
+        place = Scratch(scratch, listener)
+        place.install()
+        Inside.to_write, Inside.to_read = place.to_write, place.for_reading
+    elif protection == effects.NAMESPACES:
+        _join_file_systems()
+    _watch_spawned(protection, scratch, log, allowed)
+    if own_process:
+        _stay(os.getpid())
+    listener.install()
+
+
+def _stay(own: int) -> None:
+    """Have `os._exit` of the script's first process end the script, and not the report on it."""
+
+    def leave_script(status: int) -> NoReturn:
+        if os.getpid() == own and threading.current_thread() is threading.main_thread():
+            raise SystemExit(status)
+        _really_exit(status)
+
+    os._exit = leave_script
+
+
+def _join_file_systems() -> None:
+    """Have files move between folders that are one file system on this machine and several in the view."""
+    for name in ("rename", "replace"):
+        setattr(os, name, _across(getattr(os, name), _moved))
+    os.link = _across(os.link, shutil.copy2)
+
+
+def _across(original: Any, otherwise: Any) -> Any:
+    def function(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(source, target, *args, **kwargs)
+        except OSError as error:
+            if error.errno != errno.EXDEV or any(value is not None for value in kwargs.values()):
+                raise
+            otherwise(source, target)
+            return None
+
+    function.__name__ = original.__name__
+    return function
+
+
+def _moved(source: Any, target: Any) -> None:
+    """Copy a file or a folder to its new name, and remove the old one."""
+    if os.path.isdir(source) and not os.path.islink(source):
+        if os.path.isdir(target) and not os.path.islink(target):
+            os.rmdir(target)
+        shutil.copytree(source, target, symlinks=True)
+        shutil.rmtree(source)
+        return
+    beside = os.fspath(target) + (b".trnlab-moved" if isinstance(target, bytes) else ".trnlab-moved")
+    shutil.copy2(source, beside, follow_symlinks=False)
+    os.rename(beside, target)
+    os.unlink(source)
+
+
+def _watch_spawned(protection: str, scratch: str, log: int, allowed: frozenset[str]) -> None:
+    """Have the processes that `multiprocessing` starts anew, which are the script, protected as this one is."""
+    from multiprocessing import util
+
+    original = util.spawnv_passfds  # type: ignore[attr-defined]
+    words = (protection, scratch, log, sorted(allowed))
+
+    def spawn(path: Any, args: Any, handles: Any) -> Any:
+        args = list(args)
+        if "-c" in args:
+            where = args.index("-c") + 1
+            args[where] = f"from trnlab.view.within import rejoin; rejoin(*{words!r}); {args[where]}"
+        return original(path, args, sorted({*handles, log}))
+
+    util.spawnv_passfds = spawn  # type: ignore[attr-defined]
+
+
+def rejoin(protection: str, scratch: str, log: int, allowed: list[str]) -> None:
+    """As the first thing in a process that `multiprocessing` started from one in a view."""
+    sys.dont_write_bytecode = True
+    guarded(protection, scratch, log, frozenset(allowed))
