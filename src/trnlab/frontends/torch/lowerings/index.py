@@ -307,6 +307,8 @@ def unfold(site, x, dim, size, step):
     """Windows of `size` along `dim`, every `step`; the elements of a window come last."""
     if not x.shape:
         return site.b.broadcast_to(site.b.reshape(x, (1,)), site.shape)
+    if site.type.size == 0:
+        return site.b.constant(0, site.dtype, site.shape)
     numbers = np.arange(x.type.size).reshape(x.shape)
     dim = dim_of(dim, len(x.shape))
     windows = np.lib.stride_tricks.sliding_window_view(numbers, size, dim)
