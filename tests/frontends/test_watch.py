@@ -17,6 +17,7 @@ class _Noted:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.opaque: dict[int, Any] = {}
 
     def mention(self, code: Any, names: Any) -> None:
         self.names.append(code.co_name)

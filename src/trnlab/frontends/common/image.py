@@ -45,6 +45,7 @@ import numpy as np
 from trnlab.frontends.common.kinds import OPEN, TIMES, WHOLE, container, harmless, moves_on
 from trnlab.frontends.common.mentions import mentions
 from trnlab.frontends.common.nodes import (
+    EVERY,
     MISSING,
     Fields,
     Globals,
@@ -69,8 +70,6 @@ _WRAPPERS: dict[type, dict[str, str]] = {
     functools.partial: {"func": "", "args": "'s arguments", "keywords": "'s arguments"},
     CellType: {"cell_contents": ""},
 }
-_ALL = Names()
-_ALL.anything = True
 
 
 class Framework(Protocol):
@@ -144,6 +143,7 @@ class Image:
         self._comparing: set[tuple[int, int]] = set()
         self._empty: list[Any] | None = None
         self._full: list[Node] = []
+        self._strict = False
         self._adopted: dict[int, tuple[Node, Any]] = {}  # nodes that are about another object now, and the one before
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
 
@@ -273,7 +273,7 @@ class Image:
                 self.opaque[id(value)] = value, label
             return None
         if home in WHOLE:  # methods of the standard library, which mention no names here, read all that they hold
-            return Fields(value, label, _ALL) if own_fields(value) is not None else None
+            return Fields(value, label, EVERY) if own_fields(value) is not None else None
         file = getattr(sys.modules.get(module), "__file__", None) or ""
         if home not in OPEN and file and self.framework.library(file):
             return None
@@ -302,13 +302,22 @@ class Image:
         return found if found is not None or not self._adopted else self._parted()
 
     def changes(self, among: Sequence[Node] | None = None) -> Iterator[Change]:
-        """All differences to what was seen."""
+        """All differences to what was seen, where others may stand for what holds the same."""
         for node in self._checked if among is None else among:
             for key, known, now in node.differences():
                 if not self.same(known, now):
                     yield Change(node, key, known, now)
                 elif known is not now:
                     self._set(node.known, key, now)
+
+    def done(self) -> list[Change]:
+        """What the code that has just run did. Another tensor is a difference here, whatever it holds, and so is an
+        object in the place of another one that was there before, too."""
+        self._strict = True
+        try:
+            return list(self.changes())
+        finally:
+            self._strict = False
 
     def accept(self) -> None:
         """Nothing has changed: other objects that hold the same are the known ones from here on."""
@@ -376,13 +385,13 @@ class Image:
         if self.framework.is_traced(known) or self.framework.is_traced(now):
             return self.framework.is_traced(known) == self.framework.is_traced(now)
         node = self.nodes.get(id(known))
-        return node is None or self._adopts(node, known, now)
+        return not self._strict and (node is None or self._adopts(node, known, now))
 
     def _adopts(self, node: Node, before: Any, now: Any) -> bool:
         """Whether another object holds the same; if so, the node is about that one from here on."""
         if id(before) in self._adopted:
             return node.owner is now
-        if node.owner is not before:
+        if node.owner is not before or (self._strict and id(now) in self.nodes and self.nodes[id(now)].owner is now):
             return False
         other = copy.copy(node)
         other.owner = now

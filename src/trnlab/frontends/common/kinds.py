@@ -39,7 +39,7 @@ def moves_on(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, io.IOBase):
         return not value.closed and value.readable() and not _is_terminal(value)
-    if hasattr(kind, "__next__"):
+    if hasattr(kind, "__next__") and kind not in weakref.ProxyTypes:
         built_in = not isinstance(vars(_home(kind, "__next__")).get("__next__"), type(moves_on))
         return built_in and kind is not itertools.count
     return False

@@ -44,6 +44,10 @@ class Names:
         return keys if self.anything else [k for k in keys if k in self.names]
 
 
+EVERY = Names()
+EVERY.anything = True
+
+
 class Node:
     """An object and its parts. `known`: the parts by key, as first seen. `fixed`: the parts can never be others."""
 
@@ -190,7 +194,8 @@ class Globals(Node):
             yield key, self.known[key]
 
     def read(self) -> Mapping[Any, Any]:
-        return self.owner
+        owner: Mapping[Any, Any] = self.owner
+        return owner
 
     def differences(self) -> Iterator[Difference]:
         get = self.owner.get

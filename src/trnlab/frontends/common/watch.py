@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from trnlab.frontends.common.image import Image
+from trnlab.frontends.common.unrepeatable import unrepeatable
 
 
 class Watch:
@@ -24,6 +25,7 @@ class Watch:
 
     def __init__(self, image: Image) -> None:
         self.image = image
+        self.noted: list[str] = []  # what the code asked that another run may answer otherwise
         self._seen: dict[int, CodeType] = {}
         self._previous: Any = None
         self._collects = False
@@ -40,7 +42,11 @@ class Watch:
         if self._collects:
             gc.enable()
 
-    def _event(self, frame: FrameType, event: str, _: Any) -> None:
+    def _event(self, frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and function is not None:
+            asked = unrepeatable(self.image, function, frame)
+            if asked is not None:
+                self.noted.append(asked)
         if event != "call":
             return
         code = frame.f_code  # each look at one is an audit event, which costs a process that listens to those

@@ -275,6 +275,7 @@ class _Capture:
         self.roles += found
         self.reals += [f.real for f in outside.found]
         changed |= {r: f.owned for r, f in zip(found, outside.found) if f.written}
+        self.dependencies.noted = self.watch.noted
         self.dependencies.finish(outside, self._written(changed), [sharded.local(t) for t in self.reals])
         kept = keep_traced(self.dependencies, outside)
         results = {**report, **changed, **{Role("kept", place.label, i): x for i, (place, x) in enumerate(kept)}}

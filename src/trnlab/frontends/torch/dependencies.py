@@ -8,7 +8,7 @@ each step where they were found first; guarded are their form, and which of them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 
 from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.common.image import Change, Image
-from trnlab.frontends.common.nodes import Globals, Node, Summary
+from trnlab.frontends.common.nodes import ORDER, Cached, Globals, Node, Summary
 from trnlab.frontends.common.watch import random_states
-from trnlab.frontends.torch.outside import Outside, bits, share_memory
+from trnlab.frontends.torch.outside import Outside, bits, is_real, share_memory
 from trnlab.frontends.torch.state import TorchState
 from trnlab.frontends.torch.subject import form
 from trnlab.guards import Guard
@@ -53,20 +53,24 @@ class _Cell:
 
 @dataclass(frozen=True)
 class Effect:
-    """The step set `node[key]`. leaves: plain values, tensors that existed before, and numbers of outputs."""
+    """The step set `node[key]`. leaves: plain values, places of tensors that existed before, numbers of outputs."""
 
     change: Change
     leaves: list[Any]
     spec: Any
 
-    def apply(self, outputs: Sequence[Tensor]) -> None:
-        """Do it again, with this run's outputs."""
-        leaves = [outputs[leaf.index] if isinstance(leaf, _Output) else leaf for leaf in self.leaves]
-        self.change.node.store(self.change.key, pytree.tree_unflatten(leaves, self.spec))
+    def value(self, groups: Mapping[str, Sequence[Any]]) -> Any:
+        """What it sets in this run."""
+        leaves = [leaf.now() if isinstance(leaf, Place) else leaf for leaf in self.leaves]
+        leaves = [groups[leaf.group][leaf.index] if isinstance(leaf, _Given) else leaf for leaf in leaves]
+        return pytree.tree_unflatten(leaves, self.spec)
 
 
 @dataclass(frozen=True)
-class _Output:
+class _Given:
+    """A tensor of this run: of the batch, of the model, or an output."""
+
+    group: str
     index: int
 
 
@@ -79,6 +83,7 @@ class Dependencies:
         self.effects: list[Effect] = []
         self.changes: list[Change] = []
         self.drawn: list[str] = []
+        self.noted: list[str] = []  # what the step did that no look at Python's state foretells
         self._cells: list[_Cell] = []
         self._values: list[tuple[Place, bytes]] = []
         self._index: dict[int, list[Place]] | None = None
@@ -109,10 +114,17 @@ class Dependencies:
         self._values += [(self._place(real), values) for real, values in outside.read]
         self._place(torch.empty(0))
         self._note_cells()
-        self.changes = list(self.image.changes())
+        self.changes = self.image.done()
         later = random_states()
         self.drawn = [name for name, state in self._random.items() if later.get(name) != state]
-        self.reusable = not self.drawn
+        self.noted += [f"takes from {label}, which does not say how far it is" for label in self.image.unreadable]
+        known = {id(t) for t in (*self._leaves, *self._tensors)}
+        self.noted += [
+            f"reads {place.label}, and nothing that can be watched leads to it"
+            for place in self.places
+            if place.fixed is not None and id(place.fixed) not in known
+        ]
+        self.reusable = not (self.drawn or self.noted)
 
     def _note_cells(self) -> None:
         own: dict[int, tuple[str, int]] = {id(x): ("batch", i) for i, x in enumerate(self._leaves)}
@@ -169,10 +181,20 @@ class Dependencies:
                 yield f"the values of {place.label}, which the step asked for, have changed"
 
     # -- after each run ---------------------------------------------------------------------------------------------
-    def apply(self, outputs: Sequence[Tensor]) -> None:
-        """Do to Python's state what the step did."""
-        for effect in self.effects:
-            effect.apply(outputs)
+    def apply(self, outputs: Sequence[Tensor], leaves: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+        """Do to Python's state what the step did, with what this run was given and has computed."""
+        groups = {"output": outputs, "batch": leaves, "model": tensors}
+        values = [effect.value(groups) for effect in self.effects]  # all before the first of them is set
+        for effect, value in zip(self.effects, values):
+            effect.change.node.store(effect.change.key, value)
+
+    def source(self, real: Tensor) -> Any:
+        """Where an effect finds a tensor that existed before the step."""
+        for group, given in (("batch", self._leaves), ("model", self._tensors)):
+            index = next((i for i, x in enumerate(given) if x is real), None)
+            if index is not None:
+                return _Given(group, index)
+        return self._place(real)
 
 
 def _distinct(*groups: Sequence[Any]) -> int:
@@ -187,8 +209,8 @@ def keep_traced(dependencies: Dependencies, outside: Outside) -> list[tuple[Plac
         leaves, spec = pytree.tree_flatten(change.after)
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
-                real = outside.real_of(leaf)
-                leaves[i] = _Output(len(kept)) if real is None else real
+                real = leaf if is_real(leaf) else outside.real_of(leaf)
+                leaves[i] = _Given("output", len(kept)) if real is None else dependencies.source(real)
                 if real is None:
                     kept.append((Place(change.label, change.node, change.key), leaf))
             elif not isinstance(leaf, _PLAIN):
@@ -200,7 +222,9 @@ def keep_traced(dependencies: Dependencies, outside: Outside) -> list[tuple[Plac
 def _storable(dependencies: Dependencies) -> Iterator[Change]:
     """The changes, those of objects that the step made broken up into their parts."""
     for change in dependencies.changes:
-        if isinstance(change.node, Summary):
+        if isinstance(change.node, Cached):
+            continue  # what it has kept of this step is dropped again
+        if isinstance(change.node, Summary) or change.key is ORDER:
             dependencies.reusable = False
             continue
         inner = Image(TorchState())
@@ -223,10 +247,16 @@ def _traced_parts(image: Image) -> Iterator[Change]:
 
 
 def restore(dependencies: Dependencies) -> None:
-    """The capture is over: take its tensors out of the user's objects. Each run puts real ones there."""
-    for change in dependencies.image.changes():
-        if any(map(dependencies.image.framework.is_traced, pytree.tree_leaves(change.after))):
+    """The capture is over: take its tensors out of the user's objects, and put those back that the first run reads.
+    Each run does to them what the step did."""
+    repeated = {(id(e.change.node), e.change.key) for e in dependencies.effects if e.change.key is not ORDER}
+    for change in dependencies.image.done():
+        leaves = pytree.tree_leaves((change.before, change.after))
+        traced = any(map(dependencies.image.framework.is_traced, leaves))
+        moved = (id(change.node), change.key) in repeated and any(isinstance(x, Tensor) for x in leaves)
+        if traced or moved:
             change.node.store(change.key, change.before)
+    dependencies.image.accept()
 
 
 def _check_alone(name: str, tensor: Tensor, inputs: Sequence[Tensor]) -> None:

@@ -40,5 +40,3 @@ def averages_as_tensors() -> Iterator[None]:
     """Within the block such batch norms divide by a tensor. Those that several ranks share have a way of their own."""
     with patch.object(_BatchNorm, "forward", _forward):
         yield
-
-

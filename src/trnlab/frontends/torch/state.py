@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributions import Distribution, Transform
 from torch.nn.modules import module as nn_module
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import trnlab
 from trnlab.frontends.common.image import Image
-from trnlab.frontends.common.nodes import Attributes, Fields, Items, Names, Node, Parts, Summary
+from trnlab.frontends.common.nodes import EVERY, Attributes, Fields, Items, Names, Node, Parts, Summary
 from trnlab.frontends.torch.distributed.surroundings import surroundings
 from trnlab.nki.kernel import Kernel
 
@@ -102,6 +103,8 @@ class TorchState:
             return Fields(value, label, names, _TRAINED_RECURRENT if isinstance(value, nn.RNNBase) else _TRAINED)
         if isinstance(value, torch.Tensor):
             return None if is_traceable_wrapper_subclass(value) else Attributes(value, label, names)
+        if isinstance(value, (Distribution, Transform)):
+            return Fields(value, label, EVERY)
         if id(value) in self._children:
             return _Children(value, label)
         if id(value) in self._buffers:

@@ -212,6 +212,8 @@ class TrainStep:
             return None
         if dependencies.drawn:
             return f"the step draws from {dependencies.drawn[0]}, whose numbers only Python knows; see torch.rand"
+        if dependencies.noted:
+            return f"the step {dependencies.noted[0]}: so each step is captured by itself"
         return f"the step changed {dependencies.changes[0].label}: keep it in a tensor, or outside of the step"
 
     def _say(self, reason: str) -> None:
@@ -229,14 +231,16 @@ class TrainStep:
         captured, program = trace.captured, trace.program
         tensors = [t for *_, t in subject.tensors]
         parameters = list(subject.parameters.values())
+        made: dict[Role, Tensor]
         without_values = getattr(engine.current(), "results", None)
         if without_values is not None:
-            return self._reported(captured.result, without_values(self, captured, parameters), tensors, leaves), 1.0
+            made = without_values(self, captured, parameters, leaves, tensors)
+            return self._reported(captured.result, made, tensors, leaves), 1.0
         bound = [self._bind(role, tensors, parameters, leaves) for role in captured.inputs]
         results = program([b.array() for b in bound])
         for i, j in captured.graph.aliases.items():
             bound[j].store(results[i])
-        made: dict[Role, Tensor] = {}
+        made = {}
         for i, role in enumerate(captured.outputs):
             if role.kind == "count":
                 self._store_count(parameters, role, results[i])
@@ -246,7 +250,7 @@ class TrainStep:
             if role.kind == "state":
                 self.optimizer.state[parameters[role.place[0]]][role.place[1]] = tensor
         store(captured.numbers, self.optimizer, parameters)
-        captured.dependencies.apply([t for r, t in made.items() if r.kind == "kept"])
+        captured.dependencies.apply([t for r, t in made.items() if r.kind == "kept"], leaves, tensors)
         loss = next(t for r, t in made.items() if r.kind == "loss")
         return self._reported(captured.result, made, tensors, leaves), loss.item()
 

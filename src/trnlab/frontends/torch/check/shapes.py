@@ -66,7 +66,14 @@ class Shapes:
         shapes = tuple(f"{str(x.dtype)[6:]}{list(x.shape)}" for x in leaves if isinstance(x, Tensor))
         self.walk.again(reason, shapes, parse(here(sys._getframe(1)) or ""))
 
-    def results(self, step: TrainStep, captured: CapturedStep, parameters: Sequence[Tensor]) -> dict[Role, Tensor]:
+    def results(
+        self,
+        step: TrainStep,
+        captured: CapturedStep,
+        parameters: Sequence[Tensor],
+        leaves: Sequence[Any],
+        tensors: Sequence[Tensor],
+    ) -> dict[Role, Tensor]:
         """What a captured step returns: tensors without values; its counts of steps go on."""
         self.walk.captured(captured)
         made: dict[Role, Tensor] = {}
@@ -85,7 +92,7 @@ class Shapes:
                 step.optimizer.state[parameters[role.place[0]]][role.place[1]] = tensor
             elif role.kind == "loss":
                 as_host(tensor).fill_(1)
-        captured.dependencies.apply([t for r, t in made.items() if r.kind == "kept"])
+        captured.dependencies.apply([t for r, t in made.items() if r.kind == "kept"], leaves, tensors)
         return made
 
 
