@@ -247,7 +247,7 @@ def reduced_axes(ndim: int, axis: Any) -> tuple[int, ...]:
     axes = tuple(sorted(a % ndim for a in ([axis] if isinstance(axis, int) else axis)))
     if not axes or axes[0] == 0:
         refuse("the partition dimension cannot be reduced along", limit="free dimensions", got=axis,
-               remedy="multiply with ones on the tensor engine, or transpose first")  # fmt: skip
+               remedy="use nisa.tensor_partition_reduce, or a matmul with ones, or transpose first")  # fmt: skip
     return axes
 
 

@@ -90,7 +90,8 @@ class Recorder:
     nothing. depends: the recorded instructions depend on data, because the reader was asked. dynamic: some view has
     an address that is chosen at run time. watched: values were shown, so that each call must record anew. ordered:
     inside of how many blocks that forbid reordering; loops: inside of which loops on the device. labels: the
-    instructions that the kernel named, by number. remarks: of what the kernel is warned, by line and text. policy: what the hardware's compiler is to make of it.
+    instructions that the kernel named, by number. remarks: what it is warned of, by line and text. policy: what the
+    hardware's compiler is to make of it.
     """
 
     name: str

@@ -308,7 +308,8 @@ class Tensor(Reference):
         wanted = inferred(tuple(int(s) for s in sizes), self.size)
         if self.on_chip and wanted[0] != self.shape[0]:
             refuse("reshape keeps the partition dimension", limit=self.shape[0], got=list(wanted),
-                   remedy="move data between partitions with a copy or a transpose")  # fmt: skip
+                   remedy="load it in that shape, nl.load(x.reshape(...)) or nl.load_transpose2d(x), or move it to a "
+                   "tile of that shape with nisa.dma_copy or nc_transpose")  # fmt: skip
         return self._reshaped(wanted)
 
     def _reshaped(self, wanted: tuple[int, ...]) -> Self:

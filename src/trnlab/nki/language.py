@@ -350,8 +350,10 @@ def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 def cast(x: NkiTensor, dtype: Any) -> NkiTensor:
     """`copy` under a name that kernels use and no release of the vendor documents; causes a warning."""
-    current().remark("nl.cast, which no release of the vendor documents, is taken for nl.copy",
-                     limit="the names of nki.language", got="nl.cast", remedy="write nl.copy(x, dtype=...)")  # fmt: skip
+    current().remark(
+        "nl.cast, which no release of the vendor documents, is taken for nl.copy",
+        limit="the names of nki.language", got="nl.cast", remedy="write nl.copy(x, dtype=...)",
+    )  # fmt: skip
     return compose.copy(x, dtype)
 
 
