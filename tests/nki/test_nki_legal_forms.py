@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forms that the vendor's documents allow: each is a small kernel, against NumPy.
 
-Sources are those of `trnlab.isa.refusals`: the reference of nki.isa and nki.language, the architecture guides, the
+Sources are those of `trnlab.nki.refusals`: the reference of nki.isa and nki.language, the architecture guides, the
 migration guide and the release notes in aws-neuron/aws-neuron-sdk.
 """
 

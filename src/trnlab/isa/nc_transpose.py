@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import (
-    MATMUL_DTYPES,
     Array,
     Arrays,
     Dataflow,

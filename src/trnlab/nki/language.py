@@ -471,7 +471,7 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None) -> NkiTensor:
     """Per partition, elements of data by flat index. axis: 0, there is no other once data are flat."""
     if axis != 0:
-        refuse("gather_flattened has one axis", limit=0, got=axis, remedy="leave axis out", code="TRN411")
+        refuse("gather_flattened has one axis in trnlab", limit=0, got=axis, remedy="leave axis out", code="TRN411")
     out = compose.new(data, indices.shape)
     ins.emit("nc_n_gather", dst=out, data=data, indices=_flat_indices(indices))
     return out if dtype is None or format_of(dtype) == data.format else compose.copy(out, dtype)
