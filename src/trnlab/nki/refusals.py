@@ -41,7 +41,8 @@ the two and this page together, and that none is without a source. What is only 
 ([checks.md](checks.md)); the codes are explained in [errors.md](errors.md).
 
 {places} places refuse: {document} by a document of aws-neuron/aws-neuron-sdk (release 2.32.0 unless it says
-otherwise), {ours} are limits of trnlab and say so, {call} are about how trnlab itself is called or keeps its programs."""
+otherwise), {ours} are limits of trnlab and say so, {call} are about how trnlab itself is called or
+keeps its programs."""
 _CODE = re.compile(r"TRN\d{3}")
 _DEFAULTS = {"refuse": "TRN409", "self.refuse": "TRN400", "instr.refuse": "TRN400"}
 
