@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
@@ -154,6 +154,8 @@ class Reader:
         return Tree(self._is(kind), (*labels, *names), (*found, *own))
 
     def _array(self, value: Any) -> Hashable:
+        if isinstance(value, np.ma.MaskedArray):  # has its own tobytes, which NumPy's constant `masked` refuses
+            return Tree(Is(type(value)), (".data", ".mask"), (self._array(value.data), self._array(value.mask)))
         if value.dtype.hasobject:
             return self._tree(value, [f".flat[{i}]" for i in range(value.size)], value.ravel().tolist())
         raw: bytes = value.tobytes()
@@ -178,7 +180,8 @@ class Reader:
         return Tree(self._is(kind), tuple(f" (part {i})" for i in range(len(state))), tuple(state))
 
     def _fields(self, value: Any) -> tuple[tuple[str, ...], tuple[Hashable, ...]]:
-        fields = dict(getattr(value, "__dict__", ()))
+        own = getattr(value, "__dict__", None)
+        fields = dict(own) if isinstance(own, Mapping) else {}  # some objects answer to any name
         for name in slots_of(type(value)):
             if name not in fields and hasattr(value, name):
                 fields[name] = getattr(value, name)

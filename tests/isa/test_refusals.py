@@ -106,14 +106,6 @@ REFUSED = {
         TRN2,
         "TRN408",
     ),
-    "transpose: integers without transpose mode": (
-        "nc_transpose",
-        _ops(dst=((64, 64), "int32", P), data=((64, 64), "int32")),
-        {},
-        Engine.TENSOR,
-        TRN1,
-        "TRN408",
-    ),
     "transpose: 129 elements": (
         "nc_transpose",
         _ops(dst=((129, 64), "float32", P), data=((64, 129),)),
@@ -128,7 +120,7 @@ REFUSED = {
         _ops(dst=X, data=X, bias=V),
         {"op": "reciprocal"},
         Engine.SCALAR,
-        TRN2,
+        TRN1,
         "TRN411",
     ),
     "activation: max of rows": (
@@ -298,7 +290,7 @@ REFUSED = {
     "scalar_tensor_tensor: one operand": (
         "scalar_tensor_tensor",
         _ops(dst=X, data=X, operand1=X),
-        {"operand0": 1.0, "op0": "abs"},
+        {"operand0": 1.0, "op1": "abs"},
         Engine.VECTOR,
         TRN1,
         "TRN412",

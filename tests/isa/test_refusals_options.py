@@ -116,7 +116,7 @@ REFUSED = {
     ),
     "matmul: transpose into another format": case(
         "nc_matmul",
-        _ops(dst=((8, 8), "float32", P), stationary=((8, 8), "bfloat16"), moving=((8, 8), "bfloat16")),
+        _ops(dst=((8, 8), "float16", P), stationary=((8, 8), "bfloat16"), moving=((8, 8), "bfloat16")),
         "TRN408",
         TRN2,
         is_transpose=True,

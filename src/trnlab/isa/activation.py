@@ -66,7 +66,7 @@ class Activation(Instruction):
     limits = (
         "op is a name of isa.activations",
         "a bias that is a number other than 0 needs scalar_bias_immediate",
-        "reciprocal takes no bias",
+        "reciprocal takes no bias without scalar_bias_immediate",
         "reduce_op is add; reduce_cmd is idle, reset, reduce or reset_reduce (isa.accumulators)",
     )
     cost_kinds: ClassVar[tuple[str, ...]] = ("scalar.activation", "scalar.activation_reduce")
@@ -89,9 +89,9 @@ class Activation(Instruction):
                 "the bias of this generation is a tile", limit="an access pattern [P, 1]", got=bias, chip=chip,
                 remedy="memset a [P, 1] tile with the number and pass it as bias", code="TRN414",
             )  # fmt: skip
-        if attrs["op"] == "reciprocal" and ("bias" in ops or bias):
+        if attrs["op"] == "reciprocal" and ("bias" in ops or bias) and not chip.has("scalar_bias_immediate"):
             self.refuse(
-                "reciprocal takes no bias", limit="no bias", got="a bias", chip=chip,
+                "reciprocal of this generation takes no bias", limit="no bias", got="a bias", chip=chip,
                 remedy="add with tensor_scalar first", code="TRN411",
             )  # fmt: skip
         if attrs["reduce_op"] != "add":

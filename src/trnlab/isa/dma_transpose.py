@@ -42,7 +42,7 @@ class DmaTranspose(Instruction):
     opcode = 19
     engines = (Engine.SYNC, Engine.SCALAR, Engine.GPSIMD, Engine.VECTOR, Engine.TENSOR)
     operands = (
-        OperandSpec("dst", "dst", SBUF_ONLY, rw=True, shape=("", ""), dtypes=MOVABLE),
+        OperandSpec("dst", "dst", DMA_MEMORIES, rw=True, shape=("", ""), dtypes=MOVABLE),
         OperandSpec("src", "src", DMA_MEMORIES, shape=("", ""), dtypes=MOVABLE),
         OperandSpec("index", "src", SBUF_ONLY, optional=True, shape=("", ""), dtypes=frozenset({"uint32"})),
     )

@@ -68,7 +68,7 @@ class NcMatmul(Instruction):
     limits = (
         "float32 and tfloat32 multiply only with each other",
         "on chips with long_matmul N is at most what all of PSUM holds in dst's format, and dst may cross banks",
-        "dst is float32; bfloat16 on chips with bf16_psum; with is_transpose the format of stationary (pe_transpose)",
+        "dst is float32; bfloat16 on chips with bf16_psum; with is_transpose that of stationary, too (pe_transpose)",
         "float8_e4m3fn needs fp8_e4m3fn, and does not multiply with float8_e4m3",
         "double_row needs fp8_double_row and FP8 operands, and excludes column tiles and is_transpose",
         "tile_position and tile_size come together: tiles of 64 (32 with pe_tiles_32) or 128 rows and columns",
@@ -119,7 +119,7 @@ class NcMatmul(Instruction):
     def _check_result(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], chip: Chip) -> None:
         allowed = {"float32"} | ({"bfloat16"} if chip.has("bf16_psum") else set())
         if attrs["is_transpose"] and chip.has("pe_transpose"):
-            allowed = {ops["stationary"].dtype.name}
+            allowed = {ops["stationary"].dtype.name, "float32"}
         if ops["dst"].dtype.name not in allowed:
             self.refuse(
                 "a format that the array does not write", limit=" or ".join(sorted(allowed)),

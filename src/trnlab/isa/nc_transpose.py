@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import (
-    MATMUL_DTYPES,
     Array,
     Arrays,
     Dataflow,
@@ -45,7 +44,7 @@ class NcTranspose(Instruction):
     sizes: ClassVar[Mapping[str, int]] = {"F": 128, "P": 128}
     same_dtype = ("dst", "data")
     limits = (
-        "on tensor: data in SBUF, dst in PSUM, formats of 16 or 32 bits, floats only without pe_transpose",
+        "on tensor: data in SBUF, dst in PSUM, formats of 16 or 32 bits",
         "on vector: at most 32 by 32",
     )
     source = "nki.isa.nc_transpose; trainium2_arch.rst:197-204 (transpose mode)"
@@ -67,7 +66,7 @@ class NcTranspose(Instruction):
                     got=ops[name].memory.name, chip=chip, remedy=f"use a tile in {memory.name}", code="TRN403",
                 )  # fmt: skip
         dtype = ops["data"].dtype
-        if dtype.itemsize == 1 or (dtype.name not in MATMUL_DTYPES and not chip.has("pe_transpose")):
+        if dtype.itemsize == 1:  # comes out as 16 bits, so that no dst has the format of data
             self.refuse(
                 "a format that cannot pass through the PE array", limit=self.limits[0], got=dtype.name, chip=chip,
                 remedy="cast it to bfloat16 or float32 first, or transpose blocks on vector", code="TRN408",

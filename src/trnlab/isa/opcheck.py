@@ -78,7 +78,7 @@ def check_bits(instr: Instruction, ops: Mapping[str, Operand], names: tuple[str,
     formats = {name: ops[name].dtype for name in names if name in ops}
     if not all(d.is_integer for d in formats.values()) or len(set(formats.values())) > 1:
         instr.refuse(
-            "operators on bits take integers of one format", limit=" = ".join(formats),
+            "operators on bits take integers of one width", limit=" = ".join(formats),
             got={name: d.name for name, d in formats.items()}, chip=chip,
             remedy="cast with tensor_copy, or reinterpret with AP.cast", code="TRN408",
         )  # fmt: skip

@@ -29,12 +29,12 @@ class ScalarTensorTensor(Instruction):
     operands = (
         OperandSpec("dst", "dst"),
         OperandSpec("data", "src"),
-        OperandSpec("operand0", "src", immediate=True, shape=("P", "1")),
+        OperandSpec("operand0", "src", optional=True, immediate=True, shape=("P", "1")),
         OperandSpec("operand1", "src"),
     )
     attrs: ClassVar[Mapping[str, Any]] = {"op0": "multiply", "op1": "add", "reverse0": False, "reverse1": False}
     not_both_psum = ("data", "operand1")
-    limits = ("op0 and op1 are arithmetic operators of VectorE with two operands",)
+    limits = ("op0 and op1 are arithmetic operators of VectorE, op1 with two operands",)
     source = "nki.isa.scalar_tensor_tensor"
     example = """
         x, row, y = nl.ones((128, 512), nl.float32), nl.ones((128, 1), nl.float32), nl.ones((128, 512), nl.float32)
@@ -43,14 +43,18 @@ class ScalarTensorTensor(Instruction):
     """
 
     def check(self, ops: Mapping[str, Operand], attrs: Mapping[str, Any], engine: Engine, chip: Chip) -> None:
-        """Both operators are arithmetic and binary."""
-        for name in ("op0", "op1"):
-            op = check_arithmetic(self, attrs[name], engine, chip)
-            if op.unary:
-                self.refuse(
-                    f"operator {op.name} has one operand", limit=self.limits[0], got=op.name, chip=chip,
-                    remedy="use tensor_scalar", code="TRN412",
-                )  # fmt: skip
+        """Both operators are arithmetic; the second, as that of tensor_tensor, has two operands."""
+        first, second = (check_arithmetic(self, attrs[name], engine, chip) for name in ("op0", "op1"))
+        if "operand0" not in ops and attrs.get("operand0") is None and not first.unary:
+            self.refuse(
+                "operand 'operand0' is missing", limit="an access pattern or a number", got=None, chip=chip,
+                remedy="pass operand0=", code="TRN402",
+            )  # fmt: skip
+        if second.unary:
+            self.refuse(
+                f"operator {second.name} has one operand", limit=self.limits[0], got=second.name, chip=chip,
+                remedy="use tensor_scalar", code="TRN412",
+            )  # fmt: skip
 
     def meaning(self, arrays: Arrays, attrs: Mapping[str, Any]) -> dict[str, Array]:
         """The scalar operator, then the tile operator."""

@@ -124,6 +124,8 @@ def binary(op: str, x: Any, y: Any, dtype: Any = None, dst: Tensor | None = None
         return ALU[alu_op(op).name].function(np.float32(x), np.float32(y))
     x, y = on_chip(x), on_chip(y)
     tile = x if isinstance(x, Tensor) else y
+    if _VECTOR not in alu_op(op).engines:  # power: of tiles only, on GpSimd
+        x, y = (t if isinstance(t, Tensor) else _repeated(t, tile) for t in (x, y))
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         out = dst if dst is not None else new(tile, dtype=dtype)
         reverse = not isinstance(x, Tensor)
@@ -132,7 +134,7 @@ def binary(op: str, x: Any, y: Any, dtype: Any = None, dst: Tensor | None = None
     shape = broadcast_shape(x.shape, y.shape)
     out = dst if dst is not None else new(tile, shape, dtype or promoted(x.format, y.format))
     for data, operand, reverse in ((x, y, False), (y, x, True)):
-        if data.shape == shape and _is_column(operand, shape):
+        if _VECTOR in alu_op(op).engines and data.shape == shape and _is_column(operand, shape):
             column = operand if operand.format == FLOAT32 else copy(operand, FLOAT32)
             ins.tensor_scalar(out, data, op, column, reverse0=reverse)
             return out
@@ -143,6 +145,12 @@ def binary(op: str, x: Any, y: Any, dtype: Any = None, dst: Tensor | None = None
         x, y = in_sbuf(x), in_sbuf(y)
     ins.tensor_tensor(out, x, y, op)
     return out
+
+
+def _repeated(number: Any, like: Tensor) -> Tensor:
+    """A tile of the shape of `like` that holds a number everywhere, read again and again from one column."""
+    column = filled((like.shape[0], 1), float(number), FLOAT32)
+    return column.ap([[1, like.shape[0]], *([0, n] for n in like.shape[1:])])
 
 
 def _is_column(operand: Tensor, shape: tuple[int, ...]) -> bool:

@@ -24,7 +24,8 @@ from trnlab.program.access import MAX_FREE_DIMS, Dims
 
 _WHOLE = frozenset({"int32", "uint32"})
 # To look a member up takes 200 ns in Python 3.11.
-_VECTOR, _GPSIMD, _IN_PSUM, _IN_SBUF = Engine.VECTOR, Engine.GPSIMD, Region.psum, Region.sbuf
+_VECTOR, _GPSIMD, _SCALAR = Engine.VECTOR, Engine.GPSIMD, Engine.SCALAR
+_IN_PSUM, _IN_SBUF = Region.psum, Region.sbuf
 
 
 def nc_matmul(
@@ -85,12 +86,31 @@ def written(dst: Tensor) -> None:
         dst.storage.wrote.add(region)
 
 
+def tensor_copy(dst: Tensor, src: Tensor, engine: Engine | None = None) -> None:
+    """dst = src, cast to dst's format; ScalarE of the first generation has no copy but the activation, by float32."""
+    if engine is _SCALAR and not current().chip.has("scalar_tensor_copy"):
+        record("activation", engine, {"dst": dst, "data": src, "op": "copy"})
+    else:
+        record("tensor_copy", engine, {"dst": dst, "src": src})
+
+
+def _as_bits(operand: Any, dst: Tensor) -> Any:
+    """Integers as wide as dst's in its format: operators on bits see patterns, not signs."""
+    if not isinstance(operand, Tensor) or operand.format == dst.format:
+        return operand
+    one, other = operand.format.dtype, dst.format.dtype
+    alike = one.kind in "iu" and other.kind in "iu" and one.itemsize == other.itemsize
+    return operand.view(dst.format) if alike else operand
+
+
 def tensor_tensor(dst: Tensor, data1: Tensor, data2: Tensor, op: str, engine: Engine | None = None) -> None:
     """dst = data1 op data2. Left open, the engine is the one whose arithmetic is exact for the formats.
 
     32-bit integers pass through float32 on VectorE, and with operators that are not defined on them.
     """
     known = alu_op(op)
+    if known.bitvec:
+        data1, data2 = _as_bits(data1, dst), _as_bits(data2, dst)
     whole = data1.format in _WHOLE and data2.format in _WHOLE and not known.bitvec
     if engine is None and not whole:
         engine = _VECTOR if _VECTOR in known.engines else _GPSIMD
@@ -108,6 +128,8 @@ def tensor_scalar(
     """dst = (data op0 operand0) op1 operand1."""
     if engine is None and not _on_vector(op0, op1):
         engine = _GPSIMD
+    if alu_op(op0).bitvec:
+        data, operand0, operand1 = (_as_bits(x, dst) for x in (data, operand0, operand1))
     record("tensor_scalar", engine, {
         "dst": dst, "data": data, "op0": op0, "operand0": _scalar(operand0), "reverse0": reverse0, "op1": op1,
         "operand1": _scalar(operand1), "reverse1": reverse1,
@@ -126,6 +148,8 @@ def _scalar(operand: Any) -> Any:
 
 def tensor_reduce(dst: Tensor, op: str, data: Tensor, axes: int, negate: bool = False) -> None:
     """Reduce the last `axes` dimensions of data."""
+    if alu_op(op).bitvec:
+        data = _as_bits(data, dst)
     if isinstance(data.indirection, Lookup):
         current().emit("tensor_reduce", dst=dst, data=data, op=op, axes=1, negate=negate)
         written(dst)

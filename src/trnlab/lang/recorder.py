@@ -302,7 +302,7 @@ class Recorder:
         instr = isa.REGISTRY.get(name)
         where = user_line()
         if instr is None:
-            refuse(f"instruction {name!r} is not simulated yet", limit=", ".join(isa.REGISTRY), got=name,
+            refuse(f"instruction {name!r} is none that trnlab has", limit=", ".join(isa.REGISTRY), got=name,
                    remedy="compose it from these", code="TRN414")  # fmt: skip
         if self.dynamic:
             found = settled(self, instr, engine, arguments)

@@ -159,7 +159,7 @@ def counted(start: Any, stop: Any, step: Any) -> Iterator[VirtualRegister]:
     recorder = _looping()
     trips = range(_bound(start), _bound(stop), int(step))
     if len(trips) > MAX_TRIPS:
-        refuse("a loop with more iterations than are recorded", limit=MAX_TRIPS, got=len(trips),
+        refuse("a loop with more iterations than trnlab records", limit=MAX_TRIPS, got=len(trips),
                remedy="check what the register holds; make the step larger", code="TRN451")  # fmt: skip
     tile = recorder.tensor((1, 1), "int32", Region.sbuf, name="loop variable")
     with _inside(recorder):
@@ -238,7 +238,7 @@ class Rounds:
     def too_many(self) -> NoReturn:
         """Raises ConstraintError."""
         refuse(
-            "a loop that does not end",
+            "a loop of more rounds than trnlab runs",
             limit=f"{MAX_ROUNDS} rounds",
             got="the condition is still not zero",
             remedy="update the register of the condition in the body with nisa.register_load",

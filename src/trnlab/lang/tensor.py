@@ -260,6 +260,7 @@ class Tensor(Reference):
 
     def permute(self, dims: tuple[int, ...]) -> Self:
         """Dimensions in another order; on chip dimension 0 stays first."""
+        dims = tuple(d + self.ndim if d < 0 else d for d in dims)
         if sorted(dims) != list(range(self.ndim)) or (self.on_chip and dims[0] != 0):
             refuse("not an order of the dimensions that keeps the partition first", limit=list(range(self.ndim)),
                    got=list(dims), remedy="use nc_transpose or dma_transpose to swap with the partition")  # fmt: skip
@@ -267,21 +268,23 @@ class Tensor(Reference):
 
     def broadcast(self, dim: int, size: int) -> Self:
         """Repeat a dimension of one element `size` times."""
+        dim += self.ndim * (dim < 0)
         if self.shape[dim] != 1 or (self.on_chip and dim == 0):
             refuse("only a free dimension of one element can be broadcast", limit="size 1, not the partition",
                    got=f"dimension {dim} of {list(self.shape)}", remedy="expand_dim first")  # fmt: skip
-        dim %= self.ndim
         shape, strides = list(self.shape), list(self.strides)
         shape[dim], strides[dim] = size, 0
         return self._like(tuple(shape), tuple(strides))
 
     def expand_dim(self, dim: int) -> Self:
-        """A new dimension of one element at `dim`."""
+        """A new dimension of one element at `dim`, counted in the result."""
+        dim += (self.ndim + 1) * (dim < 0)
         self._not_partition(dim, "expand_dim")
         return self._like((*self.shape[:dim], 1, *self.shape[dim:]), (*self.strides[:dim], 1, *self.strides[dim:]))
 
     def squeeze_dim(self, dim: int) -> Self:
         """Without dimension `dim`, which has one element."""
+        dim += self.ndim * (dim < 0)
         self._not_partition(dim, "squeeze_dim")
         if self.shape[dim] != 1:
             refuse("only a dimension of one element can go", limit=1, got=self.shape[dim], remedy="use reshape")
@@ -291,6 +294,7 @@ class Tensor(Reference):
 
     def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> Self:
         """Split one dimension; one of the new sizes may be -1."""
+        dim += self.ndim * (dim < 0)
         shape = inferred(tuple(shape), self.shape[dim])
         if len(shape) > 1:
             self._not_partition(dim, "reshape_dim")
@@ -298,6 +302,7 @@ class Tensor(Reference):
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> Self:
         """Merge dimensions start_dim..end_dim, both included."""
+        start_dim, end_dim = (dim + self.ndim * (dim < 0) for dim in (start_dim, end_dim))
         self._not_partition(start_dim, "flatten_dims")
         middle = prod(self.shape[start_dim : end_dim + 1])
         return self._reshaped((*self.shape[:start_dim], middle, *self.shape[end_dim + 1 :]))
@@ -362,6 +367,9 @@ class Tensor(Reference):
                 self._not_partition(indirect_dim, "a run-time offset", on_chip_only=True)
                 chosen = self._dynamic(scalar_offset, step, None)
         if vector_offset is not None:
+            if indirect_dim != 0:
+                refuse("a vector of offsets picks rows of dimension 0", limit="indirect_dim=0", got=indirect_dim,
+                       remedy="reshape so that rows are picked, or use nisa.nc_n_gather", code="TRN411")  # fmt: skip
             chosen = Indirect(vector_offset, self.shape[indirect_dim], step)
         shape, strides = tuple(int(c) for _, c in pattern), tuple(int(s) for s, _ in pattern)
         return type(self)(self.storage, shape, strides, base + (offset or 0), fmt, chosen, self.name)

@@ -76,7 +76,7 @@ def _halves(dst: Tensor, src: Tensor) -> list[tuple[Tensor, Tensor]]:
     axis = next((i for i, (a, b) in enumerate(zip(dst.shape, src.shape)) if a == b and a > 1 and i), None)
     axis = 0 if axis is None and dst.shape[0] == src.shape[0] else axis
     if axis is None:
-        refuse("a transfer with too many dimensions", limit=f"{MAX_FREE_DIMS} free dimensions",
+        refuse("a transfer with more dimensions than trnlab takes apart", limit=f"{MAX_FREE_DIMS} free dimensions",
                got=f"{list(dst.shape)} from {list(src.shape)}", remedy="copy one outer index at a time",
                code="TRN407")  # fmt: skip
     return [(dst.slice(axis, i, i + 1), src.slice(axis, i, i + 1)) for i in range(dst.shape[axis])]

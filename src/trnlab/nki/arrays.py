@@ -65,7 +65,8 @@ class HostArray:
 
 def is_array(value: Any) -> bool:
     """Whether a kernel takes it as a tensor (numbers and NumPy scalars are constants)."""
-    return _is_torch(value) or isinstance(value, np.ndarray) or hasattr(value, "__jax_array__") or _is_jax(value)
+    named = hasattr(type(value), "__jax_array__")  # of the type: some objects, such as torch.ops, answer to any name
+    return _is_torch(value) or isinstance(value, np.ndarray) or named or _is_jax(value)
 
 
 def _is_torch(value: Any) -> bool:

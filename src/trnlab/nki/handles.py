@@ -51,5 +51,5 @@ def issue(instruction: str, label: str | None, *, on: engine | None = None, **ar
 
 
 def number(value: Any) -> Any:
-    """An operand that may be a tile or a number."""
-    return value if isinstance(value, Tensor) else float(value)
+    """An operand that may be a tile or a number; None where the operator has no second operand."""
+    return value if value is None or isinstance(value, Tensor) else float(value)

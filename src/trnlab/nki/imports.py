@@ -18,6 +18,7 @@ MODULES = {
     "nki.isa": "trnlab.nki.isa",
     "nki.isa.constants": "trnlab.nki.enums",
     "nki.dtype": "trnlab.nki.dtype",
+    "nki.experimental": "trnlab.nki.experimental",
     "nki.language": "trnlab.nki.language",
     "nki.language.constants": "trnlab.nki.neuronxcc.constants",
     "nki.typing": "trnlab.nki.typing",

@@ -35,7 +35,7 @@ from trnlab.nki.enums import (
     vector_engine,
 )
 from trnlab.nki.handles import NkiInstruction, issue, number
-from trnlab.nki.operators import alu_name, function_name, optional_alu_name
+from trnlab.nki.operators import alu_name, function_name, optional_alu_name, stage_name
 from trnlab.nki.random import dropout, rand2, rand_get_state, rand_set_state, rng, set_rng_seed
 from trnlab.nki.target import default_chip, release
 
@@ -131,7 +131,8 @@ def tensor_copy(
                          remedy="use nisa.dma_copy(dst=, src=)")  # fmt: skip
         assignment.put(dst, src, alone=False)
         return NkiInstruction(name)
-    return issue("tensor_copy", name, on=engine, dst=dst, src=src)
+    ins.tensor_copy(dst, src, chip_engine(engine))
+    return NkiInstruction(name)
 
 
 def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> NkiInstruction:
@@ -195,8 +196,8 @@ def nc_transpose(
 ) -> NkiInstruction:
     """dst[f, p] = data[p, f]; left open, VectorE takes what is in or goes to SBUF and fits, TensorE the rest."""
     chosen = engine
-    if engine is _UNKNOWN and dst.buffer is Region.sbuf:
-        chosen = _VECTOR
+    if engine is _UNKNOWN and (dst.buffer is Region.sbuf or data.buffer is Region.psum):
+        chosen = _VECTOR  # TensorE reads SBUF and writes PSUM
     return issue("nc_transpose", name, on=chosen, dst=dst, data=data)
 
 
@@ -266,8 +267,12 @@ def _activation(
     dst: Tensor, op: Any, data: Tensor, bias: Any, scale: Any, reduce_op: Any, reduce_res: Tensor | None,
     name: str | None, options: dict[str, Any],
 ) -> NkiInstruction:  # fmt: skip
+    function = function_name(op)
+    function = (
+        "relu" if function == "prelu" else function
+    )  # there is no parameter here: a slope of 0, as in activate2
     return issue(
-        "activation", name, dst=dst, op=function_name(op), data=data, bias=_bias(bias), scale=number(scale),
+        "activation", name, dst=dst, op=function, data=data, bias=_bias(bias), scale=number(scale),
         reduce_op="add" if reduce_op is None else alu_name(reduce_op), reduce_res=reduce_res, **options,
     )  # fmt: skip
 
@@ -284,7 +289,7 @@ def _reducing(
     return options if ins.accepts(instruction, "reduce_cmd") else {}
 
 
-_IDLE, _LOAD = reduce_cmd.idle, reduce_cmd.load_reduce
+_IDLE, _LOAD, _RESET_REDUCE = reduce_cmd.idle, reduce_cmd.load_reduce, reduce_cmd.reset_reduce
 
 
 def _bias(bias: Any) -> Any:
@@ -300,8 +305,9 @@ def activation_reduce(
     dst: Tensor, op: Any, data: Tensor, reduce_op: Any, reduce_res: Tensor, bias: Any = None, scale: Any = 1.0,
     name: str | None = None,
 ) -> NkiInstruction:  # fmt: skip
-    """An activation that also sums each row."""
-    return _activation(dst, op, data, bias, scale, reduce_op, reduce_res, name, {})
+    """An activation that also sums each row; without reduce_res the sums stay in ScalarE's accumulators."""
+    options = _reducing("activation", Engine.SCALAR, dst, _RESET_REDUCE, reduce_res)
+    return _activation(dst, op, data, bias, scale, reduce_op, reduce_res, name, options)
 
 
 def activate2(
@@ -311,8 +317,8 @@ def activate2(
 ) -> NkiInstruction:  # fmt: skip
     """op((data op0 imm0) op1 imm1), optionally reduced."""
     return issue(
-        "activate2", name, dst=dst, op=function_name(op), data=data, imm0=imm0, imm1=imm1, op0=alu_name(op0),
-        op1=alu_name(op1), relu_param=relu_param, reverse0=reverse0, reverse1=reverse1,
+        "activate2", name, dst=dst, op=function_name(op), data=data, imm0=imm0, imm1=imm1, op0=stage_name(op0),
+        op1=stage_name(op1), relu_param=relu_param, reverse0=reverse0, reverse1=reverse1,
         reduce_op="add" if reduce_op is None else alu_name(reduce_op), reduce_res=reduce_res,
         **_reducing("activate2", Engine.SCALAR, dst, reduce_cmd, reduce_res),
     )  # fmt: skip

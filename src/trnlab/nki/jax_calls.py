@@ -31,7 +31,7 @@ def trace_call(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     signature = kernel.results_of(*args, **kwargs)
     if signature.written:
         raise UsageError(
-            f"kernel {kernel.function.__name__!r} writes to its arguments, inside of a function that JAX traces",
+            f"kernel {kernel.function.__name__!r} writes to its arguments, where JAX traces: not in trnlab",
             code="TRN131", got=", ".join(signature.written), remedy="return a tensor of nl.shared_hbm instead",
         )  # fmt: skip
 

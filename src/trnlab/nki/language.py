@@ -484,7 +484,14 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: Any = None) -> NkiTensor:
     """Per partition, elements of data by flat index. axis: 0, there is no other once data are flat."""
     if axis != 0:
-        refuse("gather_flattened has one axis", limit=0, got=axis, remedy="leave axis out", code="TRN411")
-    out = compose.new(data, indices.shape, dtype)
-    ins.emit("nc_n_gather", dst=out, data=data, indices=indices)
-    return out
+        refuse("gather_flattened has one axis in trnlab", limit=0, got=axis, remedy="leave axis out", code="TRN411")
+    out = compose.new(data, indices.shape)
+    ins.emit("nc_n_gather", dst=out, data=data, indices=_flat_indices(indices))
+    return out if dtype is None or format_of(dtype) == data.format else compose.copy(out, dtype)
+
+
+def _flat_indices(indices: NkiTensor) -> NkiTensor:
+    """Whole numbers as the instruction reads them, uint32: the bits of int32, other formats cast."""
+    if indices.format.dtype.kind in "iu" and indices.format.itemsize == 4:
+        return indices.view("uint32")
+    return compose.copy(indices, "uint32")

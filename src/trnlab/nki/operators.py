@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from trnlab.isa.activate2 import PRELU
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALIASES, ALU
 from trnlab.lang.storage import refuse
@@ -32,6 +33,11 @@ def alu_name(op: Any) -> str:
     return name
 
 
+def stage_name(op: Any) -> str:
+    """As `alu_name`, for a stage that None leaves out."""
+    return "bypass" if op is None else alu_name(op)
+
+
 def optional_alu_name(op: Any) -> str | None:
     """As `alu_name`; None stays None."""
     return None if op is None else alu_name(op)
@@ -42,7 +48,7 @@ def function_name(op: Any) -> str:
     """The activation function of `op`. Raises ConstraintError for what is none."""
     name = _bare(op)
     name = _NUMPY_FUNCTIONS.get(name, name)
-    if name not in ACTIVATIONS:
-        refuse(f"{name!r} is not an activation function", limit=", ".join(sorted(ACTIVATIONS)), got=op,
+    if name not in ACTIVATIONS and name != PRELU:
+        refuse(f"{name!r} is not an activation function", limit=", ".join(sorted((*ACTIVATIONS, PRELU))), got=op,
                remedy="use one of these as nl.<name>", code="TRN412")  # fmt: skip
     return name

@@ -430,7 +430,7 @@ def all_reduce(
     axes = program_axes if isinstance(program_axes, (list, tuple)) else (program_axes,)
     count = math.prod(num_programs(int(a)) for a in axes)
     if count > 1:
-        refuse("programs of a grid run one after the other, so that none can wait for the others' tiles",
+        refuse("trnlab runs the programs of a grid one after the other, so that none can wait for the others' tiles",
                limit="one program along the axes", got=count,
                remedy="store the parts to HBM and fold them in a second kernel", code="TRN414")  # fmt: skip
     return x if dtype is None and mask is None else each.copied(x, dtype, mask)

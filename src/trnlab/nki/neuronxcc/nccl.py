@@ -50,7 +50,7 @@ def all_to_all(
 ) -> None:  # fmt: skip
     """The s-th part of dst on the r-th rank = the r-th part of src on the s-th rank. op is not used."""
     if split_dim != concat_dim:
-        refuse("all_to_all splits and joins the same dimension", limit=split_dim, got=concat_dim,
+        refuse("all_to_all of trnlab splits and joins the same dimension", limit=split_dim, got=concat_dim,
                remedy="transpose before or after it", code="TRN411")  # fmt: skip
     sources, results = _checked(srcs, dsts, dtype)
     new.all_to_all(sources, results, _group(replica_groups), int(split_dim))
