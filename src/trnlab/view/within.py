@@ -19,7 +19,7 @@ import threading
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from trnlab.errors import TrnlabError
 from trnlab.view import calls, effects, frames
@@ -27,9 +27,7 @@ from trnlab.view.changes import Change, changes
 from trnlab.view.line import Inside, Line, Said
 from trnlab.view.listening import Listener
 from trnlab.view.namespaces import Built, Layer, build, leave, listening_sockets
-
-if TYPE_CHECKING:
-    from trnlab.view.followed import Request
+from trnlab.view.request import Request
 
 _HIGH = 700  # from which on the files are numbered that are ours: scripts that close those they know leave them
 
@@ -107,7 +105,9 @@ def _waited(child: int, ends: int) -> int:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return status
-        ready = select.select([ends] if watched is None else [ends, watched], [], [], 0.05 if watched is None else None)
+        ready = select.select(
+            [ends] if watched is None else [ends, watched], [], [], 0.05 if watched is None else None
+        )
         if ends in ready[0]:
             os.kill(child, signal.SIGKILL)
             return os.waitpid(child, 0)[1]
