@@ -34,8 +34,7 @@ class _Reader(pickle.Unpickler):
         found = importlib.import_module(module) if module.partition(".")[0] in ("trnlab", "ml_dtypes") else None
         if found is not None and "." not in name:
             kind = getattr(found, name, None)
-            own = isinstance(kind, type) and kind.__module__.partition(".")[0] in ("trnlab", "ml_dtypes", "builtins")
-            if own and (module == "ml_dtypes" or issubclass(kind, TrnlabError | Enum) or _plain(kind)):
+            if isinstance(kind, type) and (module == "ml_dtypes" or _plain(kind)):
                 return kind
         if (module, name) not in _PLAIN:
             raise pickle.UnpicklingError(f"{module}.{name} is none of the classes that a result may have")
@@ -43,8 +42,9 @@ class _Reader(pickle.Unpickler):
 
 
 def _plain(kind: type) -> bool:
-    """Whether a class only holds what it is given."""
-    return hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)
+    """Whether it is a class of ours that only holds what it is given."""
+    plain = hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple | TrnlabError | Enum)
+    return plain and kind.__module__.partition(".")[0] == "trnlab"
 
 
 def packed(*words: Any) -> bytes:

@@ -86,7 +86,7 @@ class Listener:
             where = (args[0], args[1])
         by_path = isinstance(where, bytes) or (isinstance(where, str) and event != "socket.gethostbyname")
         if by_path or where is None:
-            if where is not None and not self._own_network and event == "socket.connect":
+            if where is not None and event == "socket.connect":
                 self._to_socket(os.fsdecode(where))
             return  # a socket with a path: those of others are not connected to
         host, port = (where, 0) if isinstance(where, str) else (_text(where[0]), where[1])
@@ -113,13 +113,11 @@ class Listener:
             self.note("sent", address)
 
     def _to_socket(self, path: str) -> None:
-        if self.more is None or path.startswith("\0") or not os.path.exists(path):
-            return
-        if not any(path.startswith(place) for place in self.own_places):
+        if path in self.foreign:
             self.note("sent", path)
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"{CLOSED_NETWORK}: {path} is of another process")
 
-    own_places: tuple[str, ...] = ()
+    foreign: frozenset[str] = frozenset()  # sockets of others that have a path
 
     @staticmethod
     def _known_here(host: str) -> bool:

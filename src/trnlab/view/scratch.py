@@ -36,8 +36,8 @@ _NATIVE = frozenset(
     (
         "open", "open64", "openat", "creat", "fopen", "fopen64", "freopen", "unlink", "unlinkat", "remove", "rename",
         "renameat", "renameat2", "rmdir", "truncate", "truncate64", "mkdir", "mkdirat", "link", "symlink", "chmod",
-        "fchmod", "chown", "lchown", "utime", "utimes", "utimensat", "mknod", "syscall", "connect", "sendto", "sendmsg",
-        "kill",
+        "fchmod", "chown", "lchown", "utime", "utimes", "utimensat", "mknod", "syscall", "connect", "sendto",
+        "sendmsg", "kill",
     )
 )  # fmt: skip
 _READING = ("stat", "access", "readlink", "chdir", "statvfs", "getxattr", "listxattr")
@@ -48,9 +48,10 @@ _ATTACH = 24  # what SQLite calls the opening of another database
 
 def deleted(root: str) -> Iterator[Change]:
     """What was removed of what is there."""
-    for mark in Path(root, "gone").glob("*"):
-        path = mark.read_text(errors="surrogateescape")
-        if os.path.lexists(path) and not os.path.lexists(f"{root}/files{path}"):
+    gone = {mark.read_text(errors="surrogateescape") for mark in Path(root, "gone").glob("*")}
+    gone = {path for path in gone if not os.path.lexists(f"{root}/files{path}")}
+    for path in gone:
+        if os.path.lexists(path) and not gone.intersection(map(str, Path(path).parents)):
             yield Change("deleted", path, os.lstat(path).st_size)
 
 
@@ -288,7 +289,6 @@ class Scratch:
         shutil._use_fd_functions = False  # type: ignore[attr-defined]
         self._sockets()
         self._databases()
-        self._listener.own_places = (self._root,)
         self._listener.more = self._guard
 
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:

@@ -124,7 +124,8 @@ class _Stream:
 
     def seek(self, size: int, whence: int) -> None:
         """Leave out so many bytes."""
-        for stream in (self._stream, getattr(self._stream, "raw", None)):
+        streams: tuple[Any, ...] = (self._stream, getattr(self._stream, "raw", None))
+        for stream in streams:
             try:
                 stream.seek(size, whence)
                 return
