@@ -67,6 +67,11 @@ class Inside:
     to_read: Callable[[str], str] = staticmethod(lambda path: path)
 
 
+def inside() -> bool:
+    """Whether this process is in a view, or comes from one that is."""
+    return Inside.line is not None
+
+
 def ask(*words: Any) -> Any:
     """Ask the process outside. Raises OSError; RuntimeError where this process is in no view."""
     if Inside.line is None:
