@@ -44,7 +44,7 @@ def examined(args: argparse.Namespace) -> Report:
     """The report on a script: of the last time, where nothing that it depends on has changed."""
     script = Script(args.script, args.arguments)
     file = script.file
-    targets, session, cluster = targets_of(args)
+    targets, session, _ = targets_of(args)
     request = [
         str(file), *script.arguments, *(t.name for t in targets), session.precision, repr(session.rules),
         str(session.rounds_stochastically), str(Path.cwd()), *_ranks(session, getattr(args, "rank", 0)),

@@ -74,7 +74,8 @@ def _needed(args: argparse.Namespace, targets: list[Target], session: Session) -
             say(line)
         raise ended.error() from None
     whole_instance(targets, session, codes, args)
-    return _Needed(*found, effects)
+    graphs, problems, parameters, vendor = found
+    return _Needed(graphs, problems, parameters, vendor, effects)
 
 
 def in_process(args: argparse.Namespace) -> tuple[tuple[Any, ...], list[str]]:

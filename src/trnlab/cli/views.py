@@ -12,11 +12,12 @@ from typing import Any
 
 from trnlab.errors import TrnlabError, UsageError
 from trnlab.porting.result import ERROR, Finding, Place, Report
-from trnlab.runtime.lent_cache import LentCache, Lender
+from trnlab.runtime.lent_cache import Lender, LentCache
 from trnlab.runtime.session import Session
 from trnlab.sim.functional import keeping
 from trnlab.view.effects import ALLOWED, NETWORK, SUBPROCESSES, Effects
-from trnlab.view.followed import ENDED, ROOM, Ended, Request, follow
+from trnlab.view.followed import ENDED, ROOM, Ended, follow
+from trnlab.view.request import Request
 
 _LOOPS = (".nbi", ".nbc")
 _FAILED = ("TRN259", "TRN193")  # what a script raised by itself

@@ -53,8 +53,8 @@ _EARS = _Ears()
 
 
 class Kept:
-    """The report for one command. `watch` comes before what opens files, `noted` after it, both within a block: behind
-    it nothing is noted any more. The process that noted may be another than the one that keeps."""
+    """The report for one command. `watch` comes before what opens files, `noted` after it, both within a block:
+    behind it nothing is noted any more. The process that noted may be another than the one that keeps."""
 
     def __init__(self, folder: Path, request: Sequence[str]) -> None:
         environment = sorted((k, v) for k, v in os.environ.items() if k not in _IGNORED)

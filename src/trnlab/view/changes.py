@@ -20,7 +20,7 @@ _CACHED = (".pyc", ".nbi", ".nbc")
 
 @dataclass(frozen=True)
 class Change:
-    """kind: written, deleted or changed (its rights or times alone). new: there was nothing. size: bytes of a file."""
+    """kind: written, deleted or changed (its rights or times alone). new: nothing was there. size: in bytes."""
 
     kind: str
     path: str

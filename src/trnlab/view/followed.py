@@ -25,6 +25,7 @@ from typing import Any
 from trnlab.errors import UsageError
 from trnlab.view import frames
 from trnlab.view.effects import FILES, HOOKS, NAMESPACES, OPEN, Effects, effects_of
+from trnlab.view.request import Request
 
 CHOICE, ROOM = "TRNLAB_VIEW", "TRNLAB_VIEW_ROOM"
 ENDED, NO_VIEW = "TRN583", "TRN584"
@@ -33,25 +34,8 @@ _FRAMEWORKS = ("torch", "jax", "tensorflow")
 Serve = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Request:
-    """work: "module:function" and what it is called with. allowed: of `effects.ALLOWED`. places: where the script is
-    likely to write. carried: folders, and how files end, that this command keeps for itself: new ones come back.
-    ready: "module:function" that is called once in a process which others are copied from."""
-
-    work: str
-    given: tuple[Any, ...]
-    allowed: frozenset[str] = frozenset()
-    places: tuple[str, ...] = ()
-    carried: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    ready: str = ""
-    protection: str = NAMESPACES
-    room: int = 0
-    scratch: str = ""
-
-
 @dataclass
-class Ended(Exception):
+class Ended(Exception):  # noqa: N818  (the script may well have meant to)
     """The script ended its process before there was a result."""
 
     status: int
@@ -68,7 +52,7 @@ class Ended(Exception):
         )  # fmt: skip
 
 
-class Unavailable(Exception):
+class Unavailable(Exception):  # noqa: N818  (no fault of anybody)
     """There is no such view here."""
 
 
@@ -202,7 +186,9 @@ class _Conversation:
 
     def next(self) -> None:
         """Hear what comes next. Raises what cannot be read, and Unavailable."""
-        for key, _ in sorted(self._selector.select(0.5 if self._known_at else None), key=lambda e: e[0].fd != self._script):
+        for key, _ in sorted(
+            self._selector.select(0.5 if self._known_at else None), key=lambda e: e[0].fd != self._script
+        ):
             if key.fd == self._script:
                 self._hear_script()
             elif self._hear_first():
@@ -232,9 +218,7 @@ class _Conversation:
     def _hear_first(self) -> bool:
         words = frames.receive(self._first)
         if words is None:
-            raise UsageError(
-                "the process around the script was killed", code=ENDED, remedy="is there enough memory?"
-            )
+            raise UsageError("the process around the script was killed", code=ENDED, remedy="is there enough memory?")
         if words[0] == "no":
             raise Unavailable(words[1])
         self._end = words

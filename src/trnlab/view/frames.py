@@ -23,7 +23,7 @@ _PLAIN = {
     ("pathlib", "PosixPath"): None, ("pathlib", "PurePosixPath"): None, ("fractions", "Fraction"): None,
     ("numpy", "dtype"): None, ("numpy", "ndarray"): None, ("numpy._core.multiarray", "_reconstruct"): None,
     ("numpy._core.multiarray", "scalar"): None, ("numpy._core.numeric", "_frombuffer"): None,
-    ("argparse", "Namespace"): None,
+    ("argparse", "Namespace"): None, ("trnlab.numerics.dtypes", "dtype"): None,
 }  # fmt: skip
 
 
@@ -33,9 +33,8 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = importlib.import_module(module) if module.partition(".")[0] in ("trnlab", "ml_dtypes") else None
         if found is not None and "." not in name:
-            kind = getattr(found, name)
-            own = isinstance(kind, type) and kind.__module__.partition(".")[0] in ("trnlab", "ml_dtypes", "builtins")
-            if own and (module == "ml_dtypes" or issubclass(kind, TrnlabError | Enum) or _plain(kind)):
+            kind = getattr(found, name, None)
+            if isinstance(kind, type) and (module == "ml_dtypes" or _plain(kind)):
                 return kind
         if (module, name) not in _PLAIN:
             raise pickle.UnpicklingError(f"{module}.{name} is none of the classes that a result may have")
@@ -43,8 +42,9 @@ class _Reader(pickle.Unpickler):
 
 
 def _plain(kind: type) -> bool:
-    """Whether a class only holds what it is given."""
-    return hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple)
+    """Whether it is a class of ours that only holds what it is given."""
+    plain = hasattr(kind, "__dataclass_fields__") or issubclass(kind, tuple | TrnlabError | Enum)
+    return plain and kind.__module__.partition(".")[0] == "trnlab"
 
 
 def packed(*words: Any) -> bytes:
@@ -61,12 +61,15 @@ def send(handle: int, *words: Any) -> None:
 
 
 def receive(handle: int) -> tuple[Any, ...] | None:
-    """The next frame; None where there are no more. Raises what reading it raised."""
+    """The next frame; None where there are no more. Raises OSError, and ValueError for what nobody of us wrote."""
     head = _exactly(handle, _LENGTH.size)
     content = _exactly(handle, _LENGTH.unpack(head)[0]) if head is not None else None
     if content is None:
         return None
-    words = _Reader(io.BytesIO(content)).load()
+    try:
+        words = _Reader(io.BytesIO(content)).load()
+    except Exception as error:
+        raise ValueError(str(error)) from error
     return words if isinstance(words, tuple) else (words,)
 
 

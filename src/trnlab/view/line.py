@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -53,10 +54,8 @@ class Said(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """As a file's: how many characters were taken."""
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self._line.say("said", text)
-        except (OSError, ValueError):
-            pass
         return len(text)
 
 
@@ -68,6 +67,11 @@ class Inside:
     to_read: Callable[[str], str] = staticmethod(lambda path: path)
 
 
+def inside() -> bool:
+    """Whether this process is in a view, or comes from one that is."""
+    return Inside.line is not None
+
+
 def ask(*words: Any) -> Any:
     """Ask the process outside. Raises OSError; RuntimeError where this process is in no view."""
     if Inside.line is None:
@@ -76,7 +80,7 @@ def ask(*words: Any) -> Any:
 
 
 def place_to_write(path: str) -> str:
-    """Where native code is to write a file that the script asks for, which here may be another place. Raises OSError."""
+    """Where native code is to write a file of the script, which may be another place here. Raises OSError."""
     return Inside.to_write(path)
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hears, through Python's audit hook, which processes a script starts and whom it sends to, notes that, and refuses it
-unless it is allowed. The children of `multiprocessing` are the script itself, and go on."""
+"""Hears, through Python's audit hook, which processes a script starts and whom it sends to, notes that, and refuses
+it unless it is allowed. The children of `multiprocessing` are the script itself, and go on."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -14,7 +15,9 @@ from typing import Any
 
 CLOSED_NETWORK, CLOSED_PROCESSES = "TRN580", "TRN581"
 _STARTS = frozenset(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.startfile", "pty.spawn"))
-_SENDS = frozenset(("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname"))
+_SENDS = frozenset(
+    ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname")
+)
 _HERE = ("localhost", "::1", "0.0.0.0", "::", "")
 _NATIVE_STARTS = frozenset(("system", "popen", "execv", "execve", "execvp", "posix_spawn", "posix_spawnp"))
 
@@ -35,10 +38,8 @@ class Listener:
 
     def note(self, *words: str) -> None:
         """Write a line."""
-        try:
+        with contextlib.suppress(OSError):  # the script has closed it
             os.write(self._log, json.dumps(words).encode() + b"\n")
-        except OSError:  # the script has closed it
-            pass
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if event in _STARTS:
@@ -55,12 +56,15 @@ class Listener:
         elif event == "ctypes.dlsym" and args[1] in _NATIVE_STARTS:
             self.note("started", f"{args[1]}() of the C library")
             self._refuse_processes(f"{args[1]}()")
-        elif event == "os.kill" and args[0] not in (0, os.getpid()) and not self._own_network:
-            if not is_descendant(args[0]):
-                self.note("refused", "signal to", f"process {args[0]}")
-                raise PermissionError(errno.EPERM, f"{CLOSED_PROCESSES}: a signal to a process that is not the script's")
+        elif event == "os.kill" and not self._own_network:
+            self._signals(args[0])
         if self.more is not None:
             self.more(event, args)
+
+    def _signals(self, process: int) -> None:
+        if process not in (0, os.getpid()) and not is_descendant(process):
+            self.note("refused", "signal to", f"process {process}")
+            raise PermissionError(errno.EPERM, f"{CLOSED_PROCESSES}: process {process} is not of the script")
 
     # -- processes ------------------------------------------------------------------------------------------------
     def _starts(self, event: str, args: tuple[Any, ...]) -> None:
@@ -80,8 +84,9 @@ class Listener:
         where = args[0] if event in ("socket.getaddrinfo", "socket.gethostbyname") else args[1]
         if event == "socket.getaddrinfo":
             where = (args[0], args[1])
-        if isinstance(where, str) and event != "socket.gethostbyname" or isinstance(where, bytes) or where is None:
-            if where is not None and not self._own_network and event == "socket.connect":
+        by_path = isinstance(where, bytes) or (isinstance(where, str) and event != "socket.gethostbyname")
+        if by_path or where is None:
+            if where is not None and event == "socket.connect":
                 self._to_socket(os.fsdecode(where))
             return  # a socket with a path: those of others are not connected to
         host, port = (where, 0) if isinstance(where, str) else (_text(where[0]), where[1])
@@ -108,13 +113,11 @@ class Listener:
             self.note("sent", address)
 
     def _to_socket(self, path: str) -> None:
-        if self.more is None or path.startswith("\0") or not os.path.exists(path):
-            return
-        if not any(path.startswith(place) for place in self.own_places):
+        if path in self.foreign:
             self.note("sent", path)
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"{CLOSED_NETWORK}: {path} is of another process")
 
-    own_places: tuple[str, ...] = ()
+    foreign: frozenset[str] = frozenset()  # sockets of others that have a path
 
     @staticmethod
     def _known_here(host: str) -> bool:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trnlab.view.followed import Request
+from trnlab.view.request import Request
 
 _MAIN = "from trnlab.view.ready import serve; serve({handle}, {ready!r})"
 _waiting: dict[str, tuple[subprocess.Popen[bytes], socket.socket]] = {}
@@ -24,7 +24,7 @@ _waiting: dict[str, tuple[subprocess.Popen[bytes], socket.socket]] = {}
 
 def start(request: Request, handles: Sequence[int]) -> None:
     """Have the request run in a copy of the waiting process. handles: the files of it, see `within.enter`."""
-    process, line = _of(request.ready)
+    _, line = _of(request.ready)
     state = (request, dict(os.environ), os.getcwd(), list(sys.path))
     content = pickle.dumps(state)
     socket.send_fds(line, [len(content).to_bytes(8, "little")], list(handles))

@@ -9,8 +9,10 @@ Other processes that the script makes share both.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import hashlib
+import importlib
 import io
 import os
 import shutil
@@ -26,22 +28,30 @@ from trnlab.view.listening import Listener
 
 REFUSED = "TRN582"
 _FREE = frozenset(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "stdout", "stderr", "tty"))
-_CHANGING = {"os.remove": 1, "os.rmdir": 1, "os.mkdir": 1, "os.truncate": 1, "os.chmod": 1, "os.chown": 1, "os.utime": 1,
-             "os.setxattr": 1, "os.removexattr": 1, "os.link": 2, "os.rename": 2, "os.symlink": 2, "os.chflags": 1}  # fmt: skip
-_NATIVE = frozenset(("open", "open64", "openat", "creat", "fopen", "fopen64", "freopen", "unlink", "unlinkat", "remove",
-                     "rename", "renameat", "renameat2", "rmdir", "truncate", "truncate64", "mkdir", "mkdirat", "link",
-                     "symlink", "chmod", "fchmod", "chown", "lchown", "utime", "utimes", "utimensat", "mknod", "syscall",
-                     "connect", "sendto", "sendmsg", "kill"))  # fmt: skip
+_CHANGING = {  # events, and how many paths they begin with
+    "os.remove": 1, "os.rmdir": 1, "os.mkdir": 1, "os.truncate": 1, "os.chmod": 1, "os.chown": 1, "os.utime": 1,
+    "os.setxattr": 1, "os.removexattr": 1, "os.link": 2, "os.rename": 2, "os.symlink": 2, "os.chflags": 1,
+}  # fmt: skip
+_NATIVE = frozenset(
+    (
+        "open", "open64", "openat", "creat", "fopen", "fopen64", "freopen", "unlink", "unlinkat", "remove", "rename",
+        "renameat", "renameat2", "rmdir", "truncate", "truncate64", "mkdir", "mkdirat", "link", "symlink", "chmod",
+        "fchmod", "chown", "lchown", "utime", "utimes", "utimensat", "mknod", "syscall", "connect", "sendto",
+        "sendmsg", "kill",
+    )
+)  # fmt: skip
+_READING = ("stat", "access", "readlink", "chdir", "statvfs", "getxattr", "listxattr")
+_ATTRIBUTES = ("truncate", "chmod", "chown", "lchown", "utime", "setxattr", "removexattr")
 _LINKS = 40  # that a path may lead through
 _ATTACH = 24  # what SQLite calls the opening of another database
-_SAME_FD = ("stat", "access", "listdir", "chdir", "statvfs", "utime", "chmod", "chown", "truncate")
 
 
 def deleted(root: str) -> Iterator[Change]:
     """What was removed of what is there."""
-    for mark in Path(root, "gone").glob("*"):
-        path = mark.read_text(errors="surrogateescape")
-        if os.path.lexists(path) and not os.path.lexists(f"{root}/files{path}"):
+    gone = {mark.read_text(errors="surrogateescape") for mark in Path(root, "gone").glob("*")}
+    gone = {path for path in gone if not os.path.lexists(f"{root}/files{path}")}
+    for path in gone:
+        if os.path.lexists(path) and not gone.intersection(map(str, Path(path).parents)):
             yield Change("deleted", path, os.lstat(path).st_size)
 
 
@@ -175,7 +185,7 @@ class Scratch:
             return found
         place = f"{self._files}{found}"
         if self._there(place):
-            if os.path.stat.S_ISDIR(self._real["lstat"](place).st_mode) and self._is_real(found):  # type: ignore[attr-defined]
+            if stat.S_ISDIR(self._real["lstat"](place).st_mode) and self._is_real(found):
                 return found
             return place
         if self._is_gone(found):
@@ -279,7 +289,6 @@ class Scratch:
         shutil._use_fd_functions = False  # type: ignore[attr-defined]
         self._sockets()
         self._databases()
-        self._listener.own_places = (self._root,)
         self._listener.more = self._guard
 
     def _open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
@@ -296,10 +305,8 @@ class Scratch:
 
     def _functions(self) -> dict[str, Any]:
         """What stands for functions of `os`, by name."""
-        found = {name: self._reads(name) for name in
-                 ("stat", "access", "readlink", "chdir", "statvfs", "getxattr", "listxattr") if name in self._real}  # fmt: skip
-        found |= {name: self._changes(name) for name in
-                  ("truncate", "chmod", "chown", "lchown", "utime", "setxattr", "removexattr") if name in self._real}  # fmt: skip
+        found = {name: self._reads(name) for name in _READING if name in self._real}
+        found |= {name: self._changes(name) for name in _ATTRIBUTES if name in self._real}
         found |= {
             "open": self._os_open, "lstat": self._lstat, "listdir": self._listdir, "scandir": self._scandir,
             "mkdir": self._mkdir, "rmdir": self._rmdir, "remove": self._remove, "unlink": self._remove_too,
@@ -417,7 +424,9 @@ class Scratch:
 
     def _sweep(self, place: str) -> None:
         for name in self._real["listdir"](place):
-            self._sweep(f"{place}/{name}") if os.path.isdir(f"{place}/{name}") else self._real["unlink"](f"{place}/{name}")
+            self._sweep(f"{place}/{name}") if os.path.isdir(f"{place}/{name}") else self._real["unlink"](
+                f"{place}/{name}"
+            )
         self._real["rmdir"](place)
 
     def _rename(self, source: Any, target: Any, **kwargs: Any) -> None:
@@ -470,7 +479,9 @@ class Scratch:
             def function(own: Any, address: Any, real: Any = real, name: str = name) -> Any:
                 if isinstance(address, str) and address and not address.startswith("\0"):
                     address = (
-                        self.for_writing(address, create=True, empty=True) if name == "bind" else self.for_reading(address)
+                        self.for_writing(address, create=True, empty=True)
+                        if name == "bind"
+                        else self.for_reading(address)
                     )
                 return real(own, address)
 
@@ -497,6 +508,22 @@ class Scratch:
             return made
 
         sqlite3.connect = sqlite3.dbapi2.connect = connect
+
+        for name, endings in (("_gdbm", ("",)), ("_dbm", ("", ".db", ".dir", ".pag"))):
+            with contextlib.suppress(ImportError):
+                module = importlib.import_module(name)
+                module.__dict__["open"] = self._database_of(module.__dict__["open"], endings)
+
+    def _database_of(self, real: Any, endings: tuple[str, ...]) -> Any:
+        def function(path: Any, *args: Any) -> Any:
+            found = os.fsdecode(path)
+            for ending in endings:
+                if os.path.exists(found + ending):
+                    self.for_writing(found + ending, create=True, empty=False)
+            self._parents(self.path_of(found), found)
+            return real(self._files + self.path_of(found), *args)
+
+        return function
 
     def _database(self, path: str) -> str:
         for ending in ("-wal", "-journal"):  # what was not yet part of it
@@ -540,7 +567,9 @@ class Scratch:
 
     def _refuse(self, what: str, path: str) -> None:
         self._listener.note("refused", what, path)
-        raise PermissionError(errno.EACCES, f"{REFUSED}: not changed for a script that is only followed ({what})", path)
+        raise PermissionError(
+            errno.EACCES, f"{REFUSED}: not changed for a script that is only followed ({what})", path
+        )
 
 
 _WITH_FOLDER = ("os.remove", "os.rmdir", "os.mkdir")

@@ -19,7 +19,7 @@ import threading
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from trnlab.errors import TrnlabError
 from trnlab.view import calls, effects, frames
@@ -27,9 +27,7 @@ from trnlab.view.changes import Change, changes
 from trnlab.view.line import Inside, Line, Said
 from trnlab.view.listening import Listener
 from trnlab.view.namespaces import Built, Layer, build, leave, listening_sockets
-
-if TYPE_CHECKING:
-    from trnlab.view.followed import Request
+from trnlab.view.request import Request
 
 _HIGH = 700  # from which on the files are numbered that are ours: scripts that close those they know leave them
 
@@ -38,9 +36,10 @@ def enter(request: Request, script: int, tells: int, ends: int) -> NoReturn:
     """Run a request in this process, which was made for it. script, tells, ends: files to talk through."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    sockets = listening_sockets()
     if request.protection != effects.NAMESPACES:
-        _first(request, None, script, tells, ends)
-    network, sockets = effects.NETWORK in request.allowed, listening_sockets()
+        _first(request, None, (script, tells, ends), sockets)
+    network = effects.NETWORK in request.allowed
     try:
         leave(network)
         first = os.fork()
@@ -58,11 +57,14 @@ def enter(request: Request, script: int, tells: int, ends: int) -> NoReturn:
     except OSError as error:
         frames.send(tells, "no", f"{error.strerror}: {error.filename}")
         os._exit(0)
-    _first(request, built, script, tells, ends)
+    _first(request, built, (script, tells, ends), sockets)
 
 
-def _first(request: Request, built: Built | None, script: int, tells: int, ends: int) -> NoReturn:
+def _first(
+    request: Request, built: Built | None, files: tuple[int, int, int], sockets: list[str]
+) -> NoReturn:  # fmt: skip
     """Start the script's process, wait for it, end what it left, and say what was written."""
+    script, tells, ends = files
     log = _log(request)
     if built is None:
         with contextlib.suppress(OSError, AttributeError):
@@ -70,7 +72,7 @@ def _first(request: Request, built: Built | None, script: int, tells: int, ends:
     child = os.fork()
     if child == 0:
         try:
-            _script(request, built, script, log)
+            _script(request, built, script, log, sockets)
         finally:
             os._exit(1)
     os.close(script)
@@ -107,7 +109,9 @@ def _waited(child: int, ends: int) -> int:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return status
-        ready = select.select([ends] if watched is None else [ends, watched], [], [], 0.05 if watched is None else None)
+        ready = select.select(
+            [ends] if watched is None else [ends, watched], [], [], 0.05 if watched is None else None
+        )
         if ends in ready[0]:
             os.kill(child, signal.SIGKILL)
             return os.waitpid(child, 0)[1]
@@ -158,7 +162,7 @@ def _carried(request: Request, built: Built | None) -> Iterable[tuple[str, bytes
 
 
 # -- the script's own process -------------------------------------------------------------------------------------
-def _script(request: Request, built: Built | None, script: int, log: int) -> NoReturn:
+def _script(request: Request, built: Built | None, script: int, log: int, sockets: list[str]) -> NoReturn:
     script, log = (fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, _HIGH) for handle in (script, log))
     os.closerange(3, _HIGH)
     silence = os.open(os.devnull, os.O_RDWR)
@@ -169,7 +173,7 @@ def _script(request: Request, built: Built | None, script: int, log: int) -> NoR
     sys.stdout, sys.stderr = open(os.devnull, "w", encoding="utf-8"), Said(line)  # noqa: SIM115  (for good)
     if built is not None:
         calls.let_go_of_powers()
-    guarded(request.protection, request.scratch, log, request.allowed, own_process=True)
+    guarded(request.protection, request.scratch, log, request.allowed, sockets)
     try:
         module, _, name = request.work.partition(":")
         try:
@@ -197,8 +201,11 @@ def _alone(error: BaseException) -> BaseException:
 _really_exit = os._exit
 
 
-def guarded(protection: str, scratch: str, log: int, allowed: frozenset[str], own_process: bool = False) -> None:
-    """Protect this machine from this process by what Python can do for that. own_process: the script's first."""
+def guarded(
+    protection: str, scratch: str, log: int, allowed: frozenset[str], sockets: list[str] | None = None
+) -> None:
+    """Protect this machine from this process by what Python can do for that. sockets: of other processes, where this
+    is the first of the script."""
     listener = Listener(log, allowed, protection == effects.NAMESPACES and effects.NETWORK not in allowed)
     if protection == effects.HOOKS:
         from trnlab.view.scratch import Scratch
@@ -209,7 +216,8 @@ def guarded(protection: str, scratch: str, log: int, allowed: frozenset[str], ow
     elif protection == effects.NAMESPACES:
         _join_file_systems()
     _watch_spawned(protection, scratch, log, allowed)
-    if own_process:
+    if sockets is not None:
+        listener.foreign = frozenset(sockets)
         _stay(os.getpid())
     listener.install()
 
@@ -264,7 +272,7 @@ def _watch_spawned(protection: str, scratch: str, log: int, allowed: frozenset[s
     """Have the processes that `multiprocessing` starts anew, which are the script, protected as this one is."""
     from multiprocessing import util
 
-    original = util.spawnv_passfds  # type: ignore[attr-defined]
+    original: Any = util.spawnv_passfds
     words = (protection, scratch, log, sorted(allowed))
 
     def spawn(path: Any, args: Any, handles: Any) -> Any:
@@ -274,7 +282,7 @@ def _watch_spawned(protection: str, scratch: str, log: int, allowed: frozenset[s
             args[where] = f"from trnlab.view.within import rejoin; rejoin(*{words!r}); {args[where]}"
         return original(path, args, sorted({*handles, log}))
 
-    util.spawnv_passfds = spawn  # type: ignore[attr-defined]
+    util.spawnv_passfds = spawn  # type: ignore[assignment]
 
 
 def rejoin(protection: str, scratch: str, log: int, allowed: list[str]) -> None:

@@ -2,7 +2,8 @@
 """Weights that are saved while a script is followed have no values: of large ones only the room is written, as a hole
 in the file, so that what was saved has its size and can be loaded again without taking the memory of a model.
 
-What native code writes goes where the view has it written.
+What native code writes goes where the view has it written. Where a script is followed in no view, functions that
+save do nothing.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ import torch
 import torch.distributed as dist
 from torch import serialization
 
-from trnlab.view.line import place_to_read, place_to_write
+from trnlab.view.line import inside, place_to_read, place_to_write
 
 Aside = Callable[[], AbstractContextManager[None]]
 LARGE = 1 << 18  # bytes from which on a tensor has no values
+_SAVERS = (
+    ("torch", "save"), ("torch.distributed.checkpoint", "save"), ("safetensors.torch", "save_file"),
+    ("safetensors.torch", "save_model"),
+)  # fmt: skip
 _TYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
@@ -38,6 +43,12 @@ def saved_with_holes(aside: Aside) -> Iterator[None]:
     """Within the block large tensors are saved as holes. aside: a block in which operators are not the script's."""
     with ExitStack() as stack:
         enter = stack.enter_context
+        if not inside():
+            for module, name in _SAVERS:
+                if importlib.util.find_spec(module.partition(".")[0]) is not None:
+                    enter(patch.object(import_module(module), name, _nothing))
+            yield
+            return
         enter(patch.object(serialization, "_save", _sparing(serialization._save, aside)))
         enter(patch.object(serialization, "location_tag", _noting(serialization.location_tag)))
         enter(patch.object(torch._C, "PyTorchFileWriter", _writer(torch._C.PyTorchFileWriter)))
@@ -51,6 +62,10 @@ def saved_with_holes(aside: Aside) -> Iterator[None]:
         if dist.is_available():
             enter(_alone(import_module("torch.distributed.checkpoint"), aside))
         yield
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Stands for a function that saves."""
 
 
 # -- torch.save ---------------------------------------------------------------------------------------------------
@@ -124,7 +139,8 @@ class _Stream:
 
     def seek(self, size: int, whence: int) -> None:
         """Leave out so many bytes."""
-        for stream in (self._stream, getattr(self._stream, "raw", None)):
+        streams: tuple[Any, ...] = (self._stream, getattr(self._stream, "raw", None))
+        for stream in streams:
             try:
                 stream.seek(size, whence)
                 return
