@@ -100,9 +100,9 @@ class Kept:
         paths = {p for p in paths if not p.startswith((*_PREFIXES, own)) and not p.endswith(".pyc")}
         return sorted(paths | self._folders())
 
-    def put(self, record: dict[str, Any], noted: Noted) -> None:
-        """Keep a record of what was noted. What cannot be written is not kept."""
-        files = {path: _state(path) for path in noted}
+    def put(self, record: dict[str, Any], noted: Noted | None = None) -> None:
+        """Keep a record of what was noted, here unless it is said. What cannot be written is not kept."""
+        files = {path: _state(path) for path in (self.noted() if noted is None else noted)}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             entry = {"files": files, "record": record, "sha256": _digest(record)}

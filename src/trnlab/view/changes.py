@@ -43,9 +43,11 @@ def _in_layer(layer: Layer) -> Iterator[Change]:
     if not layer.divided:
         yield from _in_folder(layer, "")
         return
-    before = set(os.listdir(layer.lower))
-    for name in set(os.listdir(layer.upper)) - before:
+    now, before = set(os.listdir(layer.upper)), set(os.listdir(layer.lower))
+    for name in (now - before) | now.intersection(layer.copies):
         yield from _entry(layer, name)
+    for name in set(layer.copies) - now:
+        yield Change("deleted", f"{layer.point.rstrip('/')}/{name}")
 
 
 def _in_folder(layer: Layer, inside: str) -> Iterator[Change]:

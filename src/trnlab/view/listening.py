@@ -125,7 +125,9 @@ class Listener:
 
 
 def is_descendant(process: int) -> bool:
-    """Whether a process was started by this one, as far as the system says."""
+    """Whether a process was started by this one; also where the system does not say."""
+    if not os.path.exists("/proc/self/stat"):
+        return True
     try:
         while process > 1:
             with open(f"/proc/{process}/stat", "rb") as file:

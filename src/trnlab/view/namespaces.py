@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,18 +23,20 @@ _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/se
           "ptmx": "pts/ptmx"}  # fmt: skip
 _SYSTEM = ("/proc", "/sys", "/dev")
 _BASE = "/sys"  # over which the memory is mounted while the view is built
+_COPIED = 1 << 26  # bytes up to which a file is copied that lies beside a folder in which something is mounted
 _DEEP = 3  # levels of folders among which those are looked for that are somebody else's and can be written to
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Where what was written below `point` lies, and where what is below it. divided: what is in the folder and was
-    there before belongs to other layers."""
+    """Where what was written below `point` lies, and where what is below it. divided: folders in it, and other files
+    than these copies, belong to other layers."""
 
     point: str
     upper: str
     lower: str
     divided: bool = False
+    copies: tuple[str, ...] = ()
 
 
 @dataclass
@@ -129,17 +132,24 @@ class _Building:
         inside = path.rstrip("/") + "/"
         if path in _SYSTEM:
             return
-        if any(point.startswith(inside) for point in self._mounted if point != "/"):
+        if any(point.startswith(inside) for point in self._mounted if point != "/") and os.access(path, os.R_OK):
             self._divide(path, inside, only_read)
         elif only_read or not self._overlaid(path):
-            calls.mount(path, f"{_BASE}/view{path}", None, calls.BIND)
-            calls.read_only(f"{_BASE}/view{path}")
+            self._as_it_is(path)
             if not only_read:
                 self.built.read_only.append(path)
 
+    def _as_it_is(self, path: str) -> None:
+        """Put a file or a folder into the view, read-only; it is empty there where it cannot be had."""
+        try:
+            calls.mount(path, f"{_BASE}/view{path}", None, calls.BIND | calls.REC)
+        except OSError:
+            return
+        calls.read_only(f"{_BASE}/view{path}")
+
     def _divide(self, path: str, inside: str, only_read: bool) -> None:
         below = f"/proc/self/fd/{os.open(path, os.O_PATH)}"
-        self.built.layers.append(Layer(path, _held(f"{_BASE}/root{path}"), below, divided=True))
+        copies = []
         for entry in sorted(os.scandir(path), key=lambda e: e.name):
             made = f"{_BASE}/root{inside}{entry.name}"
             if entry.is_symlink():
@@ -147,12 +157,27 @@ class _Building:
             elif entry.is_dir():
                 os.mkdir(made)
                 self.place(inside + entry.name, only_read)
+            elif entry.is_file() and self._copied(entry, made, only_read):
+                copies.append(entry.name)
             elif entry.is_file():
                 Path(made).touch()
-                view = f"{_BASE}/view{inside}{entry.name}"
-                calls.mount(entry.path, view, None, calls.BIND)
-                calls.read_only(view)
+                self._as_it_is(inside + entry.name)
         _like(path, f"{_BASE}/root{path}")
+        self.built.layers.append(Layer(path, _held(f"{_BASE}/root{path}"), below, True, tuple(copies)))
+
+    def _copied(self, entry: os.DirEntry[str], made: str, only_read: bool) -> bool:
+        """Whether a file is one that the script might write, and is copied, which costs little."""
+        state = entry.stat()
+        if only_read or state.st_size > _COPIED or not os.access(entry.path, os.W_OK):
+            return False
+        try:
+            shutil.copy2(entry.path, made)
+            os.chown(made, state.st_uid, state.st_gid)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(made)
+            return False
+        return True
 
     def _overlaid(self, path: str) -> bool:
         """Whether a file system takes an overlay, which then is in the view."""
@@ -264,7 +289,7 @@ def _devices(place: str, devices: dict[str, int], room: int) -> None:
     for name, target in _LINKS.items():
         os.symlink(target, f"{place}/{name}")
     os.mkdir(f"{place}/shm", 0o1777)
-    calls.mount("tmpfs", f"{place}/shm", "tmpfs", calls.NOSUID | calls.NODEV, f"size={room},mode=1777")
+    calls.mount("tmpfs", f"{place}/shm", "tmpfs", calls.NOSUID | calls.NODEV, f"size={room // 2},mode=1777")
     os.mkdir(f"{place}/pts")
     with contextlib.suppress(OSError):
         calls.mount("devpts", f"{place}/pts", "devpts", calls.NOSUID | calls.NOEXEC, "newinstance,ptmxmode=0666")

@@ -10,6 +10,7 @@ import fcntl
 import gc
 import importlib
 import os
+import resource
 import select
 import shutil
 import signal
@@ -73,6 +74,8 @@ def _first(
     if child == 0:
         try:
             _script(request, built, script, log, sockets)
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
         finally:
             os._exit(1)
     os.close(script)
@@ -163,8 +166,9 @@ def _carried(request: Request, built: Built | None) -> Iterable[tuple[str, bytes
 
 # -- the script's own process -------------------------------------------------------------------------------------
 def _script(request: Request, built: Built | None, script: int, log: int, sockets: list[str]) -> NoReturn:
-    script, log = (fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, _HIGH) for handle in (script, log))
-    os.closerange(3, _HIGH)
+    high = min(_HIGH, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    script, log = (fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, high) for handle in (script, log))
+    os.closerange(3, high)
     silence = os.open(os.devnull, os.O_RDWR)
     os.dup2(silence, 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
