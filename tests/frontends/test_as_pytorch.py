@@ -255,8 +255,8 @@ def test_losses_by_margins_and_their_gradients(reduction):
         lambda x, t, _, w: F.multi_margin_loss(x, t, p=1, margin=0.7, weight=w.detach(), reduction=reduction),
         lambda x, t, _, w: F.multi_margin_loss(x, t, p=2, reduction=reduction),
         lambda x, _, s, w: F.multilabel_margin_loss(x, s, reduction=reduction),
-        lambda x, t, s, w: F.multi_margin_loss(x[0], t[0], reduction=reduction).reshape(()),  # its fake has [1]
-        lambda x, _, s, w: F.multilabel_margin_loss(x[0], s[0], reduction=reduction),
+        lambda x, t, s, w: F.multi_margin_loss(x[0], t[0], reduction=reduction).reshape(()),  # PyTorch's fake has [1]
+        lambda x, _, s, w: F.multilabel_margin_loss(x[0], s[0], reduction=reduction).reshape(()),
     ]
     for function in functions:
         check(lambda x, t, s: function(x, t, s, weight.to(x.device)), [x, one, several], on=[TRN1])  # noqa: B023

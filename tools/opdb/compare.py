@@ -37,8 +37,9 @@ _COMPARING = (
 # dropout, which PyTorch's CPU makes by a product with zero and we by a choice.
 _OPEN_ZEROS = frozenset(
     (
-        "maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax", "clamp", "clamp_min", "clamp_max",
-        "cummax", "cummin", "scatter_reduce", "nn.functional.relu", "nn.functional.relu6", "nn.functional.hardtanh",
+        "maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax", "clamp", "clamp_min",
+        "clamp_max", "cummax", "cummin", "scatter_reduce", "nn.functional.relu", "nn.functional.relu6",
+        "nn.functional.hardtanh",
         "nn.functional.max_pool1d", "nn.functional.max_pool2d", "nn.functional.max_pool3d", "grid_sampler_2d",
         "nn.functional.grid_sample", "native_dropout_backward",
     )
