@@ -103,8 +103,9 @@ def _allowed(case: Case, raw: Tensor) -> Tensor:
     operator, scale = case.operator, raw.double().abs()
     if operator.scale is not None:
         scale = operator.scale(*(x.double() for x in case.views(case.inputs)), *case.along)
-    rtol = operator.rtol + (_EPS.get(raw.dtype, 0.0) if operator.rtol else 0.0)
-    return (operator.tiny + rtol * scale).nan_to_num(0.0, 0.0).broadcast_to(raw.shape)
+    info = torch.finfo(raw.dtype) if operator.rtol and raw.dtype in _EPS else None  # the last step, and the least
+    rtol, least = (operator.rtol + info.eps, info.tiny * info.eps) if info is not None else (operator.rtol, 0.0)
+    return (operator.tiny + least + rtol * scale).nan_to_num(0.0, 0.0).broadcast_to(raw.shape)
 
 
 def _agrees(case: Case, got: Tensor, wanted: Tensor) -> Tensor:

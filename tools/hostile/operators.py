@@ -70,7 +70,8 @@ def _elementwise() -> dict[str, Operator]:
         kinds = (torch.float32, torch.bfloat16) if abs(p) == 0.5 else FLOATS
         found[f"x**{p}"] = Operator(lambda x, p=p: x**p, 1, kinds, CLOSE, tiny=1e-37)
     for name in ("logit", "erf"):  # which PyTorch rounds on the way in 16 bits, or flushes
-        found[name] = Operator(close[name], 1, (torch.float32,), CLOSE, tiny=1e-37)
+        scale = (lambda x: x.abs() + 4) if name == "logit" else None  # of a quotient near one
+        found[name] = Operator(close[name], 1, (torch.float32,), CLOSE, tiny=1e-37, scale=scale)
     both = {"add": torch.add, "sub": torch.sub, "mul": torch.mul}
     found |= {k: Operator(f, 2, NUMBERS) for k, f in both.items()}
     found |= {

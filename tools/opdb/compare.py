@@ -11,6 +11,9 @@ references accept a result that is no farther from the float64 one than the CPU'
 test/test_ops.py); here the same is asked of every element. Where an element is ill-conditioned, its distance may be
 what one unit in the last place of the inputs makes of it: then it is the exact result of inputs that the format
 cannot tell from those given (a small backward error).
+
+Both zeros are different numbers, one over which is not the same: a result of -0.0 for 0.0 is wrong where PyTorch
+gives the same zero in float64, too, except of operators whose zeros IEEE 754 and PyTorch's own loops leave open.
 """
 
 from __future__ import annotations
@@ -30,6 +33,24 @@ _COMPARING = (
 )  # fmt: skip
 
 
+# Operators that choose between both zeros, which are equal; that add products of zeros in an order of their own; and
+# dropout, which PyTorch's CPU makes by a product with zero and we by a choice.
+_OPEN_ZEROS = frozenset(
+    (
+        "maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax", "clamp", "clamp_min",
+        "clamp_max", "cummax", "cummin", "scatter_reduce", "nn.functional.relu", "nn.functional.relu6",
+        "nn.functional.hardtanh",
+        "nn.functional.max_pool1d", "nn.functional.max_pool2d", "nn.functional.max_pool3d", "grid_sampler_2d",
+        "nn.functional.grid_sample", "native_dropout_backward",
+    )
+)  # fmt: skip
+
+
+def has_signs(name: str) -> bool:
+    """Whether the operator of that name says which zero it gives."""
+    return name not in _OPEN_ZEROS
+
+
 def tolerances(op: Any, dtype: torch.dtype) -> tuple[float, float]:
     """Relative and absolute tolerance that the database states for an operator in a dtype; zero where it does not."""
     rtol, atol = 0.0, 0.0
@@ -46,8 +67,9 @@ def tolerances(op: Any, dtype: torch.dtype) -> tuple[float, float]:
     return rtol, atol
 
 
-def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, float]) -> str | None:
-    """What is wrong with one result, in words, or None. `exact`: None, or `worker.Expected.exact` of the result."""
+def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, float], signs: bool = True) -> str | None:
+    """What is wrong with one result, in words, or None. `exact`: None, or `worker.Expected.exact` of the result.
+    signs: whether the operator says which zero it gives."""
     if not isinstance(expected, Tensor) or not isinstance(got, Tensor):
         same = isinstance(got, Tensor) == isinstance(expected, Tensor) and (got == expected or got != got)
         return None if same else f"got {got!r} for {expected!r}"
@@ -57,7 +79,9 @@ def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, floa
         return f"dtype {got.dtype} for {expected.dtype}"
     usual = default_tolerances(expected.dtype)
     tolerance = max(usual[0], tolerance[0]), max(usual[1], tolerance[1])
-    bad = _disagreeing(got, expected, tolerance)
+    bad, other = _disagreeing(got, expected, tolerance), _other_zero(got, expected, exact) if signs else None
+    if other is not None and other.any():
+        return _worst(got, expected, other)
     if not bad.any():
         return None
     precise = exact() if callable(exact) else ()
@@ -74,6 +98,19 @@ def _disagreeing(got: Tensor, expected: Tensor, tolerance: tuple[float, float]) 
     if not expected.dtype.is_floating_point:
         return got != expected
     return ~torch.isclose(got.double(), expected.double(), rtol=tolerance[0], atol=tolerance[1], equal_nan=True)
+
+
+def _other_zero(got: Tensor, expected: Tensor, exact: Any) -> Tensor | None:
+    """Where a zero has another sign than PyTorch's, which is the same in float64; None where none has."""
+    if not expected.dtype.is_floating_point:
+        return None
+    other = (got == 0) & (expected == 0) & (got.signbit() != expected.signbit())
+    if not other.any():
+        return None
+    precise = exact() if callable(exact) else ()
+    if precise and precise[0].shape == got.shape:
+        other &= precise[0].signbit() == expected.signbit()
+    return other
 
 
 def _farther(got: Tensor, expected: Tensor, precise: Tensor, tolerance: tuple[float, float]) -> Tensor:
@@ -105,13 +142,17 @@ def _worst(got: Tensor, expected: Tensor, bad: Tensor) -> str:
 
 
 def all_differences(
-    got: Sequence[Any], expected: Sequence[Any], exact: Sequence[Any] | None, tolerance: tuple[float, float]
+    got: Sequence[Any],
+    expected: Sequence[Any],
+    exact: Sequence[Any] | None,
+    tolerance: tuple[float, float],
+    signs: bool = True,
 ) -> str | None:
     """The first difference between two lists of results."""
     if len(got) != len(expected):
         return f"{len(got)} results for {len(expected)}"
     for i, (g, e) in enumerate(zip(got, expected)):
-        found = difference(g, e, exact[i] if exact is not None and i < len(exact) else None, tolerance)
+        found = difference(g, e, exact[i] if exact is not None and i < len(exact) else None, tolerance, signs)
         if found is not None:
             return found if len(got) == 1 else f"result {i}: {found}"
     return None

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tools.opdb.compare import all_differences, tolerances, ulps
+from tools.opdb.compare import all_differences, has_signs, tolerances, ulps
 from tools.opdb.engines import Captured, Results, Trial, eager
 from tools.opdb.order import by_what_is_there, has_equals
 from tools.opdb.samples import (
@@ -133,7 +133,8 @@ class Expected:
                 for i, (r, e) in enumerate(zip(results, expected))
             ]
         exact = [functools.partial(self.exact, part, i) for i in range(len(expected))]
-        wrong = all_differences(results, expected, None if self.random else exact, tolerance)
+        signs = part == "forward" and has_signs(self.sample.op.name)
+        wrong = all_differences(results, expected, None if self.random else exact, tolerance, signs)
         if wrong is not None:
             return Verdict(FAILED, "value", wrong)
         return Verdict(PASSED, ulp=0 if self.random else max(map(ulps, results, expected), default=0))

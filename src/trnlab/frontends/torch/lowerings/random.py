@@ -15,6 +15,7 @@ import numpy as np
 
 from trnlab.frontends.torch.draws import shard_of
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.lowerings.sorting import MOST_COMPARED, rank_of
 from trnlab.graph.ir import Value
 from trnlab.numerics.dtypes import int32
 
@@ -223,7 +224,24 @@ def random_any(site, x, generator=None):
 
 @lowers("randperm.default")
 def randperm(site, n, **where):
-    raise Refused("a permutation takes sorting, which has no lowering", "draw it on the host, before the step")
+    return _permutation(site, n)
+
+
+@lowers("randperm.generator")
+def randperm_of(site, n, generator=None, **where):
+    return _permutation(site, n, generator)
+
+
+def _permutation(site: Site, n: int, generator: Any = None) -> Value:
+    """The places of n random numbers in their order. Of two that are equal, which of 8192 numbers four are likely to
+    be, the first comes first."""
+    if n * n > MOST_COMPARED:
+        raise Refused(
+            f"a permutation of {n} numbers compares {n * n:,} pairs", "draw it on the host, before the step"
+        )
+    if n == 0:
+        return site.b.constant(0, site.dtype, site.shape)
+    return site.cast(rank_of(site, _uniform(site, generator), False))
 
 
 @lowers("multinomial.default")

@@ -173,17 +173,19 @@ def _so_far(site: Site, x: Value, dim: int, largest: bool) -> Any:
 
 @lowers("logcumsumexp.default")
 def logcumsumexp(site, x, dim):
-    """log of the sum of exp of all so far: of two the larger, and log(1 + exp(smaller - larger))."""
+    """log of the sum of exp of all so far, as the largest and the sum of what all are of its exp: rounded once."""
     if not x.shape or x.type.size == 0:
         return site.cast(x)
-    b, x = site.b, moved_last(site, site.wide(x), dim)
-    for reach in _reaches(x.shape[-1]):
-        x = _log_of_sum(b, _before(b, x, reach, -inf), x)
-    return _moved_back(site, x, dim)
+    b, largest = site.b, moved_last(site, site.wide(x), dim)
+    total = b.constant(1.0, float32, largest.shape)
+    for reach in _reaches(largest.shape[-1]):
+        other, before = _before(b, largest, reach, -inf), _before(b, total, reach, 0.0)
+        together = b.maximum(other, largest)
+        parts = (b.multiply(t, _share(b, x, together)) for t, x in ((before, other), (total, largest)))
+        total, largest = b.add(*parts), together
+    return _moved_back(site, b.add(largest, b.log(total)), dim)
 
 
-def _log_of_sum(b: GraphBuilder, x: Value, y: Value) -> Value:
-    """log(exp(x) + exp(y)); of two equal infinities that one, and NaN beside NaN."""
-    small, large = b.minimum(x, y), b.maximum(x, y)
-    apart = b.select(b.compare(x, "EQ", y), 0.0, b.subtract(small, large))
-    return b.add(large, b.log_plus_one(b.exponential(apart)))
+def _share(b: GraphBuilder, x: Value, largest: Value) -> Value:
+    """exp(x - largest), which of two equal infinities is one."""
+    return b.exponential(b.select(b.compare(x, "EQ", largest), 0.0, b.subtract(x, largest)))
