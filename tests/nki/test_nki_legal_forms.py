@@ -8,6 +8,7 @@ migration guide and the release notes in aws-neuron/aws-neuron-sdk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -323,3 +324,39 @@ def test_what_a_kernel_can_reach_and_does_not_use_breaks_nothing(monkeypatch: An
 def test_masked_arrays_are_told_apart_by_their_masks() -> None:
     one, other = (np.ma.array([1.0, 2.0], mask=mask) for mask in ([0, 1], [1, 0]))
     assert Reader().read(one) == Reader().read(one.copy()) != Reader().read(other)
+
+
+@dataclass(frozen=True)
+class _Weights(nl.NKIObject):
+    """A class as the language guide has it, decorated, with tensors among its fields."""
+
+    scale: float
+    table: Any
+    rest: Any = None
+
+
+class _Plain(nl.NKIObject):
+    """The same without the decorator."""
+
+    table: Any
+    rest: Any
+
+
+@pytest.mark.parametrize("kind", ["frozen", "plain", "nested"])
+def test_classes_of_kernels_carry_tensors(monkeypatch: Any, kind: str) -> None:
+    """nki-language-guide.rst, Class Support: an instance as an argument is taken over with its fields."""
+
+    def kernel(x: Any, weights: Any) -> Any:
+        tile, inner = _load(x), weights.rest[0] if kind == "nested" else weights
+        assert isinstance(inner, _Plain if kind == "plain" else _Weights)
+        nisa.tensor_tensor(tile, tile, _load(inner.table), nl.add)
+        return _out(tile)
+
+    given = {
+        "frozen": _Weights(2.0, ABOVE),
+        "plain": _Plain(ABOVE, "text"),
+        "nested": _Weights(1.0, X, rest=[_Weights(2.0, ABOVE)]),
+    }[kind]
+    for _ in range(2):  # recorded, then found again
+        np.testing.assert_array_equal(_run(monkeypatch, "trn2", kernel, X, given), X + ABOVE)  # type: ignore[arg-type]
+    assert vars(given)["table"] is (X if kind == "nested" else ABOVE)
