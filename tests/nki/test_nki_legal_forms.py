@@ -185,6 +185,37 @@ def test_tensor_engine_transposes_integers(monkeypatch: Any, chip: str, dtype: s
     np.testing.assert_array_equal(_run(monkeypatch, chip, kernel, x), x.T)
 
 
+@pytest.mark.parametrize("engine", ["tensor", "vector"])
+def test_packed_words_are_transposed(monkeypatch: Any, engine: str) -> None:
+    """nki.isa.nc_transpose: any valid data type, of which nki.api.shared lists the packed ones."""
+
+    def kernel(x: Any) -> Any:
+        words = _load(x).view(nl.float8_e5m2_x4)
+        turned = nl.ndarray(words.shape[::-1], words.dtype, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=words, engine=getattr(nisa.engine, engine))
+        tile = nl.ndarray(turned.shape, words.dtype)
+        nisa.tensor_copy(dst=tile, src=turned)
+        return _out(tile.view(nl.uint32))
+
+    x = WHOLE[:32, :32].view(np.uint32).copy()
+    np.testing.assert_array_equal(_run(monkeypatch, "trn3", kernel, x), x.T)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "float32"])
+def test_the_column_of_select_reduce_has_any_format(monkeypatch: Any, dtype: str) -> None:
+    """nki.isa.select_reduce: on_false must be float32 "if on_false is a scalar", else a vector."""
+
+    def kernel(x: Any, keep: Any, other: Any) -> Any:
+        tile = _load(x)
+        nisa.select_reduce(tile, _load(keep), tile, _load(other))
+        return _out(tile)
+
+    keep = (X > 0).astype(np.uint8)
+    other = (X[:, :1] * 8).astype(getattr(ml_dtypes, dtype, dtype))
+    wanted = np.where(X > 0, X, other.astype(np.float32))
+    np.testing.assert_array_equal(_run(monkeypatch, "trn2", kernel, X, keep, other), wanted)
+
+
 def test_a_transpose_from_psum_runs_where_psum_can_be_read(monkeypatch: Any) -> None:
     """nki.isa.nc_transpose: VectorE reads and writes SBUF and PSUM, and the compiler chooses the engine."""
 
