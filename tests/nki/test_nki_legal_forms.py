@@ -8,6 +8,7 @@ migration guide and the release notes in aws-neuron/aws-neuron-sdk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,6 +185,37 @@ def test_tensor_engine_transposes_integers(monkeypatch: Any, chip: str, dtype: s
     np.testing.assert_array_equal(_run(monkeypatch, chip, kernel, x), x.T)
 
 
+@pytest.mark.parametrize("engine", ["tensor", "vector"])
+def test_packed_words_are_transposed(monkeypatch: Any, engine: str) -> None:
+    """nki.isa.nc_transpose: any valid data type, of which nki.api.shared lists the packed ones."""
+
+    def kernel(x: Any) -> Any:
+        words = _load(x).view(nl.float8_e5m2_x4)
+        turned = nl.ndarray(words.shape[::-1], words.dtype, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned, data=words, engine=getattr(nisa.engine, engine))
+        tile = nl.ndarray(turned.shape, words.dtype)
+        nisa.tensor_copy(dst=tile, src=turned)
+        return _out(tile.view(nl.uint32))
+
+    x = WHOLE[:32, :32].view(np.uint32).copy()
+    np.testing.assert_array_equal(_run(monkeypatch, "trn3", kernel, x), x.T)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32", "float32"])
+def test_the_column_of_select_reduce_has_any_format(monkeypatch: Any, dtype: str) -> None:
+    """nki.isa.select_reduce: on_false must be float32 "if on_false is a scalar", else a vector."""
+
+    def kernel(x: Any, keep: Any, other: Any) -> Any:
+        tile = _load(x)
+        nisa.select_reduce(tile, _load(keep), tile, _load(other))
+        return _out(tile)
+
+    keep = (X > 0).astype(np.uint8)
+    other = (X[:, :1] * 8).astype(getattr(ml_dtypes, dtype, dtype))
+    wanted = np.where(X > 0, X, other.astype(np.float32))
+    np.testing.assert_array_equal(_run(monkeypatch, "trn2", kernel, X, keep, other), wanted)
+
+
 def test_a_transpose_from_psum_runs_where_psum_can_be_read(monkeypatch: Any) -> None:
     """nki.isa.nc_transpose: VectorE reads and writes SBUF and PSUM, and the compiler chooses the engine."""
 
@@ -323,3 +355,39 @@ def test_what_a_kernel_can_reach_and_does_not_use_breaks_nothing(monkeypatch: An
 def test_masked_arrays_are_told_apart_by_their_masks() -> None:
     one, other = (np.ma.array([1.0, 2.0], mask=mask) for mask in ([0, 1], [1, 0]))
     assert Reader().read(one) == Reader().read(one.copy()) != Reader().read(other)
+
+
+@dataclass(frozen=True)
+class _Weights(nl.NKIObject):
+    """A class as the language guide has it, decorated, with tensors among its fields."""
+
+    scale: float
+    table: Any
+    rest: Any = None
+
+
+class _Plain(nl.NKIObject):
+    """The same without the decorator."""
+
+    table: Any
+    rest: Any
+
+
+@pytest.mark.parametrize("kind", ["frozen", "plain", "nested"])
+def test_classes_of_kernels_carry_tensors(monkeypatch: Any, kind: str) -> None:
+    """nki-language-guide.rst, Class Support: an instance as an argument is taken over with its fields."""
+
+    def kernel(x: Any, weights: Any) -> Any:
+        tile, inner = _load(x), weights.rest[0] if kind == "nested" else weights
+        assert isinstance(inner, _Plain if kind == "plain" else _Weights)
+        nisa.tensor_tensor(tile, tile, _load(inner.table), nl.add)
+        return _out(tile)
+
+    given = {
+        "frozen": _Weights(2.0, ABOVE),
+        "plain": _Plain(ABOVE, "text"),
+        "nested": _Weights(1.0, X, rest=[_Weights(2.0, ABOVE)]),
+    }[kind]
+    for _ in range(2):  # recorded, then found again
+        np.testing.assert_array_equal(_run(monkeypatch, "trn2", kernel, X, given), X + ABOVE)  # type: ignore[arg-type]
+    assert vars(given)["table"] is (X if kind == "nested" else ABOVE)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from trnlab.chips.spec import Chip
 from trnlab.isa import register
 from trnlab.isa.base import (
+    MOVABLE,
     Array,
     Arrays,
     Dataflow,
@@ -38,8 +39,8 @@ class NcTranspose(Instruction):
     dataflow = Dataflow.TRANSPOSE
     engines = (Engine.TENSOR, Engine.VECTOR)
     operands = (
-        OperandSpec("dst", "dst", shape=("F", "P")),
-        OperandSpec("data", "src"),
+        OperandSpec("dst", "dst", shape=("F", "P"), dtypes=MOVABLE),
+        OperandSpec("data", "src", dtypes=MOVABLE),
     )
     sizes: ClassVar[Mapping[str, int]] = {"F": 128, "P": 128}
     same_dtype = ("dst", "data")

@@ -22,7 +22,6 @@ from trnlab.isa.accumulators import (
 from trnlab.isa.alu import alu_op
 from trnlab.isa.base import (
     ANY_DTYPE,
-    FLOAT32,
     INT32,
     Array,
     Arrays,
@@ -58,7 +57,7 @@ class SelectReduce(Instruction):
         ACCUMULATORS,
         OperandSpec("predicate", "src", dtypes=PREDICATES),
         OperandSpec("on_true", "src", dtypes=ANY_DTYPE - INT32 - {"tfloat32"}),
-        OperandSpec("on_false", "src", immediate=True, shape=("P", "1"), dtypes=FLOAT32),
+        OperandSpec("on_false", "src", immediate=True, shape=("P", "1")),
     )
     attrs: ClassVar[Mapping[str, Any]] = {"reverse_pred": False, "reduce_op": "max", "reduce_cmd": "reset_reduce"}
     not_both_psum = ("predicate", "on_true")

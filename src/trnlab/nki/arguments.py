@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of kernels: arrays inside lists, tuples and dicts, and everything else as a constant."""
+"""Arguments of kernels: arrays inside lists, tuples, dicts and kernels' own classes, all else as a constant."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 from trnlab.nki.arrays import is_array, to_host
+from trnlab.nki.objects import NKIObject
 
 
 def map_objects(function: Callable[[Any], Any], value: Any, kind: type) -> Any:
@@ -22,7 +24,19 @@ def map_where(function: Callable[[Any], Any], value: Any, chosen: Callable[[Any]
         return type(value)(map_where(function, v, chosen) for v in value)
     if isinstance(value, dict):
         return {k: map_where(function, v, chosen) for k, v in value.items()}
+    if isinstance(value, NKIObject):
+        return _with_fields(value, {k: map_where(function, v, chosen) for k, v in vars(value).items()})
     return value
+
+
+def _with_fields(value: NKIObject, fields: dict[str, Any]) -> NKIObject:
+    """The object itself where its fields stay what they are, else another one; its initializer does not run again."""
+    if all(fields[name] is old for name, old in vars(value).items()):
+        return value
+    other = copy(value)
+    for name, new in fields.items():
+        object.__setattr__(other, name, new)  # of frozen data classes, too
+    return other
 
 
 def objects_of(value: Any, kind: type) -> list[Any]:
@@ -38,12 +52,12 @@ def on_host(value: Any) -> Any:
 
 
 def iter_leaves(value: Any) -> Iterator[Any]:
-    """What is inside lists, tuples and dicts."""
+    """What is inside lists, tuples, dicts and kernels' own classes."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from iter_leaves(item)
-    elif isinstance(value, dict):
-        for item in value.values():
+    elif isinstance(value, (dict, NKIObject)):
+        for item in (value if isinstance(value, dict) else vars(value)).values():
             yield from iter_leaves(item)
     else:
         yield value
