@@ -26,7 +26,8 @@ import sys
 sys.path.insert(0, {examples!r})
 import train_llama as llama
 llama.MODELS["small"] = llama.Config({hidden}, {layers}, {heads}, {shared}, {mlp}, {words}, {length})
-llama.Block.forward = llama.Block._forward  # keeps its activations
+if {again!r} == "none":
+    llama.Block.forward = llama.Block._forward  # keeps its activations
 if {precision!r} == "fp32":  # weights are gathered as they are
     policy = llama.MixedPrecisionPolicy
     llama.MixedPrecisionPolicy = lambda **formats: policy()
@@ -39,10 +40,11 @@ MODELS = {
 }
 
 
-def _whole(folder, sizes, target, ranks, precision):
+def _whole(folder, sizes, target, ranks, precision, again):
     """Seconds of the script's step, and bytes of a rank."""
     script, said = folder / "train.py", io.StringIO()
-    script.write_text(SCRIPT.format(examples=str(EXAMPLES), precision=precision, **sizes))
+    script.write_text(SCRIPT.format(examples=str(EXAMPLES), precision=precision, again=again, **sizes))
+    sys.modules.pop("train_llama", None)  # the script changes it
     asked = [
         "estimate",
         "--json",
@@ -61,12 +63,12 @@ def _whole(folder, sizes, target, ranks, precision):
     return found["step_s"], found["memory"]["total"]
 
 
-def _parts(sizes, target, instances, ranks, precision):
+def _parts(sizes, target, instances, ranks, precision, again):
     """The step of the same layout from its stages: weights, gradients and state divided among all ranks."""
     size = sizes["hidden"] // sizes["heads"]
     block = Block(sizes["hidden"], Attention(sizes["heads"], sizes["shared"], size, size), Dense(sizes["mlp"]))
     model = Model("small", sizes["hidden"], ((sizes["layers"], block),), sizes["length"], sizes["words"])
-    fixed = pinned("tp=1,pp=1,mb=1,zero=3,overlap=1,recompute=none")
+    fixed = pinned(f"tp=1,pp=1,mb=1,zero=3,overlap=1,recompute={again}")
     asked = Question(model, 1e9, (target,), (instances, instances), batch=ranks, fixed=fixed, precision=precision)
     return plan(asked).chosen.step
 
@@ -76,11 +78,11 @@ LAYOUTS = [(name, *cluster) for cluster in CLUSTERS for name in MODELS]
 HELD = LAYOUTS[:4:2]
 
 
-def _both(folder, name, target, instances, ranks, precision="bf16"):
+def _both(folder, name, target, instances, ranks, precision="bf16", again="none"):
     """Seconds and bytes of the script, and of the plan."""
     cluster = f"{instances}x{target}" if instances > 1 else target
-    parts = _parts(MODELS[name], target, instances, ranks, precision)
-    return _whole(folder, MODELS[name], cluster, ranks, precision), (parts.total, sum(parts.bytes.values()))
+    parts = _parts(MODELS[name], target, instances, ranks, precision, again)
+    return _whole(folder, MODELS[name], cluster, ranks, precision, again), (parts.total, sum(parts.bytes.values()))
 
 
 @pytest.mark.parametrize("layout", HELD, ids=lambda layout: f"{layout[0]} {layout[1]} {layout[3]}")
@@ -88,6 +90,12 @@ def test_a_step_of_parts_takes_as_long_as_the_script(layout, tmp_path):
     (seconds, memory), parts = _both(tmp_path, *layout)
     assert parts[0] == pytest.approx(seconds, rel=0.05)
     assert parts[1] == pytest.approx(memory, rel=0.03)
+
+
+@pytest.mark.parametrize("layout", HELD[:1], ids=lambda layout: f"{layout[0]} {layout[1]} {layout[3]}")
+def test_a_step_that_makes_its_blocks_again_takes_as_long_as_the_script(layout, tmp_path):
+    (seconds, _), parts = _both(tmp_path, *layout, again="full")
+    assert parts[0] == pytest.approx(seconds, rel=0.05)
 
 
 def _table(precision="bf16"):

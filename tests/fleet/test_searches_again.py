@@ -51,7 +51,9 @@ class MadeUp(Programs):
         )
         network = sum(getattr(block.network, "count", 3) * 0.013 for block in blocks) / share.expert
         work = (
-            (len(blocks) + 0.37 * (first + last) + network) * sequences * (1.1 if share.attention == "remade" else 1)
+            (len(blocks) + 0.37 * (first + last) + network)
+            * sequences
+            * (1.1 if share.attention == "remade" else 1.3 if share.block == "again" else 1)
         )
         return Cost(
             0.0212 * work / ways, 0.0411 * work / ways, 0.00417 * work / ways**0.7, int(5e8 * work / ways),

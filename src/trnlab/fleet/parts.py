@@ -55,8 +55,8 @@ class Training:
 
 class Piece(NamedTuple):
     """What of a layout decides its programs: ranks that share a layer, sequences at a time, ranks that share a
-    sequence and experts, what is made again (its place in RECOMPUTE), and whether weights and gradients are parts that
-    are gathered and spread (ZeRO-3)."""
+    sequence and experts, what is made again (its place in RECOMPUTE), and whether weights and gradients are parts
+    that are gathered and spread (ZeRO-3)."""
 
     tensor: int
     microbatch: int
@@ -105,7 +105,7 @@ class Parts:
         return self._each(lambda cost: cost.divided(by, hope))
 
     def remade(self, part: float) -> Parts:
-        """Reckoned for layers of which the backward pass makes so much of the forward pass again, and nothing else."""
+        """Reckoned for layers whose backward pass makes so much of the forward pass again, and nothing else."""
         layers = tuple(cost.remade(part) for cost in self.layers)
         return replace(self, layers=layers, exact=False)
 

@@ -17,9 +17,9 @@ class Share:
 
     network: "kept", or "again" where the backward pass makes what is inside a network once more. attention: "fused",
     or "remade" where the backward pass makes it once more; "written" and "again" are the same for releases before
-    there were kernels of it, see `Tape.written_attention`. block: "kept", or "again" where the backward pass makes what
-    is inside a block once more, and keeps what enters it alone. sharded: whether ranks have parts of weights and gradients
-    alone (ZeRO-3), so that gradients go to others in float32, and no sums of a whole layer are kept.
+    there were kernels of it, see `Tape.written_attention`. block: "kept", or "again" where the backward pass makes
+    what is inside a block once more, and keeps what enters it alone. sharded: whether ranks have parts of weights and
+    gradients alone (ZeRO-3), so that gradients go to others in float32, and no sums of a whole layer are kept.
     """
 
     batch: int
