@@ -103,6 +103,21 @@ def test_folders_of_pruned_checkpoints_go(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["newest", "step_00000006", "step_00000007"]
 
 
+def test_what_somebody_put_or_linked_beside_stays(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "kept")
+    kept = Checkpoints(store, keep=1)
+    kept.save(1, {"state.pt": b"state"})
+    kept.save(1, {"state.pt": b"state"})
+    (tmp_path / "kept/step_00000001").rename(tmp_path / "archive")
+    (tmp_path / "kept/step_00000001").symlink_to(tmp_path / "archive")
+    before = sorted(tmp_path.joinpath("archive").rglob("*"))
+    kept.save(2, {"state.pt": b"state"})
+    (tmp_path / "kept/step_00000002/notes.txt").write_text("mine")
+    kept.save(3, {"state.pt": b"state"})
+    assert sorted(tmp_path.joinpath("archive").rglob("*")) == before
+    assert [p.name for p in (tmp_path / "kept/step_00000002").iterdir()] == ["notes.txt"]
+
+
 def test_what_does_not_fit_on_the_disk_is_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     kept = Checkpoints(store)

@@ -42,6 +42,7 @@ __all__ = [
 
 NEWEST = "newest"
 _STEP = re.compile(r"^step_(\d{8,})$")
+_OURS = re.compile(rf"{BEGUN}|{DONE}|{re.escape(METADATA)}|rank_\d{{5,}}(\.json|/.+)")  # of a step's folder
 PATIENCE_S, POLL_S = 600.0, 0.1
 GRACE_S = 10.0  # for the others' parts, once the job has failed
 
@@ -171,10 +172,13 @@ class Checkpoints:
                 self.remove(checkpoint.step)
 
     def remove(self, step: int) -> None:
-        """Take a checkpoint away, so that one who is stopped half way leaves none that is done. Raises OSError."""
+        """Take a checkpoint away, so that one who is stopped half way leaves none that is done: what checkpoints
+        write, by name. What else somebody put or linked there stays. Raises OSError."""
         name = name_of(step)
         self.store.delete(f"{name}/{DONE}")
-        self.store.delete(f"{name}/{METADATA}", *(item.name for item in self.store.items(f"{name}/")))
+        found = [item.name for item in self.store.items(f"{name}/")]
+        ours = [each for each in found if _OURS.fullmatch(each.removeprefix(f"{name}/"))]
+        self.store.delete(f"{name}/{METADATA}", *ours)
         self.store.remove_folder(f"{name}/")
 
     # -- reading ------------------------------------------------------------------------------------------------

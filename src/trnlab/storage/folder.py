@@ -34,11 +34,14 @@ class FolderStore:
 
     def path(self, name: str) -> Path:
         """The file of an object. Raises StrangeError where its folder is a link, and the store is guarded."""
+        return self._unlinked(name) if self.guarded else self.root / name
+
+    def _unlinked(self, name: str) -> Path:
+        """The file of an object, in folders that are no links below the root. Raises StrangeError."""
         path = self.root / name
-        if self.guarded:
-            for folder in path.relative_to(self.root).parents:
-                if folder.name and (self.root / folder).is_symlink():
-                    raise StrangeError(self.root / folder, "a link")
+        for folder in path.relative_to(self.root).parents:
+            if folder.name and (self.root / folder).is_symlink():
+                raise StrangeError(self.root / folder, "a link")
         return path
 
     def read(self, name: str, first: int | None = None, most: int | None = None) -> bytes:
@@ -119,21 +122,21 @@ class FolderStore:
                         yield Item(name, status.st_size, status.st_mtime), status.st_mode
 
     def delete(self, *names: str) -> None:
-        """See `Store`. Folders that are empty afterwards stay, see `remove_folder`."""
+        """See `Store`. Plain files alone, and none behind a link: what somebody linked here is not ours. Folders that
+        are empty afterwards stay, see `remove_folder`."""
         for name in names:
-            if self.guarded:
-                plain.removed(self.path(name))
-            else:
-                self.path(name).unlink(missing_ok=True)
+            with contextlib.suppress(StrangeError):
+                plain.removed(self._unlinked(name))
 
     def remove_folder(self, prefix: str) -> None:
         """See `Store`: temporary files and empty folders; what else is there stays, with the folders around it."""
-        for base, _, files in os.walk(self.path(f"{prefix.rstrip('/')}/x").parent, topdown=False):
-            for file in files:
-                if is_temporary(file):
-                    plain.removed(Path(base, file))
-            with contextlib.suppress(OSError):  # it is not empty
-                os.rmdir(base)
+        with contextlib.suppress(StrangeError):
+            for base, _, files in os.walk(self._unlinked(f"{prefix.rstrip('/')}/x").parent, topdown=False):
+                for file in files:
+                    if is_temporary(file):
+                        plain.removed(Path(base, file))
+                with contextlib.suppress(OSError):  # it is not empty
+                    os.rmdir(base)
 
     def note_use(self, name: str) -> None:
         """One appended byte: atomic between processes, and nothing to repair after a crash."""
