@@ -105,6 +105,11 @@ def _written_beside(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator
             temporary.unlink(missing_ok=True)
 
 
+def one_line(text: object) -> str:
+    """A name as it can be shown: what is no character to see, such as the start of an escape sequence, is a `?`."""
+    return "".join(c if c.isprintable() else "?" for c in str(text))
+
+
 def json_of(content: str | bytes | bytearray | memoryview) -> Any:
     """The value that JSON describes. Raises ValueError for all else, what is nested too deeply included."""
     try:
@@ -113,12 +118,17 @@ def json_of(content: str | bytes | bytearray | memoryview) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a file of this name is one of those that are being written, or whose writer was killed."""
+    return _TEMPORARY.match(name) is not None
+
+
 def abandoned(folder: Path, *, older_than_s: float) -> Iterable[Path]:
     """Temporary files that a killed process left behind in `folder`."""
     now = time.time()
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process may finish or sweep it meanwhile
-            if _TEMPORARY.match(path.name) and now - path.stat().st_mtime > older_than_s:
+            if is_temporary(path.name) and now - path.lstat().st_mtime > older_than_s:
                 yield path
 
 

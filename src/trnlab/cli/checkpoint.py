@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
+import sys
 import time
 from typing import Any
 
 from trnlab.errors import RunError, UsageError
 from trnlab.storage import open_store
-from trnlab.storage.checkpoints import DONE, Checkpoint, Checkpoints, name_of
+from trnlab.storage.checkpoints import Checkpoint, Checkpoints
+from trnlab.storage.finished import OLDER
 from trnlab.storage.trouble import reason
 from trnlab.units import format_bytes
 
@@ -59,15 +60,29 @@ def _present(kept: Checkpoints) -> list[Checkpoint]:
 
 def _verify(kept: Checkpoints) -> int:
     found, damaged = _present(kept), 0
+    done = [c for c in found if c.done]
+    if not done:
+        raise UsageError(
+            "no checkpoint was finished, so there is nothing to verify", code="TRN534", got=kept.store.url,
+            limit=f"{len(found)} that were begun", remedy="what was not finished is never read: go on, or begin anew",
+        )  # fmt: skip
     for c in found:
         problems = kept.problems(c.step) if c.done else []
         damaged += bool(problems)
-        state = problems[0] if problems else "whole" if c.done else "not finished; it is never read"
-        print(f"step {c.step:<10} {state}")
+        print(f"step {c.step:<10} {problems[0] if problems else _state_of(kept, c)}")
         for problem in problems[1:]:
             print(f"{'':16}{problem}")
-    print(f"{sum(c.done for c in found) - damaged} of {sum(c.done for c in found)} are whole in {kept.store.url}")
-    return 1 if damaged else 0
+    astray = kept.astray()
+    if astray:
+        print(f"{'':16}{astray}")
+    print(f"{len(done) - damaged} of {len(done)} are whole in {kept.store.url}")
+    return 1 if damaged or astray else 0
+
+
+def _state_of(kept: Checkpoints, found: Checkpoint) -> str:
+    if not found.done:
+        return "not finished; it is never read"
+    return "whole" if kept.finished(found.step).covered else f"whole, as far as it can be told: {OLDER}"
 
 
 def _diff(args: argparse.Namespace, kept: Checkpoints) -> int:
@@ -107,12 +122,20 @@ def _done(kept: Checkpoints) -> list[Checkpoint]:
 
 def _state(kept: Checkpoints, step: int, rank: int) -> Any:
     try:
-        ranks = int(json.loads(kept.store.read(f"{name_of(step)}/{DONE}"))["ranks"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        found = kept.finished(step)
+    except FileNotFoundError as error:
         raise UsageError(
             f"there is no finished checkpoint of step {step}", code="TRN534", got=kept.store.url,
             remedy="see `trnlab checkpoint ls`",
         ) from error  # fmt: skip
+    if not 0 <= rank < found.ranks:
+        raise UsageError(
+            f"the checkpoint of step {step} has no rank {rank}", code="TRN534", got=rank,
+            limit=f"0 to {found.ranks - 1}", remedy="name one that wrote it with --rank",
+        )  # fmt: skip
+    found.require_whole()
+    if not found.covered:
+        print(f"trnlab: step {step} was {OLDER}", file=sys.stderr)
     from trnlab.frontends.torch import state_files
 
-    return state_files.unpacked(Checkpoints(kept.store, rank, ranks).load(step))
+    return state_files.unpacked(found.files(rank))

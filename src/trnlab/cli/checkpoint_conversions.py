@@ -7,7 +7,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -30,12 +30,14 @@ def main(args: argparse.Namespace) -> int:
     if args.action == "show":
         return _show(found)
     convert.require_model(found.table)
+    if found.uncovered:
+        print(f"trnlab: of {args.url}: {found.uncovered}", file=sys.stderr)
     if args.action == "to-hf":
         return _to_hf(args, found, cuts)
     layout = parse(args.to)
     _followed(convert.reshard(found, open_store(args.dst), layout, args.format, cuts))
     again = convert.source(args.dst, found.step, cuts)
-    _compare(found.table, again.table, args.dst)
+    _compare(found.table, again.table, args.dst, lambda: convert.undone(open_store(args.dst), found.step))
     count = len(found.table.entries)
     print(f"{count} tensors of step {found.step} in {args.dst}, {layout}, {args.format}: read again, the same bits")
     return 0
@@ -69,15 +71,17 @@ def _to_hf(args: argparse.Namespace, found: convert.Source, cuts: Rules) -> int:
         model = Table()
         model.same = {n: first for n, first in found.table.same.items() if n.startswith("model.")}
         model.entries = {n: e for n, e in found.table.entries.items() if e.path[0] == "model"}
-        _compare(model, convert.source(args.dst, None, cuts).table, args.dst)
+        again = convert.source(args.dst, None, cuts).table
+        _compare(model, again, args.dst, lambda: hugging_face.remove(to))
         told = ": read again, the same bits"
     print(f"{count} tensors of step {found.step} in {args.dst}{told}")
     return 0
 
 
-def _compare(a: Table, b: Table, place: str) -> None:
+def _compare(a: Table, b: Table, place: str, undo: Callable[[], None]) -> None:
     wrong = convert.same(a, b)
     if wrong:
+        undo()
         raise RunError(
             f"what was written is not what was read: {', '.join(wrong[:4])}", code="TRN546", limit=place,
             got=f"{len(wrong)} tensors", remedy="do not use it, and report this",

@@ -10,6 +10,8 @@ built again and replaced.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import CacheError, UsageError
+from trnlab.files import one_line
 from trnlab.program.routine import Program
 from trnlab.runtime import serialize
 from trnlab.runtime.fingerprint import Fingerprint
@@ -25,12 +28,19 @@ from trnlab.runtime.notices import Say, say
 from trnlab.storage import Item, Lease, Store, open_store
 from trnlab.storage.folder import USES as HITS
 from trnlab.storage.folder import FolderStore
+from trnlab.storage.plain import StrangeError
 from trnlab.storage.remote import USES
 from trnlab.storage.trouble import explained, reason
 
 SUFFIX = ".trnx"
 FOLDER = f"v{serialize.FORMAT}/"
 LEASES = f"{FOLDER}leases/"
+LARGEST = 8 << 30  # bytes of an entry (assumed)
+_KEY = "[0-9a-f]{64}"
+_ENTRY = re.compile(rf"{FOLDER}{_KEY}{re.escape(SUFFIX)}")
+_USED = re.compile(rf"{FOLDER}{_KEY}({re.escape(HITS)}|{re.escape(USES)})")
+_LEASE = re.compile(rf"{LEASES}{_KEY}/\d+")
+_LEFT = re.compile(rf"{FOLDER}\.{_KEY}{re.escape(SUFFIX)}\.\d+-\d+\.tmp")
 HEAD = 1 << 16  # bytes that hold the header of most entries
 ABANDONED_AFTER_S = 3600.0
 NOTICED_AFTER_S = 2.0
@@ -77,11 +87,14 @@ class Cache:
 
     def __init__(self, root: Path | str | Store, say: Say = say, *, writable: bool = True) -> None:
         self.store = open_store(root) if isinstance(root, str | Path) else root
+        if isinstance(self.store, FolderStore):
+            self.store.guarded = True  # others may write there, and any file may have the name of an entry
         self.metrics = Metrics()
         self._say = say
         self._readable, self._writable = True, writable
         self.sizes: dict[str, int] = {}  # bytes of the entries that this process read or wrote, by key
         self._replaceable: set[str] = set()  # keys whose entry was found damaged, or of another version
+        self._strange: set[str] = set()  # keys whose name something else has: it stays, and nothing is stored
 
     @property
     def place(self) -> str:
@@ -115,10 +128,13 @@ class Cache:
         if not self._readable:
             return None
         try:
-            return self.store.read(_name(key))
+            return self.store.read(_name(key), most=_most())
         except FileNotFoundError as error:
             if "bucket" in str(error):
                 self._go_on_without_reading(error)
+            return None
+        except StrangeError as error:
+            self._pass_over(key, error)
             return None
         except OSError as error:
             self._go_on_without_reading(error)
@@ -130,7 +146,7 @@ class Cache:
 
     def put_content(self, key: str, *parts: bytes | memoryview) -> bool:
         """Store what `serialize.dump` made, unless another process was first: the same key is the same program."""
-        if not self._writable:
+        if not self._writable or key in self._strange:
             return False
         try:
             self._sweep()
@@ -139,6 +155,9 @@ class Cache:
                 self._replaceable.discard(key)
             else:
                 self.store.create(_name(key), *parts)
+        except StrangeError as error:
+            self._pass_over(key, error)
+            return False
         except OSError as error:
             self._go_on_without_writing(error)
             return False
@@ -172,20 +191,33 @@ class Cache:
         """
         try:
             items = {item.name: item for item in self.store.items(FOLDER)}
-            names = [name for name in items if name.endswith(SUFFIX) and "/" not in name.removeprefix(FOLDER)]
+            names = [name for name in items if _ENTRY.fullmatch(name)]
             found = [entry for name in names if (entry := self._entry(items[name], items, check)) is not None]
         except OSError as error:
             raise self._error("read", error) from error
         return sorted(found, key=lambda e: (-e.modified, e.key))
+
+    def strange(self) -> list[tuple[str, str]]:
+        """What is in the cache's folder and none of its files, by name, with what it is: nothing reads, follows or
+        removes it. Raises CacheError when the store cannot be read."""
+        if not isinstance(self.store, FolderStore):
+            return []
+        try:
+            others = [
+                (item.name, "no file of a cache") for item in self.store.items(FOLDER) if not _is_ours(item.name)
+            ]
+            return sorted([*self.store.strange(FOLDER), *others])
+        except OSError as error:
+            raise self._error("read", error) from error
 
     def nearest(self, wanted: Fingerprint) -> Entry | None:
         """The sound entry that differs least from `wanted`, which itself does not count."""
         others = [e for e in self.entries() if e.problem is None and e.key != wanted.key]
         return min(others, key=lambda e: wanted.distance(e.fingerprint), default=None)
 
-    def leftovers(self) -> list[str]:
+    def leftovers(self, older_than_s: float = 0.0) -> list[str]:
         """What killed writers left behind. It is never read, and goes with the next write after an hour."""
-        return self.store.leftovers(FOLDER)
+        return [name for name in self.store.leftovers(FOLDER, older_than_s=older_than_s) if _LEFT.fullmatch(name)]
 
     def remove(self, *keys: str) -> None:
         """Remove entries, with what is known of their use. Raises CacheError when that fails."""
@@ -203,10 +235,14 @@ class Cache:
             raise self._error("written", error) from error
 
     def clear(self) -> tuple[int, int]:
-        """Remove everything; returns how many entries and bytes. Raises CacheError when that fails."""
+        """Remove the cache's own files, which are known by their names; returns how many entries and bytes. What else
+        is in its folder stays, see `strange`. Raises CacheError when that fails."""
         entries = self.entries()
         try:
-            self.store.delete(*(item.name for item in self.store.items(FOLDER)), *self.leftovers())
+            names = [item.name for item in self.store.items(FOLDER) if _is_ours(item.name)]
+            self.store.delete(*names, *self.leftovers())
+            for folder in sorted({name.rpartition("/")[0] for name in names if name.startswith(LEASES)}):
+                self.store.remove_folder(f"{folder}/")
         except OSError as error:
             raise self._error("cleared", error) from error
         return len(entries), sum(e.size for e in entries)
@@ -233,6 +269,8 @@ class Cache:
             metadata = self._metadata(item, key, check)
         except FileNotFoundError:  # cleared meanwhile, or a listing that is not of now
             return None
+        except StrangeError as error:
+            problem = serialize.damaged(key + SUFFIX, error.what)
         except CacheError as error:
             problem = error
         hits, mark = items.get(FOLDER + key + HITS), items.get(FOLDER + key + USES)
@@ -243,7 +281,7 @@ class Cache:
     def _metadata(self, item: Item, key: str, check: bool) -> dict[str, Any]:
         name = key + SUFFIX
         if check:
-            metadata = serialize.loads(self.store.read(item.name), name).metadata
+            metadata = serialize.loads(self.store.read(item.name, most=_most()), name).metadata
             if metadata.get("key") != key:
                 raise serialize.damaged(name, "it holds another executable")
             return metadata
@@ -257,7 +295,7 @@ class Cache:
             self.store.note_use(FOLDER + key)
 
     def _sweep(self) -> None:
-        self.store.delete(*self.store.leftovers(FOLDER, older_than_s=ABANDONED_AFTER_S))
+        self.store.delete(*self.leftovers(ABANDONED_AFTER_S))
 
     def _lease(self, key: str) -> Lease | None:
         """The lease of `key`, or None where it is not needed any more, or cannot be had."""
@@ -265,6 +303,9 @@ class Cache:
         try:
             with self._long_waits_told(key):
                 held = lease.acquire(lambda: self.store.exists(_name(key)))
+        except StrangeError as error:  # everyone builds what this lease is of
+            self._say(f"the lease of {key[:12]} is passed over: {one_line(error.filename)} is {error.what}")
+            return None
         except OSError as error:
             self._go_on_without_writing(error)
             return None
@@ -286,6 +327,12 @@ class Cache:
             yield
         finally:
             timer.cancel()
+
+    def _pass_over(self, key: str, error: StrangeError) -> None:
+        """One name is taken by something else: the rest of the cache serves."""
+        if key not in self._strange:
+            self._strange.add(key)
+            self._say(f"cache entry {key[:12]} is passed over: {one_line(error.filename)} is {one_line(error.what)}")
 
     def _go_on_without_reading(self, error: OSError) -> None:
         self._readable = False
@@ -344,6 +391,20 @@ def open_cache(where: Path | str, say: Say = say) -> Cache:
     if len(names) == 1:
         return Cache(names[0], say)
     return LayeredCache(names[0], [*names[1:]], say)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of this name, below `FOLDER`, is one that a cache writes."""
+    return any(form.fullmatch(name) for form in (_ENTRY, _USED, _LEASE, _LEFT))
+
+
+def _most() -> int:
+    """Bytes of the largest file that can be an entry: half of the memory, at most."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return LARGEST
+    return min(LARGEST, memory // 2) if memory > 0 else LARGEST
 
 
 def _name(key: str) -> str:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from trnlab.errors import UsageError
+from trnlab.files import one_line
 from trnlab.runtime import compile_cost
 from trnlab.runtime.cache import Cache, Entry
 from trnlab.runtime.cache_care import Copied
@@ -19,12 +20,17 @@ def listing(cache: Cache) -> str:
     """One line per entry, newest first, and the total."""
     entries = cache.entries()
     if not entries:
-        return f"{cache.place}: empty"
+        return "\n".join([f"{cache.place}: empty", *_strange(cache)])
     rows = [("key", "name", "target", "size", "age", "hits"), *(_row(entry) for entry in entries)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     lines.append(f"{len(entries)} entries, {format_bytes(sum(e.size for e in entries))} in {cache.place}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_strange(cache)])
+
+
+def _strange(cache: Cache) -> list[str]:
+    """What is there and not of the cache, a line each."""
+    return [f"{one_line(name)}  is {one_line(what)}: passed over, never removed" for name, what in cache.strange()]
 
 
 def verify(cache: Cache) -> tuple[str, bool]:
@@ -33,6 +39,7 @@ def verify(cache: Cache) -> tuple[str, bool]:
     for entry in entries:
         if entry.problem is not None:
             lines.append(f"{entry.key[:_SHORT]}  {entry.problem.code}: {entry.problem.what}")
+    lines += _strange(cache)
     lines += [f"{name}  left behind by a process that died; never read" for name in cache.leftovers()]
     sound = all(e.problem is None or e.problem.code == "TRN602" for e in entries)
     good = sum(e.problem is None for e in entries)
@@ -43,7 +50,11 @@ def verify(cache: Cache) -> tuple[str, bool]:
 def clear(cache: Cache) -> str:
     """Remove everything and say how much that was."""
     count, size = cache.clear()
-    return f"removed {count} entries, {format_bytes(size)} from {cache.place}"
+    removed = f"removed {count} entries, {format_bytes(size)} from {cache.place}"
+    others = cache.strange()
+    if not others:
+        return removed
+    return f"{removed}; left alone, as no file of a cache: {len(others)}, such as {one_line(others[0][0])}"
 
 
 def pruned(cache: Cache, gone: list[Entry], dry_run: bool) -> str:

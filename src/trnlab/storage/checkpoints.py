@@ -5,12 +5,12 @@
     step_00000200/rank_00000/<file>    what rank 0 keeps, as it likes
     step_00000200/rank_00000.json      sizes and SHA-256 of its files, written after them
     step_00000200/.metadata            where each tensor lies, for torch.distributed.checkpoint
-    step_00000200/done                 all ranks have written theirs
+    step_00000200/done                 all ranks have written theirs: sizes and SHA-256 of these, and of itself
     newest                             the name of the newest that is done, for stores whose listings lag
 
 The markers are those of the vendor's library. A checkpoint without `done` is never read; one that is done is read
-only when every file has its size and digest, and otherwise the one before it is taken, which is said. Where there are
-checkpoints and none can be read it is an error: nothing begins anew by mistake.
+only when every file has its size and digest (`storage.finished`), and otherwise the one before it is taken, which is
+said. Where there are checkpoints and none can be read it is an error: nothing begins anew by mistake.
 
 Each rank reads and checks its own files once, and the ranks agree on the newest checkpoint that all of them found
 whole: `Agreement` says how they talk. Without one, each rank checks the files of all.
@@ -18,27 +18,31 @@ whole: `Agreement` says how they talk. Without one, each rank checks the files o
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import hashlib
 import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trnlab.errors import RunError
-from trnlab.files import json_of
+from trnlab.storage.finished import BEGUN, DONE, METADATA, OLDER, Finished, folder_of, name_of, read_record, record_of
+from trnlab.storage.seals import Content, described, pieces, sealed
 from trnlab.storage.store import Store
 from trnlab.storage.trouble import reason
 
-BEGUN, DONE, NEWEST = "checkpoint", "done", "newest"
-METADATA = ".metadata"
-Content = bytes | memoryview | Sequence[bytes | memoryview]  # in one piece, or in several
+__all__ = [
+    "BEGUN", "DONE", "METADATA", "NEWEST", "Agreement", "Checkpoint", "Checkpoints", "Content", "Making", "folder_of",
+    "name_of", "pieces",
+]  # fmt: skip
+
+NEWEST = "newest"
 _STEP = re.compile(r"^step_(\d{8,})$")
-_MOST_RANKS = 1 << 20
-_SHOWN = 8  # problems after which no more are looked for
+_OURS = re.compile(rf"{BEGUN}|{DONE}|{re.escape(METADATA)}|rank_\d{{5,}}(\.json|/.+)")  # of a step's folder
 PATIENCE_S, POLL_S = 600.0, 0.1
 GRACE_S = 10.0  # for the others' parts, once the job has failed
 
@@ -85,6 +89,7 @@ class Checkpoints:
     agreement: Agreement | None = None
     index: Callable[[list[dict[str, Any]]], Mapping[str, bytes]] | None = None
     failed: threading.Event = field(default_factory=threading.Event)  # set: the job ends, other ranks may be gone
+    attempt: str = ""  # that all ranks agreed on: what an earlier one of the job left is not taken for this one's
 
     # -- writing ------------------------------------------------------------------------------------------------
     def save(self, step: int, files: Mapping[str, Content], about: Mapping[str, Any] | None = None) -> None:
@@ -95,24 +100,40 @@ class Checkpoints:
             if self.rank == 0:
                 self.store.delete(f"{name}/{DONE}")
                 self.store.write(f"{name}/{BEGUN}", b"")
+            self.store.delete(f"{name}/{record_of(self.rank)}")  # of an earlier attempt, whose files are overwritten
             for file, content in files.items():
                 self.store.write(f"{name}/{folder_of(self.rank)}/{file}", *pieces(content))
-            digests = {file: _described(content) for file, content in files.items()}
-            record = {"step": step, "ranks": self.ranks, "files": digests, "about": about or {}}
-            self.store.write(f"{name}/{folder_of(self.rank)}.json", json.dumps(record).encode())
+            self._write_record(step, self.rank, {file: described(content) for file, content in files.items()}, about)
             if self.rank == 0:
                 self._finish(step)
         except OSError as error:
+            self._give_up(step)
             raise RunError(
                 f"the checkpoint of step {step} cannot be written: {reason(error)}", code="TRN531",
                 got=self.store.url, remedy="free some space, or check the permissions; the ones before it are kept",
             ) from error  # fmt: skip
 
+    def _write_record(self, step: int, rank: int, files: Mapping[str, Any], about: Mapping[str, Any] | None) -> None:
+        record = {"step": step, "ranks": self.ranks, "files": files, "about": about or {}}
+        record |= {"attempt": self.attempt} if self.attempt else {}
+        self.store.write(f"{name_of(step)}/{record_of(rank)}", json.dumps(record).encode())
+
+    def _give_up(self, step: int) -> None:
+        """Take away what this rank wrote of a checkpoint that will not be done: a full disk is not to stay full."""
+        name = name_of(step)
+        with contextlib.suppress(OSError):
+            mine = [item.name for item in self.store.items(f"{name}/{folder_of(self.rank)}/")]
+            of_all = [f"{name}/{each}" for each in (DONE, METADATA, BEGUN)] if self.rank == 0 else []
+            self.store.delete(*of_all, f"{name}/{record_of(self.rank)}", *mine)
+            self.store.remove_folder(f"{name}/{folder_of(self.rank)}/")
+            if self.ranks == 1:
+                self.store.remove_folder(f"{name}/")
+
     def _finish(self, step: int) -> None:
         """Mark it done when all ranks have written, and take old ones away."""
-        name, started = name_of(step), time.monotonic()
+        started = time.monotonic()
         for rank in range(self.ranks):
-            while not self.store.exists(f"{name}/{folder_of(rank)}.json"):
+            while not self._has_written(step, rank):
                 waited = time.monotonic() - started
                 if waited > PATIENCE_S or (self.failed.is_set() and waited > GRACE_S):
                     raise TimeoutError(f"rank {rank} has not written its part")
@@ -120,14 +141,26 @@ class Checkpoints:
         self.finish(step)
         self._prune(step)
 
+    def _has_written(self, step: int, rank: int) -> bool:
+        """Whether a rank has written its part, in this attempt."""
+        if not self.attempt or rank == self.rank:
+            return self.store.exists(f"{name_of(step)}/{record_of(rank)}")
+        try:
+            return read_record(self.store, step, rank)[0].get("attempt") == self.attempt
+        except (FileNotFoundError, RunError):
+            return False
+
     def finish(self, step: int) -> None:
-        """Mark one done of which every rank's files are there. Raises OSError."""
-        name = name_of(step)
-        files = {} if self.index is None else self.index([self.record(step, r)["about"] for r in range(self.ranks)])
-        for file, content in files.items():
+        """Mark one done of which every rank's files are there. Raises OSError, RunError (TRN532)."""
+        name, known, abouts = name_of(step), {BEGUN: described(b"")}, []
+        for rank in range(self.ranks):
+            record, content = read_record(self.store, step, rank)
+            known[record_of(rank)] = described(content)
+            abouts.append(record.get("about") or {})
+        for file, content in ({} if self.index is None else self.index(abouts)).items():
             self.store.write(f"{name}/{file}", content)
-        done = {"step": step, "ranks": self.ranks, "files": {f: _described(c) for f, c in files.items()}}
-        self.store.write(f"{name}/{DONE}", json.dumps(done).encode())
+            known[file] = described(content)
+        self.store.write(f"{name}/{DONE}", sealed({"step": step, "ranks": self.ranks, "files": known}))
         self.store.write(NEWEST, name.encode())
 
     def _prune(self, newest: int) -> None:
@@ -139,10 +172,14 @@ class Checkpoints:
                 self.remove(checkpoint.step)
 
     def remove(self, step: int) -> None:
-        """Take a checkpoint away, so that one who is stopped half way leaves none that is done. Raises OSError."""
+        """Take a checkpoint away, so that one who is stopped half way leaves none that is done: what checkpoints
+        write, by name. What else somebody put or linked there stays. Raises OSError."""
         name = name_of(step)
         self.store.delete(f"{name}/{DONE}")
-        self.store.delete(f"{name}/{METADATA}", *(item.name for item in self.store.items(f"{name}/")))
+        found = [item.name for item in self.store.items(f"{name}/")]
+        ours = [each for each in found if _OURS.fullmatch(each.removeprefix(f"{name}/"))]
+        self.store.delete(f"{name}/{METADATA}", *ours)
+        self.store.remove_folder(f"{name}/")
 
     # -- reading ------------------------------------------------------------------------------------------------
     def all(self) -> list[Checkpoint]:
@@ -174,6 +211,7 @@ class Checkpoints:
             if self.agreement is not None and self.ranks > 1:
                 whole = self.agreement.all(whole)
             if whole and files is not None:
+                self._say_of_older(step)
                 return step, files
             self.told.append(
                 f"the checkpoint of step {step} is not whole, the one before it is taken: "
@@ -185,6 +223,11 @@ class Checkpoints:
                 remedy="see `trnlab checkpoint verify`; to begin anew, name another place or remove these",
             )  # fmt: skip
         return None
+
+    def _say_of_older(self, step: int) -> None:
+        with contextlib.suppress(OSError, RunError):
+            if self.rank == 0 and not self.finished(step).covered:
+                self.told.append(f"the checkpoint of step {step} was {OLDER}")
 
     def _candidates(self) -> list[int]:
         """The steps that are done, newest first; the same for all ranks where they can agree."""
@@ -199,20 +242,24 @@ class Checkpoints:
                 raise self._unreadable(error) from error
         if alone or self.agreement is None:
             return steps
-        told = self.agreement.first(",".join(map(str, steps)))
+        told = self.agreement.first(",".join([uuid.uuid4().hex, *map(str, steps)]))
         if told == "unreadable":
             raise self._unreadable(OSError(errno.EIO, "rank 0 cannot read them", self.store.url))
-        return [int(step) for step in told.split(",") if step]
+        self.attempt, *agreed = told.split(",")
+        return [int(step) for step in agreed]
 
     def _tried(self, step: int, other_ranks: bool) -> tuple[str, dict[str, bytes] | None]:
         """What is wrong with a checkpoint, and the files of this rank where nothing is. Raises RunError: TRN531 where
         the store cannot be read, TRN530 for another number of ranks."""
+        alone = self.agreement is None or self.ranks == 1  # then nobody else can say what became of others' files
         try:
-            if self.agreement is None and self.ranks > 1:
-                problems = self.problems(step)  # nobody else can say what became of the others' files
-            else:
-                problems = self._of_all(step) if self.rank == 0 else []
-            return (problems[0], None) if problems else ("", self.load(step, other_ranks))
+            found = self.finished(step)
+            self._require_ranks(found, other_ranks)
+            mine = self.rank % found.ranks
+            problems = found.of_all() if alone or self.rank == 0 else []
+            looked = range(found.ranks) if alone else range(self.rank, found.ranks, self.ranks)
+            problems = problems or found.of_ranks(rank for rank in looked if rank != mine)
+            return (problems[0], None) if problems else ("", found.files(mine))
         except FileNotFoundError as error:
             return f"something of {folder_of(self.rank)} is missing ({error})", None
         except OSError as error:
@@ -224,96 +271,52 @@ class Checkpoints:
                 raise
             return error.what, None
 
+    def finished(self, step: int) -> Finished:
+        """A finished checkpoint, to be read. Raises FileNotFoundError, OSError, RunError (TRN532)."""
+        return Finished(self.store, f"{name_of(step)}/", step)
+
     def load(self, step: int, other_ranks: bool = False) -> dict[str, bytes]:
         """The files of this rank, checked. Raises OSError, and RunError: TRN530 for another number of ranks, unless
         `other_ranks`; TRN532 for what is not whole."""
-        ranks = self.ranks_of(step)
-        if ranks != self.ranks and not other_ranks:
+        found = self.finished(step)
+        self._require_ranks(found, other_ranks)
+        return found.files(self.rank % found.ranks)
+
+    def _require_ranks(self, found: Finished, other_ranks: bool) -> None:
+        if found.ranks != self.ranks and not other_ranks:
             raise RunError(
-                "the checkpoint is of another number of ranks", code="TRN530", limit=ranks, got=self.ranks,
+                "the checkpoint is of another number of ranks", code="TRN530", limit=found.ranks, got=self.ranks,
                 remedy="start as many ranks as wrote it; with trnlab.checkpoint in the script any number will do",
             )  # fmt: skip
-        return self.files(step, self.rank % ranks)
-
-    def files(self, step: int, rank: int, *names: str) -> dict[str, bytes]:
-        """The files that a rank wrote, or those of these names, checked. Raises as `load`."""
-        folder, files = f"{name_of(step)}/{folder_of(rank)}", {}
-        for file, about in self.record(step, rank)["files"].items():
-            if not names or file in names:
-                files[file] = self._checked(f"{folder}/{file}", about)
-        return files
 
     def ranks_of(self, step: int) -> int:
         """How many ranks wrote a finished checkpoint. Raises FileNotFoundError, OSError, RunError (TRN532)."""
-        return int(self._done(step)["ranks"])
+        return self.finished(step).ranks
 
     def problems(self, step: int) -> list[str]:
         """What is not as it was written, of all ranks; nothing for a whole checkpoint. Raises OSError."""
-        found = self._of_all(step)
-        if found:
-            return found
-        ranks = self.ranks_of(step)
-        for rank in range(ranks):
-            try:
-                if self.record(step, rank)["ranks"] != ranks:
-                    found.append(f"{folder_of(rank)} is of another number of ranks")
-                self.files(step, rank)
-            except FileNotFoundError as error:
-                found.append(f"something of {folder_of(rank)} is missing ({error})")
-            except RunError as error:
-                found.append(error.what)
-            if len(found) >= _SHOWN:
-                break
-        return found
-
-    def _of_all(self, step: int) -> list[str]:
-        """What is wrong with what belongs to no rank."""
         try:
-            done = self._done(step)
+            return self.finished(step).problems()
         except FileNotFoundError:
             return ["it was never finished"]
         except RunError as error:
             return [error.what]
-        for file, about in done.get("files", {}).items():
-            try:
-                self._checked(f"{name_of(step)}/{file}", about)
-            except FileNotFoundError:
-                return [f"{name_of(step)}/{file} is missing"]
-            except RunError as error:
-                return [error.what]
-        return []
 
-    def _done(self, step: int) -> dict[str, Any]:
-        name = f"{name_of(step)}/{DONE}"
+    def astray(self) -> str:
+        """What is wrong with the name of the newest, or nothing where it is that of a done one. Raises OSError."""
         try:
-            found = json_of(self.store.read(name))
-            if _is_count(found["ranks"]) and _are_files(found.get("files", {})):
-                return dict(found)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            pass
-        raise RunError(f"{name} is damaged", code="TRN532", remedy="take another checkpoint")
-
-    def _checked(self, name: str, about: Mapping[str, Any]) -> bytes:
-        content = self.store.read(name)
-        if len(content) != about["bytes"] or _described(content)["sha256"] != about["sha256"]:
-            raise RunError(f"{name} is not what was written", code="TRN532", remedy="take another checkpoint")
-        return content
-
-    def record(self, step: int, rank: int) -> dict[str, Any]:
-        """What a rank wrote down of its files. Raises OSError, RunError (TRN532)."""
-        name = f"{name_of(step)}/{folder_of(rank)}.json"
-        try:
-            record = json_of(self.store.read(name))
-            if record["step"] == step and _is_count(record["ranks"]) and _are_files(record["files"]):
-                return dict(record)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            pass
-        raise RunError(f"{name} is damaged", code="TRN532", remedy="take another checkpoint")
+            told = self.store.read(NEWEST, 1 << 10).decode()
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError:
+            return f"{NEWEST} is damaged"
+        plain = bool(told) and told.isprintable() and not {"", ".", ".."} & {*told.split("/")}
+        return "" if plain and self.store.exists(f"{told}/{DONE}") else f"{NEWEST} names no checkpoint that is done"
 
     def _hinted(self) -> set[int]:
         """The newest, where a listing may not have it yet."""
         try:
-            match = _STEP.match(self.store.read(NEWEST).decode())
+            match = _STEP.match(self.store.read(NEWEST, 1 << 10).decode())
         except (FileNotFoundError, UnicodeDecodeError):
             return set()
         if match is None or not self.store.exists(f"{match[0]}/{DONE}"):
@@ -338,50 +341,12 @@ class Making:
     def put(self, rank: int, file: str, content: Content) -> None:
         """Write a file of a rank. Raises OSError."""
         self._kept.store.write(f"{name_of(self._step)}/{folder_of(rank)}/{file}", *pieces(content))
-        self._files.setdefault(rank, {})[file] = _described(content)
+        self._files.setdefault(rank, {})[file] = described(content)
 
     def rank_done(self, rank: int, about: Mapping[str, Any]) -> None:
         """Write down what a rank's files are; see `Checkpoints.save`. Raises OSError."""
-        files = self._files.get(rank, {})
-        record = {"step": self._step, "ranks": self._kept.ranks, "files": files, "about": about}
-        self._kept.store.write(f"{name_of(self._step)}/{folder_of(rank)}.json", json.dumps(record).encode())
+        self._kept._write_record(self._step, rank, self._files.get(rank, {}), about)
 
     def finish(self) -> None:
         """Mark it done. Others stay. Raises OSError."""
         self._kept.finish(self._step)
-
-
-def _is_count(ranks: object) -> bool:
-    return type(ranks) is int and 0 < ranks <= _MOST_RANKS
-
-
-def _are_files(files: object) -> bool:
-    """Whether it lists files of the checkpoint's own folder, with the size and digest of each."""
-    return isinstance(files, dict) and all(
-        isinstance(about, dict) and {"bytes", "sha256"} <= set(about) and not {"..", ""} & set(name.split("/"))
-        for name, about in files.items()
-    )
-
-
-def name_of(step: int) -> str:
-    """The folder of a step."""
-    return f"step_{step:08d}"
-
-
-def folder_of(rank: int) -> str:
-    """The folder of a rank, within that of a step."""
-    return f"rank_{rank:05d}"
-
-
-def pieces(content: Content) -> Sequence[bytes | memoryview]:
-    """A file's content as the pieces that it is of."""
-    return [content] if isinstance(content, bytes | memoryview) else content
-
-
-def _described(content: Content) -> dict[str, Any]:
-    """Bytes and SHA-256 of a file."""
-    digest, size = hashlib.sha256(), 0
-    for part in pieces(content):
-        digest.update(part)
-        size += len(part)
-    return {"bytes": size, "sha256": digest.hexdigest()}

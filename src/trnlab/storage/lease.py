@@ -92,7 +92,7 @@ class Lease:
     def _is_over(self, item: Item) -> bool:
         """Whether the holder of a lease will not come back to it."""
         try:
-            content = self._store.read(item.name)
+            content = self._store.read(item.name, 1 << 16)
         except FileNotFoundError:  # given back: the next look shows what is there now
             return False
         now = time.monotonic()
@@ -102,7 +102,7 @@ class Lease:
             about = json_of(content)
             holder, here = str(about["holder"]), about["place"] == _place()
             gone = here and not _is_alive(int(about["process"]), str(about["born"]))
-        except (ValueError, KeyError, TypeError):  # half written, where a store knows no better
+        except (ValueError, KeyError, TypeError, OverflowError):  # half written, where a store knows no better
             holder, gone = "a host", False
         over = gone or now - self._seen[2] > self._expires_s or time.time() - item.modified > LONG_AGO_S
         if over:

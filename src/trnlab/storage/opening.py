@@ -20,9 +20,10 @@ def is_url(text: str) -> bool:
     return bool(_URL.match(text))
 
 
-def open_store(where: str | Path) -> Store:
+def open_store(where: str | Path, *, guarded: bool = False) -> Store:
     """The store of a path or URL: a folder, file://, s3://, memory://, or what else fsspec knows.
 
+    guarded: others may have put things into the folder, see `FolderStore`.
     Nothing is asked of it yet. Raises UsageError (TRN520) for a URL of no known kind, or whose package is missing;
     TRN122 for a folder that is a file.
     """
@@ -34,4 +35,4 @@ def open_store(where: str | Path) -> Store:
     root = Path(text).expanduser()
     if root.is_file():
         raise UsageError(f"the folder {text!r} is a file", code="TRN122", remedy="name a folder, or use --no-cache")
-    return FolderStore(root)
+    return FolderStore(root, guarded=guarded)

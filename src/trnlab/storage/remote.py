@@ -8,6 +8,7 @@ kept. What may pass (503, cut connections, timeouts) is tried again, later and l
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -48,11 +49,13 @@ class RemoteStore:
         self._checked_class()
 
     # -- objects ------------------------------------------------------------------------------------------------
-    def read(self, name: str, first: int | None = None) -> bytes:
+    def read(self, name: str, first: int | None = None, most: int | None = None) -> bytes:
         """See `Store`."""
         options = {} if first is None else {"start": 0, "end": first}
         content: bytes = self._asked(name, lambda fs, path: fs.cat_file(path, **options))
         self.usage.read_bytes += len(content)
+        if most is not None and len(content) > most:
+            raise OSError(errno.EFBIG, f"an object of {len(content)} bytes, and {most} are the most", self.url)
         return content
 
     def read_at(self, name: str, start: int, size: int) -> bytes:
@@ -116,6 +119,9 @@ class RemoteStore:
                 self._asked(name, lambda fs, path: fs.rm_file(path))
             except FileNotFoundError:
                 continue
+
+    def remove_folder(self, prefix: str) -> None:
+        """See `Store`: there are no folders."""
 
     def note_use(self, name: str) -> None:
         """See `Store`. One small object for each that is used, at most every `USES_EVERY_S` by all together."""

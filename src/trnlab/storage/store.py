@@ -47,8 +47,8 @@ class Store(Protocol):
     shared: bool
     usage: Usage
 
-    def read(self, name: str, first: int | None = None) -> bytes:
-        """The object, or its first bytes. Raises OSError."""
+    def read(self, name: str, first: int | None = None, most: int | None = None) -> bytes:
+        """The object, or its first bytes. most: bytes that it can have. Raises OSError."""
         ...
 
     def read_at(self, name: str, start: int, size: int) -> bytes:
@@ -74,6 +74,11 @@ class Store(Protocol):
 
     def delete(self, *names: str) -> None:
         """Remove objects; those that are not there do not matter. Raises OSError."""
+        ...
+
+    def remove_folder(self, prefix: str) -> None:
+        """Remove what is left below a prefix whose objects were deleted: empty folders, files of killed writers.
+        Raises OSError."""
         ...
 
     def note_use(self, name: str) -> None:

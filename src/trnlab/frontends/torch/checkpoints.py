@@ -33,6 +33,7 @@ from trnlab.runtime.notices import say
 from trnlab.runtime.script import on_failure
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints, pieces
+from trnlab.storage.finished import OLDER
 
 _RESERVED = ("step", "epoch", "position", "epoch_start", "generators", "loader")
 
@@ -255,7 +256,11 @@ def load(place: str, step: int | None = None, **objects: Any) -> int:
         raise UsageError(
             "there is no finished checkpoint", code="TRN534", got=place, remedy="see trnlab checkpoint ls"
         )
-    found = elsewhere.state(kept, done[0], kept.files(done[0], 0, state_files.FILE), objects)
+    chosen = kept.finished(done[0])
+    chosen.require_whole()
+    if not chosen.covered:
+        say(f"the checkpoint of step {done[0]} was {OLDER}")
+    found = elsewhere.state(kept, done[0], chosen.files(0, state_files.FILE), objects)
     for name, thing in objects.items():
         states.put_back(thing, found[name], name)
     return done[0]

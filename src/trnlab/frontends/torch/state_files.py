@@ -68,23 +68,42 @@ def unpacked(files: Mapping[str, bytes]) -> Any:
     """The inverse of `packed`. Raises RunError (TRN532) for files that are not of it."""
     tree, places = opened(files)
     content = memoryview(files.get(TENSORS, b""))
-    for place, name, (start, size), whole in places:
-        value = from_bytes(content[start : start + size], name)
-        put(tree, place, value if whole is None else Part(value, tuple(whole[0]), tuple(whole[1])))
+    try:
+        for place, name, (start, size), whole in places:
+            value = from_bytes(content[start : start + size], name)
+            put(tree, place, value if whole is None else Part(value, tuple(whole[0]), tuple(whole[1])))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise _no_state(error) from error
     return tree
 
 
 def opened(files: Mapping[str, bytes]) -> tuple[Any, list[Any]]:
-    """A state without its tensors, and where they go: place, name, bytes, shape and offset of the whole."""
-    found = from_bytes(files[FILE])
+    """A state without its tensors, and where they go: place, name, bytes, shape and offset of the whole. Raises
+    RunError (TRN532) for files that have none."""
+    found = _state_of(files)
     if not isinstance(found, Mapping) or "trnlab" not in found:
         return found, []
+    if "tree" not in found or not isinstance(found.get("places"), list):
+        raise _no_state(KeyError("tree, places"))
     return found["tree"], found["places"]
+
+
+def _state_of(files: Mapping[str, bytes]) -> Any:
+    if FILE not in files:
+        raise _no_state(KeyError(FILE))
+    return from_bytes(files[FILE])
+
+
+def _no_state(error: Exception) -> RunError:
+    return RunError(
+        f"{FILE} does not fit the tensors: {type(error).__name__}", code="TRN532", got=str(error)[:100],
+        remedy="take another checkpoint",
+    )  # fmt: skip
 
 
 def is_elsewhere(files: Mapping[str, bytes]) -> bool:
     """Whether the tensors of this state are to be taken from the files of all ranks, by name."""
-    found = from_bytes(files[FILE])
+    found = _state_of(files)
     return isinstance(found, Mapping) and bool(found.get("elsewhere")) and "trnlab" in found
 
 

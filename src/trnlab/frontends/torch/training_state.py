@@ -306,16 +306,26 @@ def differences(a: Any, b: Any, name: str = "") -> list[str]:
     """Where two states differ, a line each: tensors by how many elements and by how much, values as they are."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return _tensors_differ(a, b, name)
+    if isinstance(a, Part) and isinstance(b, Part):
+        if (a.shape, a.offsets) == (b.shape, b.offsets):
+            return _tensors_differ(a.tensor, b.tensor, name)
+        return [f"{name}: {_where(a)} and {_where(b)}"]
+    if isinstance(a, Part) or isinstance(b, Part):
+        return [f"{name}: a slice in the {'first' if isinstance(a, Part) else 'second'} only"]
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         lines = [f"{_under(name, k)}: only in the {'first' if k in a else 'second'}" for k in a.keys() ^ b.keys()]
         return sorted(lines) + [line for k in a if k in b for line in differences(a[k], b[k], _under(name, k))]
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        if all(not isinstance(x, Tensor | Mapping | list | tuple) for x in (*a, *b)):
+        if all(not isinstance(x, Tensor | Part | Mapping | list | tuple) for x in (*a, *b)):
             return [] if [*a] == [*b] else [f"{name}: {_brief(a)} and {_brief(b)}"]
         lines = [f"{name}: {len(a)} and {len(b)} parts"] if len(a) != len(b) else []
         return lines + [line for i, (x, y) in enumerate(zip(a, b)) for line in differences(x, y, _under(name, i))]
     same = type(a) is type(b) and (a == b or (a != a and b != b))
     return [] if same else [f"{name}: {_brief(a)} and {_brief(b)}"]
+
+
+def _where(part: Part) -> str:
+    return f"{list(part.tensor.shape)} from {list(part.offsets)} of {list(part.shape)}"
 
 
 def _tensors_differ(a: Tensor, b: Tensor, name: str) -> list[str]:

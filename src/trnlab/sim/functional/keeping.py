@@ -8,8 +8,9 @@ NUMBA_CACHE_DIR is set, or the folder cannot be written to or belongs to somebod
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, _CacheLocator
 
+from trnlab.storage.plain import removed
+
 VERSIONED = "source_digest"  # the closure variable that a loop's digest is in, see `linking.versioned`
+_FOLDER = re.compile(r"numba-[\w.+]+-[0-9a-f]{32}")
+_FILE = re.compile(r".+\.nb[ic](\.tmp\..+)?")
 _KEPT_S = 30 * 24 * 3600.0  # seconds that loops of other sources stay after they were made (assumed)
 
 
@@ -74,9 +79,16 @@ class Shared(_CacheLocator):  # type: ignore[misc]
 
 
 def _forget_old(loops: Path) -> None:
+    """Remove what Numba kept for sources of long ago: its files, by name, in folders that are ours, by name."""
     for place in loops.iterdir():
-        if place.is_dir() and time.time() - place.stat().st_mtime > _KEPT_S:
-            shutil.rmtree(place, ignore_errors=True)
+        if _FOLDER.fullmatch(place.name) is None or place.is_symlink() or not place.is_dir():
+            continue
+        if time.time() - place.stat().st_mtime > _KEPT_S:
+            with contextlib.suppress(OSError):  # another process may do the same
+                for path in place.iterdir():
+                    if _FILE.fullmatch(path.name):
+                        removed(path)
+                place.rmdir()
 
 
 def install() -> None:

@@ -14,7 +14,8 @@ from trnlab.frontends.torch import state_files
 from trnlab.frontends.torch.portable import dcp, hugging_face, vendor
 from trnlab.frontends.torch.portable.tables import Entry, Table
 from trnlab.storage import Store, open_store
-from trnlab.storage.checkpoints import DONE, METADATA, Checkpoints
+from trnlab.storage.checkpoints import DONE, METADATA, Checkpoints, name_of
+from trnlab.storage.finished import OLDER, Finished, record_of
 from trnlab.storage.layouts import Layout, Place, Rules, cut, stages
 
 _TREE = "trnlab"  # in the vendor's user_content: what is no tensor of a model or optimizer
@@ -22,10 +23,11 @@ _TAG = re.compile(r"^(.+?)/(?:model|optim)/dp_rank_")
 
 
 class Source:
-    """A checkpoint that was found: its table, step, and what the ranks had besides tensors. form: what it is of."""
+    """A checkpoint that was found: its table, step, and what the ranks had besides tensors. form: what it is of.
+    uncovered: why damage to it may stay unnoticed, or nothing."""
 
-    def __init__(self, form: str, step: int, table: Table, tree: Mapping[str, Any]) -> None:
-        self.form, self.step, self.table, self.tree = form, step, table, tree
+    def __init__(self, form: str, step: int, table: Table, tree: Mapping[str, Any], uncovered: str = "") -> None:
+        self.form, self.step, self.table, self.tree, self.uncovered = form, step, table, tree, uncovered
 
     def models(self) -> list[str]:
         """The names of parameters and buffers, without `model.`."""
@@ -40,9 +42,10 @@ def source(url: str, step: int | None, rules: Rules) -> Source:
     store = open_store(url)
     names = [item.name for item in store.items()]
     if store.exists(METADATA):
-        return Source("dcp", step or 0, _usual_names(dcp.of_folder(store)), {})
+        uncovered = _of_step(store)
+        return Source("dcp", step or 0, _usual_names(dcp.of_folder(store)), {}, uncovered)
     if any(name in (hugging_face.ONE, hugging_face.INDEX) for name in names):
-        return Source("hugging face", step or 0, hugging_face.table(store), {})
+        return Source("hugging face", step or 0, hugging_face.table(store), {}, _FOREIGN)
     tags = {m[1] for name in names if (m := _TAG.match(name)) and f"{m[1]}/{DONE}" in names}
     if tags:
         chosen = max(tags, key=_step) if step is None else next((t for t in tags if _step(t) == step), None)
@@ -50,8 +53,26 @@ def source(url: str, step: int | None, rules: Rules) -> Source:
             table = vendor.table(store, chosen, rules)
             kept = table.values.pop("user_content", ((), {}))[1]
             tree = kept.get(_TREE, {}) if isinstance(kept, Mapping) else {}
-            return Source("vendor", _step(chosen), table, tree)
+            return Source("vendor", _step(chosen), table, tree, _FOREIGN)
     return _own(Checkpoints(store), step, url)
+
+
+_FOREIGN = "this format has no digests: damage to it may stay unnoticed"
+
+
+def _of_step(store: Store) -> str:
+    """Of a folder of DCP's that may be one step of trnlab's own: why damage to it may stay unnoticed, or nothing. One
+    of trnlab's own is whole, or it is an error. Raises OSError, RunError (TRN532)."""
+    if not store.exists(record_of(0)):
+        return _FOREIGN
+    try:
+        found = Finished(store, "")
+    except FileNotFoundError:
+        raise RunError(
+            "the checkpoint was never finished", code="TRN532", got=store.url, remedy="take another checkpoint"
+        ) from None
+    found.require_whole()
+    return "" if found.covered else OLDER
 
 
 def _usual_names(table: Table) -> Table:
@@ -77,11 +98,13 @@ def _own(kept: Checkpoints, step: int | None, url: str) -> Source:
             got=url, limit="trnlab's, DCP's (.metadata), the vendor's (dp_rank_...), Hugging Face's (.safetensors)",
             remedy="see `trnlab checkpoint ls`",
         )  # fmt: skip
-    problems = kept.problems(done[0])
-    if problems:
-        raise RunError(problems[0], code="TRN532", remedy="name an older one with --step")
-    tree, _ = state_files.opened(kept.files(done[0], 0, state_files.FILE))
-    return Source("trnlab", done[0], dcp.of_checkpoint(kept, done[0]), tree)
+    found = kept.finished(done[0])
+    found.require_whole()
+    tree, _ = state_files.opened(found.files(0, state_files.FILE))
+    if not isinstance(tree, Mapping):
+        raise RunError("the checkpoint has no state by name", code="TRN543", got=type(tree).__name__, limit=url)
+    table = dcp.of_checkpoint(kept, done[0])
+    return Source("trnlab", done[0], table, tree, "" if found.covered else OLDER)
 
 
 def _step(tag: str) -> int:
@@ -109,6 +132,11 @@ def reshard(found: Source, to: Store, layout: Layout, form: str, rules: Rules) -
     for name, first in found.table.same.items():
         writer.same(name, ("model", name.removeprefix("model.")), first)
     writer.finish(found.tree)
+
+
+def undone(store: Store, step: int) -> None:
+    """What `reshard` wrote is not to be taken for whole. Raises OSError."""
+    store.delete(f"{name_of(step)}/{DONE}", f"step_{step}/{DONE}")
 
 
 def _spread(

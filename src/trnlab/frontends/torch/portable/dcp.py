@@ -8,6 +8,7 @@ of the few classes that such an index has, and nothing else is made or called.
 from __future__ import annotations
 
 import io
+import operator
 import pickle
 import struct
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from trnlab.frontends.torch import state_files
 from trnlab.frontends.torch.portable.tables import Chunk, Table
 from trnlab.storage import Store
 from trnlab.storage.checkpoints import METADATA, Checkpoints, Making, folder_of, name_of
+from trnlab.storage.finished import Finished
 from trnlab.storage.layouts import Slice
 
 FILE_BYTES = 256 << 20  # of a file that is written in one piece
@@ -37,35 +39,63 @@ _CLASSES = {
 
 
 def of_checkpoint(kept: Checkpoints, step: int) -> Table:
-    """What one of trnlab's own has, of all ranks. Raises OSError, and RunError: TRN532 for damage, TRN543 for what
-    was written before tensors had an index."""
-    table = Table()
-    for rank in range(kept.ranks_of(step)):
-        about = kept.record(step, rank).get("about", {}).get("tensors")
+    """What one of trnlab's own has, of all ranks; each file is checked as a whole before the first of its slices is
+    read. Raises OSError, and RunError: TRN532 for damage, TRN543 for what was written before tensors had an index."""
+    table, found = Table(), kept.finished(step)
+    for rank in range(found.ranks):
+        record = found.record(rank)
+        about = _index_of(record)
         if about is None:
             raise RunError(
                 "the checkpoint has no index of its tensors", code="TRN543", got=name_of(step), limit=kept.store.url,
                 remedy="go on from it once, which writes newer ones",
             )  # fmt: skip
         for name, each in about.items():
-            _add(table, kept.store, f"{name_of(step)}/{folder_of(rank)}", name, each)
+            try:
+                _add(table, found, rank, record["files"], name, each)
+            except _MALFORMED as error:
+                raise RunError(
+                    f"the index of {folder_of(rank)} is damaged at {name!r}: {type(error).__name__}", code="TRN532",
+                    got=str(error)[:100], limit=kept.store.url, remedy="take another checkpoint",
+                ) from error  # fmt: skip
     return table
 
 
-def _add(table: Table, store: Store, folder: str, name: str, about: Mapping[str, Any]) -> None:
-    path = tuple(about["path"])
-    file = f"{folder}/{about.get('file', state_files.TENSORS)}"
-    load = partial(_load, store, file, *about["at"])
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
+
+
+def _index_of(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Of a rank's record: where its tensors are, by name."""
+    about = record.get("about")
+    tensors = about.get("tensors") if isinstance(about, Mapping) else None
+    return tensors if isinstance(tensors, Mapping) else None
+
+
+def _add(
+    table: Table, found: Finished, rank: int, files: Mapping[str, Any], name: str, about: Mapping[str, Any]
+) -> None:
+    path, file = tuple(about["path"]), str(about.get("file", state_files.TENSORS))
+    start, size = map(operator.index, about["at"])
+    if not path or start < 0 or size < 0 or start + size > files[file]["bytes"]:
+        raise ValueError(f"bytes {start} to {start + size} of {file}")
+    load = partial(_slice_of, found, rank, file, files[file], start, size)
     if "dtype" not in about:
         if name not in table.values:
             table.values[name] = path, load()
         return
     if "same" in about:
-        table.same[name] = about["same"]
+        table.same[name] = str(about["same"])
         return
-    offsets, sizes = tuple(about["offsets"]), tuple(about["sizes"])
-    dtype, shape = getattr(torch, about["dtype"]), tuple(about["shape"])
+    offsets, sizes, shape = (tuple(map(operator.index, about[each])) for each in ("offsets", "sizes", "shape"))
+    dtype = getattr(torch, about["dtype"])
+    whole = isinstance(dtype, torch.dtype) and len(shape) == len(offsets) == len(sizes)
+    if not whole or any(min(a, n) < 0 or a + n > most for a, n, most in zip(offsets, sizes, shape)):
+        raise ValueError(f"{list(sizes)} from {list(offsets)} of {list(shape)}")
     table.add(name, path, dtype, shape, Chunk((offsets, sizes), load))
+
+
+def _slice_of(found: Finished, rank: int, file: str, about: Mapping[str, Any], start: int, size: int) -> Any:
+    return state_files.from_bytes(found.part(rank, file, about, start, size), file)
 
 
 def _load(store: Store, file: str, start: int, size: int) -> Any:

@@ -7,6 +7,7 @@ the name of the first, as `save_pretrained` does; which names they stand for is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import re
@@ -101,26 +102,42 @@ def write(
     table: Table, store: Store, shard_bytes: int = SHARD_BYTES, dtype: torch.dtype | None = None
 ) -> Iterator[str]:
     """Write the model of a table; yields the name of each tensor. dtype: of floating-point tensors, as they are for
-    None. Nothing but weights and buffers goes along. Raises UsageError (TRN545), OSError, RunError."""
+    None. Nothing but weights and buffers goes along, and where it fails nothing of it stays.
+    Raises UsageError (TRN545), OSError, RunError."""
     save = library().save
     shards = _shards(table, shard_bytes, dtype)
+    files = [
+        ONE if len(shards) == 1 else f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))
+    ]
     tied = {_short(a): _short(b) for a, b in table.same.items() if a.startswith("model.")}
     metadata = {"format": "pt"} | ({_TIED: json.dumps(tied)} if tied else {})
-    places: dict[str, str] = {}
     total = 0
-    for i, names in enumerate(shards):
-        file = ONE if len(shards) == 1 else f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
-        tensors = {}
-        for name in names:
-            tensor = table.read(name)
-            tensors[_short(name)] = tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-            places[_short(name)] = file
-            total += tensors[_short(name)].nbytes
-            yield name
-        store.write(file, save(tensors, metadata))
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        store.write(INDEX, json.dumps(index, indent=2).encode())
+    store.delete(INDEX, ONE)  # of another model: its index would name files of this one
+    try:
+        for file, names in zip(files, shards):
+            tensors = {}
+            for name in names:
+                tensor = table.read(name)
+                tensors[_short(name)] = (
+                    tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+                )
+                total += tensors[_short(name)].nbytes
+                yield name
+            store.write(file, save(tensors, metadata))
+        if len(shards) > 1:
+            places = {_short(name): file for file, names in zip(files, shards) for name in names}
+            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+            store.write(INDEX, json.dumps(index, indent=2).encode())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            store.delete(INDEX, *files)
+        raise
+
+
+def remove(store: Store) -> None:
+    """Take away a model that `write` wrote. Raises OSError."""
+    files = _files(store)
+    store.delete(INDEX, *files)
 
 
 def _shards(table: Table, most: int, dtype: torch.dtype | None) -> list[list[str]]:
