@@ -212,3 +212,26 @@ def test_what_a_script_said_before_it_ended_is_told(name, said, tmp_path):
 def test_scripts_are_python():
     for source in (*CLEAN.values(), *OBSTACLES.values(), HEAD + PLAIN):
         ast.parse(source)
+
+
+BY_HAND = {
+    "data in place": "for p in m.parameters(): p.data.add_(p.grad, alpha=-0.1)",
+    "data exchanged": "for p in m.parameters(): p.data = p.data - 0.1 * p.grad",
+    "without gradients": "with torch.no_grad():\n        for p in m.parameters(): p -= 0.1 * p.grad",
+    "together": "torch._foreach_add_([p.data for p in m.parameters()], [p.grad for p in m.parameters()], alpha=-0.1)",
+    "an optimizer, then clamped": "o.step()\n    for p in m.parameters(): p.data.clamp_(-1, 1)",
+}
+
+
+@pytest.mark.parametrize("way", BY_HAND)
+def test_steps_of_scripts_that_change_their_parameters_by_themselves(way, tmp_path):
+    report = checked(
+        tmp_path,
+        "import torch\nm = torch.nn.Linear(300, 400).to('neuron'); o = torch.optim.SGD(m.parameters(), 0.1)\n"
+        "for _ in range(4):\n    m.zero_grad()\n"
+        "    for part in range(2): m(torch.randn(200, 300).to('neuron')).sum().backward()\n"
+        f"    torch.nn.utils.clip_grad_norm_(m.parameters(), 0.25)\n    {BY_HAND[way]}\n",
+    )
+    assert not report.failed
+    assert report.steps == 4
+    assert report.parameters == 300 * 400 + 400

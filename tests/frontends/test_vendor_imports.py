@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from trnlab.frontends import vendor_imports
+from trnlab.nki import imports
 
 SCRIPT = """
 import warnings
@@ -133,3 +134,16 @@ def test_libraries_hear_that_there_is_no_tpu():
         with pytest.raises(OSError, match="no TPU"):
             tpu.version()
     assert importlib.import_module(vendor_imports.MODULES["torch_xla.experimental.pjrt"]).using_pjrt()
+
+
+@pytest.mark.parametrize("modules", [vendor_imports.MODULES, imports.MODULES], ids=["torch", "kernels"])
+def test_importing_a_stand_in_rebinds_no_name_that_its_package_uses(modules):
+    """`import a.b` sets the attribute b of what `a` is, which may be a module with a `b` of its own."""
+    taken = []
+    for name, target in modules.items():
+        parent, _, child = name.rpartition(".")
+        if parent and parent != "torch_xla":  # whose import changes PyTorch for the process
+            mine = vars(importlib.import_module(modules[parent])).get(child)
+            if mine is not None and getattr(mine, "__name__", None) != target:
+                taken.append(name)
+    assert taken == []

@@ -50,8 +50,10 @@ MODULES = {
     "torch_neuronx.utils": "trnlab.frontends.torch.xla.neuronx",
     "torch_neuronx.xla_impl": "trnlab.frontends.torch.xla.neuronx",
     "torch_neuronx.xla_impl.ops": "trnlab.frontends.torch.xla.neuronx",
-    "horovod": "trnlab.frontends.torch.horovod",
+    "horovod": "trnlab.frontends.torch.horovod.root",
     "horovod.torch": "trnlab.frontends.torch.horovod",
+    "horovod.torch.compression": "trnlab.frontends.torch.horovod.compression",
+    "horovod.torch.elastic": "trnlab.frontends.torch.horovod.elastic",
 }
 ELSEWHERE = {
     "torch_xla": "of torch_xla there are the device, steps, one process and a profiler that writes nothing",

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communication hooks of PyTorch's, futures whose callbacks ask for collectives, SyncBatchNorm and FSDP1: as with gloo.
+"""Communication hooks, futures whose callbacks ask for collectives, SyncBatchNorm and FSDP1, as with gloo.
 
 Every check trains once on tensors of the host over gloo and once on the device.
 """
 
-import contextlib
 import copy
+import datetime
 
 import torch
 import torch.distributed as dist
@@ -22,11 +22,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 )
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
-from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer, _FunctionalSGD
 from torch.nn.parallel import DistributedDataParallel
 
 NEAR = 2e-6
-meet("hooks", timeout=__import__("datetime").timedelta(seconds=120))
+meet("hooks", timeout=datetime.timedelta(seconds=120))
 GLOO = dist.new_group(backend="gloo")
 OURS = dist.new_group()
 torch.manual_seed(1)
@@ -68,12 +68,19 @@ def plain_hooks():
     for function in (
         default_hooks.allreduce_hook, default_hooks.fp16_compress_hook,
         default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), debugging_hooks.noop_hook,
-        quantization_hooks.quantization_pertensor_hook, quantization_hooks.quantization_perchannel_hook,
     ):  # fmt: skip
         compare(hook(function))
+
+
+def hooks_that_pytorch_has_for_no_backend_of_the_host():
+    """(Its hook that quantizes by channels fails of itself: it indexes the list that it gathered like a tensor.)"""
     exact = trained("cpu", GLOO, None)
-    for mine, other in zip(trained(DEVICE, OURS, hook(default_hooks.bf16_compress_hook)), exact, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=1e-3)  # which PyTorch has for no backend of the host
+    for function, near in (
+        (default_hooks.bf16_compress_hook, 1e-3),
+        (quantization_hooks.quantization_pertensor_hook, 2e-2),
+    ):
+        for mine, other in zip(trained(DEVICE, OURS, hook(function)), exact, strict=True):
+            torch.testing.assert_close(mine, other, rtol=0, atol=near)
 
 
 def power_sgd():
@@ -98,18 +105,11 @@ def local_sgd():
 
 def overlapped_optimizers():
     def register(model, group):
-        states = optimizer_overlap_hooks._OptimizerHookState(
-            optimizer_overlap_hooks._OptimizerHookState and functional(), None
-        )
+        state = optimizer_overlap_hooks._OptimizerHookState(_FunctionalSGD([], 0.1, _allow_empty_param_list=True))
         model.register_comm_hook(
-            group, optimizer_overlap_hooks._hook_then_optimizer(default_hooks.allreduce_hook, states)
+            group, optimizer_overlap_hooks._hook_then_optimizer(default_hooks.allreduce_hook, state)
         )
         return "overlapped"
-
-    def functional():
-        from torch.distributed.optim import _FunctionalSGD
-
-        return _FunctionalSGD([], 0.1, _allow_empty_param_list=True)
 
     compare(register)
 
@@ -156,7 +156,9 @@ def batch_norm_over_ranks():
         for options in ({}, {"affine": False}, {"track_running_stats": False}, {"momentum": None}):
             torch.manual_seed(2)
             whole, weights = torch.randn(shape) * 3 + 1, torch.randn(shape)
-            alone = nn.Sequential(nn.Conv2d(6, 6, 1) if len(shape) == 4 else nn.Linear(6, 6), kinds[name](6, **options))
+            alone = nn.Sequential(
+                nn.Conv2d(6, 6, 1) if len(shape) == 4 else nn.Linear(6, 6), kinds[name](6, **options)
+            )
             model = copy.deepcopy(alone).to(DEVICE)
             model = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model))
             first, last = (0, 3) if RANK == 0 else (3, 8)  # ranks may have batches of different sizes
@@ -186,14 +188,12 @@ def fully_sharded():
             sharded = FullyShardedDataParallel(model, device_id=device_id, sharding_strategy=strategy)
             trained(DEVICE, OURS, None, model=sharded)
             with FullyShardedDataParallel.summon_full_params(sharded):
-                print(strategy, device_id, [p.flatten()[:3].tolist() for p in sharded.parameters()], [p.flatten()[:3].tolist() for p in expected], [p.flatten()[:3].tolist() for p in net().parameters()])
                 for mine, other in zip(sharded.parameters(), expected, strict=True):
                     torch.testing.assert_close(mine.detach().cpu().view_as(other), other, rtol=0, atol=NEAR)
 
 
-with contextlib.suppress(KeyboardInterrupt):
-    report([
-        plain_hooks, power_sgd, local_sgd, overlapped_optimizers, zero_with_hooks, callbacks_may_ask_for_collectives,
-        batch_norm_over_ranks, fully_sharded,
-    ])  # fmt: skip
+report([
+    plain_hooks, hooks_that_pytorch_has_for_no_backend_of_the_host, power_sgd, local_sgd, overlapped_optimizers,
+    zero_with_hooks, callbacks_may_ask_for_collectives, batch_norm_over_ranks, fully_sharded,
+])  # fmt: skip
 dist.destroy_process_group()

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls of horovod.torch, and training with them, against one process with the whole batch."""
 
+import pytest
 import torch
 from together import DEVICE, RANK, RANKS, meet, on, report
 from torch import nn
 
-import trnlab.frontends.torch.horovod as hvd
+from trnlab.errors import UsageError
+from trnlab.frontends import vendor_imports
+
+vendor_imports.install()
+import horovod.torch as hvd  # noqa: E402
 
 
 def net():
@@ -34,8 +39,94 @@ def calls():
     assert hvd.broadcast_object({"from": RANK}, 1) == {"from": 1}
 
 
+def all_ranks(value):
+    return [value(rank) for rank in range(RANKS)]
+
+
+def handles_and_groups():
+    mine = on([[1.0 * RANK, 2.0]] * RANKS)
+    mean = sum(range(RANKS)) / RANKS
+    handles = {
+        "allreduce": hvd.allreduce_async(mine, op=hvd.Max),
+        "grouped": hvd.grouped_allreduce_async([mine, mine + 1], prescale_factor=2.0, postscale_factor=0.5),
+        "allgather": hvd.allgather_async(mine),
+        "broadcast": hvd.broadcast_async(mine, 1, name="b"),
+        "alltoall": hvd.alltoall_async(mine),
+        "reducescatter": hvd.reducescatter_async(mine, op=hvd.Sum),
+        "grouped gather": hvd.grouped_allgather_async([mine, mine]),
+        "grouped scatter": hvd.grouped_reducescatter_async([mine]),
+    }
+    assert all(isinstance(hvd.poll(handle), bool) for handle in handles.values())
+    got = {name: hvd.synchronize(handle) for name, handle in handles.items()}
+    assert got["allreduce"][0].tolist() == [RANKS - 1.0, 2.0]
+    assert [t[0].tolist() for t in got["grouped"]] == [[mean, 2.0], [mean + 1, 3.0]]
+    assert got["allgather"].shape == (RANKS * RANKS, 2)
+    assert got["broadcast"][0, 0].item() == 1
+    assert got["alltoall"][:, 0].tolist() == all_ranks(float)
+    assert got["reducescatter"].tolist() == [[float(sum(range(RANKS))), 2.0 * RANKS]]
+    assert len(got["grouped gather"]) == 2
+    assert got["grouped scatter"][0].tolist() == [[mean, 2.0]]
+    assert mine[0, 0].item() == RANK
+    hvd.allreduce_(mine)
+    hvd.grouped_allreduce_([mine])
+    assert mine[0, 0].item() == mean
+    assert [t.item() for t in hvd.grouped_allreduce([on([1.0]), on([2.0])], op=hvd.Sum)] == [RANKS, 2.0 * RANKS]
+
+
+def more_calls():
+    rows, splits = hvd.alltoall(on([float(RANK)] * (RANKS + 1)), splits=[1] * (RANKS - 1) + [2])
+    assert splits.tolist() == all_ranks(lambda rank: 2 if RANK == RANKS - 1 else 1)
+    assert rows.tolist() == [float(rank) for rank in range(RANKS) for _ in range(splits[rank])]
+    assert hvd.allreduce(on([1.5]), compression=hvd.Compression.fp16).tolist() == [1.5]
+    assert hvd.reducescatter(on([1.0] * (RANKS + 1))).shape == ((2,) if RANK == 0 else (1,))
+    assert hvd.allgather_object({"of": RANK}) == all_ranks(lambda rank: {"of": rank})
+    assert hvd.broadcast_object_fn(1)(RANK) == 1
+    apart = hvd.allreduce(on([1.0, 0.0] if RANK == 0 else [0.0, 1.0]), op=hvd.Adasum)
+    assert apart.tolist() == [1.0, 1.0]  # what has nothing in common is added,
+    same = hvd.allreduce(on([1.0, 2.0]), op=hvd.Adasum)
+    torch.testing.assert_close(same.cpu(), torch.tensor([1.0, 2.0]))  # what is the same counts once
+    one = hvd.add_process_set([1])
+    if one.included():
+        assert hvd.allreduce(on([7.0]), op=hvd.Sum, process_set=one).item() == 7
+    assert hvd.join() == RANKS - 1
+    hvd.barrier()
+    assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous(), hvd.nccl_built()) == (0, 1, True, 0)
+    with pytest.raises(UsageError, match="TRN278"):
+        hvd.allreduce(on([1.0]), process_set=hvd.ProcessSet([0]))
+    with pytest.raises(UsageError, match="TRN280"):
+        hvd.elastic.TorchState(model=None)
+
+
+def gradients_of_calls():
+    weights = on([[1.0, 2.0]]) * (RANK + 1)
+    x = on([[1.0, 1.0]]).requires_grad_()
+    (hvd.allreduce(x, op=hvd.Sum) * weights).sum().backward()
+    total = RANKS * (RANKS + 1) / 2
+    assert x.grad.tolist() == [[total, 2 * total]]
+    x.grad = None
+    (hvd.allgather(x) * (RANK + 1)).sum().backward()
+    assert x.grad.tolist() == [[total, total]]
+    x.grad = None
+    (hvd.broadcast(x, 0) * (RANK + 1)).sum().backward()
+    assert x.grad.tolist() == [[total, total] if RANK == 0 else [0.0, 0.0]]
+    y = on([[1.0]] * RANKS).requires_grad_()
+    (hvd.alltoall(y) * (RANK + 1)).sum().backward()
+    assert y.grad.flatten().tolist() == all_ranks(lambda rank: rank + 1.0)
+    y.grad = None
+    (hvd.reducescatter(y, op=hvd.Sum) * (RANK + 1)).sum().backward()
+    assert y.grad.flatten().tolist() == all_ranks(lambda rank: rank + 1.0)
+
+
+SETTINGS = (
+    ({}, 1e-6), ({"op": "average", "gradient_predivide_factor": 2.0}, 1e-6), ({"num_groups": 2}, 1e-6),
+    ({"compression": "fp16"}, 5e-3),
+)  # fmt: skip
+
+
 def training_is_that_of_one_process():
-    for parts in (1, 2):
+    for (settings, near), parts in [*((each, 1) for each in SETTINGS), (SETTINGS[0], 2)]:
+        if "compression" in settings:
+            settings = {"compression": hvd.Compression.fp16}
         alone = net()
         optimizer = torch.optim.AdamW(alone.parameters(), 1e-2)
         for _ in range(3):
@@ -47,15 +138,37 @@ def training_is_that_of_one_process():
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2 * (1 + RANK))
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), backward_passes_per_step=parts)
+        optimizer = hvd.DistributedOptimizer(
+            optimizer, model.named_parameters(), backward_passes_per_step=parts, **settings
+        )
         mine = [t.chunk(RANKS)[RANK].to(DEVICE) for t in (INPUTS, TARGETS)]
         for _ in range(3):
             step(model, optimizer, *mine, parts)
         for got, meant in zip(model.parameters(), alone.parameters(), strict=True):
-            torch.testing.assert_close(got.detach().cpu(), meant.detach(), rtol=0, atol=1e-6)
+            torch.testing.assert_close(got.detach().cpu(), meant.detach(), rtol=0, atol=near)
+
+
+def optimizers_in_other_ways():
+    for op in (hvd.Average, hvd.Adasum):
+        model = net().to(DEVICE)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), op=op)
+        x, y = (t.chunk(RANKS)[RANK].to(DEVICE) for t in (INPUTS, TARGETS))
+        for _ in range(2):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        for parameter in model.parameters():
+            everywhere = hvd.allgather_object(parameter.detach().cpu().tolist())
+            assert everywhere.count(everywhere[0]) == RANKS
 
 
 meet("horovod")
 hvd.init()
-report([calls, training_is_that_of_one_process])
+report([
+    calls, handles_and_groups, more_calls, gradients_of_calls, training_is_that_of_one_process,
+    optimizers_in_other_ways,
+])  # fmt: skip
 hvd.shutdown()

@@ -25,8 +25,7 @@ def report(checks):
             check()
         except BaseException:
             print(f"FAILED {check.__name__}\n{traceback.format_exc()}", flush=True)
-            if not os.environ.get("GOON"): os._exit(1)
-            continue
+            os._exit(1)
         print(f"passed {check.__name__}", flush=True)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.errors import UsageError
 from trnlab.frontends.torch import module
@@ -83,22 +84,38 @@ def _printing(original: Callable[[Tensor, int], str]) -> Callable[[Tensor, int],
     return text
 
 
+_given_back: dict[int, StorageWeakRef] = {}  # storages without size, by address of PyTorch's record of them
+
+
 def _resizing(original: Any) -> Any:
     """Giving memory back (a size of 0, and later the old one again, as FSDP does) keeps it: nothing would be read
-    from it in between."""
+    from it in between. Its size is 0 meanwhile, from which FSDP knows that it has to gather the values again."""
 
     @wraps(original)
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
         if self.device.type != "neuron":
             return original(self, size)
-        if size not in (0, self.nbytes()):
+        if size not in (0, _nbytes(self)):
             raise UsageError(
                 "the memory of a tensor on the device cannot change its size", code="TRN153",
-                limit=f"{self.nbytes()} bytes", got=f"{size} bytes", remedy="make a new tensor",
+                limit=f"{_nbytes(self)} bytes", got=f"{size} bytes", remedy="make a new tensor",
             )  # fmt: skip
+        _given_back.pop(self._cdata, None)
+        if not size:
+            for gone in [key for key, held in _given_back.items() if held.expired()]:
+                del _given_back[gone]
+            _given_back[self._cdata] = StorageWeakRef(self)
         return self
 
     return resize_
+
+
+_nbytes = torch.UntypedStorage.nbytes
+
+
+@wraps(_nbytes)
+def _nbytes_now(self: torch.UntypedStorage) -> int:
+    return 0 if _given_back and self._cdata in _given_back else _nbytes(self)
 
 
 def register() -> None:
@@ -116,3 +133,4 @@ def register() -> None:
             setattr(torch.accelerator.memory, name, asking)
     torch._tensor_str._tensor_str = _printing(torch._tensor_str._tensor_str)
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)  # type: ignore[method-assign]
+    torch.UntypedStorage.nbytes = _nbytes_now  # type: ignore[method-assign]

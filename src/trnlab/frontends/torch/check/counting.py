@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trnlab.collectives import Collective, whole_mesh
 from trnlab.frontends.torch.dispatch import untraced_methods
-from trnlab.frontends.torch.distributed import functional, sites
+from trnlab.frontends.torch.distributed import batch_norm, comm_hooks, fully_sharded, functional, sites
 from trnlab.frontends.torch.distributed.process_group import NeuronProcessGroup
 from trnlab.frontends.torch.distributed.reductions import Reduction
 from trnlab.frontends.torch.distributed.work import NeuronWork
@@ -267,6 +267,7 @@ def _hand_on(given: Tensor, places: Tensors) -> None:
 
 def created(options: Any, rank: int, size: int, ledger: Ledger) -> CountedGroup:
     """What `init_process_group` and `new_group` make of a rank that is followed alone."""
-    functional.install()
+    for each in (batch_norm, comm_hooks, fully_sharded, functional):
+        each.install()
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     return CountedGroup(ranks, rank, size, options.group_id, ledger)

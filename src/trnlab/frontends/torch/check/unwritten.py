@@ -51,14 +51,15 @@ _made_up: dict[int, StorageWeakRef] = {}  # memory whose values nobody computed,
 
 
 class Unwritten(TorchDispatchMode):
-    """Within, large tensors get no values. `on_device` is told each operator that would compute on the device, and
-    `read` each number that Python asked for and that was made up."""
+    """Within, large tensors get no values. `on_device` is told each operator that would compute on the device, `read`
+    each number that Python asked for and that was made up, and `wrote` the tensors that an operator writes to."""
 
     def __init__(
-        self, on_device: HostOperator, found: Callable[[Any, Any], None], read: Callable[[Any], None] = lambda x: None
-    ) -> None:
+        self, on_device: HostOperator, found: Callable[[Any, Any], None], read: Callable[[Any], None] = lambda x: None,
+        wrote: Callable[[Sequence[Tensor]], None] = lambda x: None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self._on_device, self._found, self._read = on_device, found, read
+        self._on_device, self._found, self._read, self._wrote = on_device, found, read, wrote
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     @classmethod
@@ -74,6 +75,8 @@ class Unwritten(TorchDispatchMode):
             return op(*args, **kwargs)  # of PyTorch's tracers
         if any(t.is_meta for t in tensors) or torch.device(kwargs.get("device") or "cpu").type == "meta":
             return op(*args, **kwargs)  # they have no values by themselves
+        if op._schema.is_mutable:
+            self._wrote([t for t in pytree.tree_leaves(_changed(op, args, kwargs)) if isinstance(t, Tensor)])
         result = self._followed(op, tensors, args, kwargs)
         if not any(is_made_up(t) or is_large(t) for t in tensors):
             return result
@@ -166,11 +169,12 @@ def is_large(tensor: Tensor) -> bool:
 
 def is_made_up(tensor: Tensor) -> bool:
     """Whether nobody computed the values of a tensor, or those that they were computed from."""
-    held = _made_up.get(_memory(tensor))
+    held = _made_up.get(memory_of(tensor))
     return held is not None and not held.expired()
 
 
-def _memory(tensor: Tensor) -> int:
+def memory_of(tensor: Tensor) -> int:
+    """What all tensors over the same memory have in common; 0 where there is none."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # a sparse tensor has no memory of its own
@@ -183,8 +187,8 @@ def _all_made_up(result: Any) -> Any:
         for gone in [key for key, held in _made_up.items() if held.expired()]:
             del _made_up[gone]
     for made in pytree.tree_leaves(result):
-        if isinstance(made, Tensor) and _memory(made) and not is_made_up(made):
-            _made_up[_memory(made)] = StorageWeakRef(made.untyped_storage())
+        if isinstance(made, Tensor) and memory_of(made) and not is_made_up(made):
+            _made_up[memory_of(made)] = StorageWeakRef(made.untyped_storage())
     return result
 
 
@@ -240,11 +244,7 @@ def _fake_of(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
 
 def _written(op: Any, args: Any, kwargs: Any) -> Any:
     """What an operator returns that writes to its arguments: those, as they are; None for one that does more."""
-    names = [a.name for a in op._schema.arguments]
-    given = {**dict(zip(names, args)), **kwargs}
-    changed = [given[a.name] for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write
-               and a.name in given]  # fmt: skip
-    returns = op._schema.returns
+    changed, returns = _changed(op, args, kwargs), op._schema.returns
     if (
         len(changed) == len(returns)
         and all(isinstance(c, Tensor) for c in changed)
@@ -252,6 +252,14 @@ def _written(op: Any, args: Any, kwargs: Any) -> Any:
     ):
         return changed[0] if len(changed) == 1 else tuple(changed)
     return None
+
+
+def _changed(op: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an operator writes to."""
+    names = [a.name for a in op._schema.arguments]
+    given = {**dict(zip(names, args)), **kwargs}
+    return [given[a.name] for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+            and a.name in given]  # fmt: skip
 
 
 def _is_on_device(tensors: Sequence[Tensor], kwargs: Any) -> bool:

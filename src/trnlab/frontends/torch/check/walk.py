@@ -30,7 +30,7 @@ from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
 from trnlab.frontends.torch.check.savers import saved_with_holes
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.silence import Last, silent
-from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
+from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of, values_kept
 from trnlab.frontends.torch.data import Loader
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.survey import Survey, surveyed
@@ -90,6 +90,9 @@ class Walked:
         self.complete = True
         self._trial = False
         self.made_up: dict[Location | None, Any] = {}  # numbers that Python was given, by who asked last
+        self._learned: dict[
+            int, tuple[int, Tensor]
+        ] = {}  # tensors with gradients, and their memory then, by identity
         self._backward = False  # whether gradients are being computed
         self._begun = False  # whether what is exchanged is part of a step, and not of what comes before the first
 
@@ -219,9 +222,37 @@ class Walked:
 
     def backward(self) -> None:
         """`loss.backward()` is called."""
-        if self._pending:
+        if self._pending or self._exchanged():
             self._over()
         self._learning = self._begun = True
+
+    # -- scripts that change their parameters by themselves -------------------------------------------------------
+    def learned(self) -> None:
+        """`loss.backward()` is over: these are the tensors that it learns for."""
+        leaves = [t for t in alive(Tensor) if t.requires_grad and t.is_leaf and t.grad is not None]
+        self._learned = {id(t): (memory_of(t), t) for t in leaves if t.device.type == "neuron"}
+
+    def wrote(self, tensors: Sequence[Tensor]) -> None:
+        """An operator writes to tensors. After a backward pass, to parameters, that is what ends a step; an optimizer
+        that does it says so by itself."""
+        if self._learning and not self._pending and not self._backward and self._depth == 0:
+            known = {memory for memory, _ in self._learned.values()}
+            if any(memory_of(t) in known for t in tensors):
+                self._changes()
+
+    def _exchanged(self) -> bool:
+        """Whether parameters were given other memory since the last backward pass: `p.data = p.data - lr * p.grad`."""
+        found = self._learning and any(memory_of(t) != memory for memory, t in self._learned.values())
+        if found:
+            self._changes()
+        return found
+
+    def _changes(self) -> None:
+        self._pending = True
+        for i, (_, p) in enumerate(self._learned.values()):
+            self.kept["parameter"].setdefault(id(p), (f"parameter {i}", p))
+            if p.grad is not None:
+                self.kept["gradient"][id(p)] = (f"gradient of parameter {i}", p.grad)
 
     # -- pipelines ------------------------------------------------------------------------------------------------
     def in_pass(self, which: tuple[int, bool] | None) -> None:
@@ -257,14 +288,14 @@ class Walked:
         self.now.asked += ranks.asked()
         self.now.read = self.loaders.taken()
         self.steps.append(self.now)
-        self.now, self._learning, self._pending = Step(), False, False
+        self.now, self._learning, self._pending, self._learned = Step(), False, False, {}
         self._first = self._first or time.perf_counter()
         if len(self.steps) >= STEPS or time.perf_counter() - self._first > SECONDS:
             raise Enough
 
     def ended(self) -> None:
         """The script came to its end by itself."""
-        if self._pending or (self.now.graphs and not self.steps):
+        if self._pending or self._exchanged() or (self.now.graphs and not self.steps):
             self.now.read = self.loaders.taken()
             self.steps.append(self.now)
         if len(self.steps) == 1:  # what follows the only step is of no other
@@ -339,7 +370,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter(saved_with_holes(walk.aside))
         said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
-        enter(Unwritten(walk.on_host, walk.by_values, walk.read))
+        enter(Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote))
         _run(script, walk, said)
     torch.compiler.reset()
     return walk
@@ -415,9 +446,12 @@ def _watched(walk: Walked) -> Iterator[None]:
         walk.backward()
         walk._backward = True
         try:
-            return original(loss, *args, **kwargs)
+            result = original(loss, *args, **kwargs)
         finally:
             walk._backward = False
+        if walk._depth == 0:
+            walk.learned()
+        return result
 
     Tensor.backward = torch.compiler.disable(backward)  # type: ignore[method-assign]
     try:

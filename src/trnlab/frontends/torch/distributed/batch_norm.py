@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`torch.nn.SyncBatchNorm` on tensors of the device: batch normalization over the batches of all ranks.
 
-PyTorch's own function is made of operators that exist for GPUs alone, and drops ranks without samples by a mask, which
-waits for values. The same is computed here with sums, so that it is programs of the chip in eager mode and a part of
-the program where a step is captured. Sums of squares are of what is left without the mean of all ranks: they lose
-nothing where the mean is large.
+PyTorch's own function is made of operators that exist for GPUs alone, and drops ranks without samples by a mask,
+which waits for values. The same is computed here with sums, so that it is programs of the chip in eager mode and a
+part of the program where a step is captured. Sums of squares are of what is left without the mean of all ranks: they
+lose nothing where the mean is large.
 """
 
 from __future__ import annotations

@@ -21,7 +21,15 @@ from torch import Tensor
 from trnlab.collectives import Collective, Groups, whole_mesh
 from trnlab.errors import CollectiveError
 from trnlab.frontends.torch.dispatch import untraced_methods
-from trnlab.frontends.torch.distributed import batch_norm, fully_sharded, functional, pinned, sites, world
+from trnlab.frontends.torch.distributed import (
+    batch_norm,
+    comm_hooks,
+    fully_sharded,
+    functional,
+    pinned,
+    sites,
+    world,
+)
 from trnlab.frontends.torch.distributed.calls import Call
 from trnlab.frontends.torch.distributed.dispatched import dispatched
 from trnlab.frontends.torch.distributed.jobs import Job
@@ -472,6 +480,7 @@ def create(options: Any, backend_options: Any = None) -> NeuronProcessGroup:
         size = dist.get_world_size() if dist.is_initialized() else options.group_size
         pinned.install()
         functional.install()
+        comm_hooks.install()
         batch_norm.install()
         fully_sharded.install()
         here = world.open_world(options.store, rank, ranks, size, options.timeout)

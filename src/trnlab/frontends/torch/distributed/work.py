@@ -2,9 +2,9 @@
 """What PyTorch is given for a collective that is on its way.
 
 A callback of a future may ask for collectives itself, as hooks of DistributedDataParallel do. It never runs on a
-thread that they need. And all ranks have to ask for them in one order: a device of the vendor's gives futures that are
-done once their work is queued, so that a callback runs where `then` is called. Here `then` waits for the collective,
-and is the same to scripts; a callback of a transfer between two ranks, for which nobody may wait so early, runs later.
+thread that they need. And all ranks have to ask for them in one order: on GPUs futures are done once their work is
+queued, so that a callback runs where `then` is called. Here `then` waits for the collective, and is the same to
+scripts; a callback of a transfer between two ranks, for which nobody may wait so early, runs later.
 """
 
 from __future__ import annotations

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DistributedOptimizer`: gradients are reduced over the ranks while the backward pass goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trnlab.frontends.torch.horovod.calls import Adasum, Average, allreduce_, allreduce_async_, synchronize
+from trnlab.frontends.torch.horovod.compression import Compression
+from trnlab.frontends.torch.horovod.ranks import ProcessSet, global_process_set
+
+
+class _Distributed:
+    """What `DistributedOptimizer` adds to an optimizer's class."""
+
+    def _distribute(self: Any, passes: int, op: str, compression: Any, predivide: float, ranks: ProcessSet) -> None:
+        self._passes, self._op, self._compression, self._ranks = passes, op, compression, ranks
+        self._factors = (1 / predivide, predivide)
+        self._left: dict[Tensor, int] = {}
+        self._works: list[tuple[int, Tensor, Any]] = []
+        self._skipped = False
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    self._left[parameter] = passes
+                    parameter.register_post_accumulate_grad_hook(self._reduce)
+
+    def _reduce(self: Any, parameter: Tensor) -> None:
+        if self._left[parameter] <= 0:
+            raise AssertionError(
+                "gradients were computed more than backward_passes_per_step times before step(): increase it"
+            )
+        self._left[parameter] -= 1
+        if self._left[parameter] == 0:
+            self._send(parameter)
+
+    def _send(self: Any, parameter: Tensor) -> None:
+        if self._op == Adasum:
+            return
+        small, context = self._compression.compress(parameter.grad)
+        before, after = self._factors
+        handle = allreduce_async_(small, None, None, self._op, before, after, self._ranks)
+        self._works.append((handle, parameter, context))
+
+    def synchronize(self: Any) -> None:
+        """Wait until all gradients are those of all ranks; parameters without a gradient count as zero there."""
+        for parameter, left in self._left.items():
+            if left == self._passes and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if left > 0:
+                self._send(parameter)
+        for handle, parameter, context in self._works:
+            reduced = self._compression.decompress(synchronize(handle), context)
+            if reduced is not parameter.grad:
+                parameter.grad.copy_(reduced)
+        self._works.clear()
+        self._left = dict.fromkeys(self._left, self._passes)
+
+    @contextmanager
+    def skip_synchronize(self: Any) -> Iterator[None]:
+        """Within the block `step` takes gradients as they are, as after `synchronize()` and clipping."""
+        self._skipped = True
+        try:
+            yield
+        finally:
+            self._skipped = False
+
+    def set_backward_passes_per_step(self: Any, passes: int) -> None:
+        """From now on gradients of so many backward passes are added up before they are reduced."""
+        self._passes = passes
+        self._left = dict.fromkeys(self._left, passes)
+
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        """As ever, where no gradient is on its way."""
+        if self._works:
+            raise AssertionError("zero_grad() between backward() and step() or synchronize(): gradients are sent")
+        super().zero_grad(*args, **kwargs)  # type: ignore[misc]
+
+    def step(self: Any, closure: Any = None) -> Any:
+        """Synchronize, then the step of the optimizer that this one was made of."""
+        if not self._skipped:
+            self.synchronize()
+        if self._op != Adasum:
+            return super().step(closure)  # type: ignore[misc]
+        began = {parameter: parameter.detach().clone() for parameter in self._left}
+        result = super().step(closure)  # type: ignore[misc]
+        with torch.no_grad():
+            for parameter, before in began.items():
+                small, context = self._compression.compress(parameter - before)
+                moved = self._compression.decompress(allreduce_(small, op=Adasum, process_set=self._ranks), context)
+                parameter.copy_(before + moved)
+        return result
+
+
+def DistributedOptimizer(  # noqa: N802  (Horovod's name)
+    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: Any = Compression.none, backward_passes_per_step: int = 1, op: str = Average,
+    gradient_predivide_factor: float = 1.0, num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:  # fmt: skip
+    """The optimizer, whose `step` uses gradients that are reduced over all ranks; with `op=Adasum` it is what each
+    rank's own step changed that is reduced.
+
+    `backward_passes_per_step`: gradients of so many backward passes are added up before they are reduced. Groups say
+    what Horovod sends together, which changes no value.
+    """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if named_parameters is not None:
+        _check_names(optimizer, list(named_parameters))
+    cls = type(optimizer)
+    optimizer.__class__ = type(cls.__name__, (_Distributed, cls), {})
+    settings = (op, compression or Compression.none, gradient_predivide_factor, process_set)
+    optimizer._distribute(backward_passes_per_step, *settings)  # type: ignore[attr-defined]
+    return optimizer
+
+
+def _check_names(optimizer: torch.optim.Optimizer, named: list[Any]) -> None:
+    if any(not isinstance(pair, tuple) for pair in named):
+        raise ValueError("named_parameters should be a sequence of tuples (name, parameter)")
+    if len({name for name, _ in named}) < len(named):
+        raise ValueError("parameter names in named_parameters must be unique")
+    known = {id(parameter) for _, parameter in named}
+    if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError("named_parameters was specified, but one or more model parameters were not named")
