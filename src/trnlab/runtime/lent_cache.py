@@ -29,7 +29,7 @@ class _Nowhere:
     def __init__(self, url: str) -> None:
         self.url, self.shared, self.usage = url, False, Usage()
 
-    def read(self, name: str, first: int | None = None) -> bytes:
+    def read(self, name: str, first: int | None = None, most: int | None = None) -> bytes:
         raise FileNotFoundError(name)
 
     def read_at(self, name: str, start: int, size: int) -> bytes:
@@ -48,6 +48,9 @@ class _Nowhere:
         return []
 
     def delete(self, *names: str) -> None:
+        pass
+
+    def remove_folder(self, prefix: str) -> None:
         pass
 
     def note_use(self, name: str) -> None:
