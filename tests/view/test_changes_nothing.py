@@ -106,7 +106,7 @@ def world(tmp_path_factory):
         each.settimeout(0)
     tcp.listen()
     unix.listen()
-    process = subprocess.Popen(["sleep", "600"])
+    process = subprocess.Popen(["sleep", "86400"])
     threading.Thread(target=server.serve_forever, daemon=True).start()
     ports = [server.server_port, tcp.getsockname()[1], udp.getsockname()[1], process.pid]
 
