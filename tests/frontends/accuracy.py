@@ -44,6 +44,7 @@ class Function:
     """One row. ulps: bound in fp32, on the chip and in the interpreter; narrow: bound in the 16-bit formats.
 
     floor: errors of results below it are counted in its steps; far: the same for arguments beyond 2^13.
+    of_rounded: the exact result, of a function that PyTorch defines by a number rounded to the format.
     """
 
     name: str
@@ -55,11 +56,17 @@ class Function:
     far: float = 0.0
     narrow: float = 0.51
     reference: Callable[..., Any] | None = None
+    of_rounded: Callable[..., Any] | None = None
 
     @property
     def exact(self) -> Callable[..., Any]:
         """The function of float64 tensors."""
         return self.reference or self.call
+
+
+def _truncated(dtype, x, y):
+    """Without the fraction of the quotient as the format holds it."""
+    return torch.trunc((x / y).to(dtype).double())
 
 
 def _gelu(x):
@@ -93,7 +100,8 @@ FUNCTIONS: tuple[Function, ...] = (
     Function("1 / x", torch.reciprocal, 0.5, "the reciprocal of VectorE", narrow=0.5),
     Function("x / 3", lambda x: x / 3.0, 1.0, "x (1 / 3)"),
     Function("div floor", lambda x, y: torch.div(x, y, rounding_mode="floor"), 2.0, "(x - x mod y) / y", 2),
-    Function("div trunc", lambda x, y: torch.div(x, y, rounding_mode="trunc"), 2.0, "(x - x mod y) / y", 2),
+    Function("div trunc", lambda x, y: torch.div(x, y, rounding_mode="trunc"), 2.0,
+             "(x - x mod y) / y, or one more where x / y rounds to that", 2, of_rounded=_truncated),
     Function("fmod", torch.fmod, 0.0, "the ALU's mod (assumed)", 2, narrow=0.5),
     Function("remainder", torch.remainder, 0.5, "the ALU's mod (assumed), plus y", 2, narrow=0.5),
     Function("floor", torch.floor, 0.0, _EXACT, narrow=0.0),
@@ -261,6 +269,8 @@ def measured(function: Function, format: str, engine: str) -> Array:
 def expected(function: Function, format: str) -> Array:
     """The function in float64."""
     tensors = [t.double() for t in (grid(format), second_grid(format))][: function.operands]
+    if function.of_rounded is not None:
+        return function.of_rounded(FORMATS[format], *tensors).numpy()
     return function.exact(*tensors).detach().numpy()
 
 

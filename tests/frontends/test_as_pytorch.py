@@ -84,7 +84,7 @@ def test_truncated_quotients_beside_whole_numbers_are_exact():
     for rounding in ("trunc", "floor"):
         function = lambda x, y: torch.div(x, y, rounding_mode=rounding)  # noqa: E731, B023
         expected = function(x, y)
-        exact = expected.abs() < 2**22  # from there on the quotient has no digits to spare
+        exact = expected.abs() < 2**21  # from there on the quotient has no digits to spare
         assert_bits(on_chip(function, x, y)[exact], expected[exact])
 
 

@@ -303,6 +303,13 @@ def test_a_function_takes_and_returns_nests_and_writes_variables():
     assert traced == [2.0, 1.0]
 
 
+def test_the_error_function_of_xlas_own_modules():
+    x = tf.constant([0.1, -0.5, 0.9, 3.0, float("inf"), -0.0, float("nan")])
+    with use(InterpreterEngine()):
+        found = neuron.function(lambda x: tf.math.erf(x))(x)
+    np.testing.assert_allclose(found, tf.math.erf(x), rtol=1e-6)
+
+
 def test_gradients_go_through_a_function():
     weight, x = tf.Variable([[0.5, -0.2]]), tf.constant([[1.0], [2.0]])
 

@@ -48,7 +48,7 @@ def truncate_divide(b: GraphBuilder, x: Value, y: Value) -> Value:
 
     The engines' quotient may be off by a unit in the last place, which would move it across a whole number. The
     exact remainder r gives the whole number k below x / y instead, and x / y rounds to k + 1 where 1 - r / y is no
-    more than half a step of the format there. (From 2^22 on, steps are so wide that it is the engines' quotient.)
+    more than half a step of the format there. From 2^21 on k itself may be off by one, as the quotient is.
     """
     quotient, rest = b.divide(x, y), b.remainder(x, y)
     whole = b.abs(b.round_nearest_even(b.divide(b.subtract(x, rest), y)))
@@ -59,7 +59,7 @@ def truncate_divide(b: GraphBuilder, x: Value, y: Value) -> Value:
     )  # so that nothing below is subnormal
     size, rest = b.multiply(b.abs(y), scale), b.multiply(b.abs(rest), scale)
     rounds_up = b.compare(b.subtract(size, rest), "LE", b.multiply(size, half))
-    rounds_up = b.and_(rounds_up, b.and_(b.is_finite(y), b.compare(whole, "LT", 2.0**22)))
+    rounds_up = b.and_(rounds_up, b.and_(b.is_finite(y), b.compare(whole, "LT", 2.0**24)))
     found = b.select(rounds_up, above, whole)
     return b.select(b.is_finite(quotient), b.copysign(found, quotient), quotient)
 

@@ -18,7 +18,7 @@ _SAME = (
     "subtract", "tanh", "clamp",
 )  # fmt: skip
 _OF_BOOLS = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
-_ALSO = {"chlo.erf": "erf"}
+_ALSO = {"chlo.erf": "erf", "mhlo.erf": "erf"}  # the latter of XLA's own modules, as TensorFlow gives them
 
 
 @lowers(*(f"stablehlo.{name}" for name in (*_SAME, *_OF_BOOLS)), *_ALSO)
