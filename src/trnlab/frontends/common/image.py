@@ -149,7 +149,7 @@ class Image:
 
     # -- looking ----------------------------------------------------------------------------------------------------
     def visit(self, value: Any, label: str, given: bool = False) -> None:
-        """Follow `value` and all that hangs on it. given: it is handed over anew each time, and compared by `same`."""
+        """Follow `value` and all that hangs on it. given: it is handed over anew each time, and compared then."""
         self._reach(value, label, None if given else (None, label))
         self._settle()
 

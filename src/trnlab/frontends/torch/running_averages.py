@@ -13,21 +13,21 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 _pytorchs = _BatchNorm.forward
 
 
-def _forward(self: Any, input: Tensor) -> Tensor:  # noqa: A002  (as PyTorch calls it)
+def _forward(self: Any, input: Tensor) -> Tensor:
     averages = self.momentum is None and self.training and self.track_running_stats
     if not averages or self.num_batches_tracked is None:
         return _pytorchs(self, input)
     self._check_input_dim(input)
     self.num_batches_tracked.add_(1)
     mean, variance = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
-    result = F.batch_norm(input, mean, variance, self.weight, self.bias, True, 1.0, self.eps)
+    result = batch_norm(input, mean, variance, self.weight, self.bias, True, 1.0, self.eps)
     with torch.no_grad():
         share = 1.0 / self.num_batches_tracked.to(mean.dtype)
         self.running_mean.copy_(self.running_mean * (1 - share) + mean * share)
@@ -37,6 +37,6 @@ def _forward(self: Any, input: Tensor) -> Tensor:  # noqa: A002  (as PyTorch cal
 
 @contextmanager
 def averages_as_tensors() -> Iterator[None]:
-    """Within the block such batch norms divide by a tensor. Those that several ranks share have a way of their own."""
+    """Within the block such batch norms divide by a tensor. Those of several ranks go another way."""
     with patch.object(_BatchNorm, "forward", _forward):
         yield
