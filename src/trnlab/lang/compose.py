@@ -92,8 +92,8 @@ def in_sbuf(x: Tensor) -> Tensor:
 def on_chip(x: Any) -> Any:
     """What an operation reads: the tile or number itself; a tensor in HBM is loaded first, with a warning.
 
-    The documentation of nki.language has tiles there ("x: a tile or a scalar value"), while the vendor's simulator of
-    release 2.29 takes tensors in HBM too. The old dialect refuses them.
+    The documentation of nki.language has tiles there ("x: a tile or a scalar value"), while published kernels that
+    are tested in the vendor's simulator of release 2.29 pass tensors in HBM too. The old dialect refuses them.
     """
     if not isinstance(x, Tensor) or x.on_chip or current().tensor_type is not Tensor:
         return x

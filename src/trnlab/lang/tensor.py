@@ -423,6 +423,9 @@ class Tensor(Reference):
     def __setitem__(self, key: Any, value: Any) -> None:
         """A copy, a transfer or a fill, see `lang.assignment`."""
         references = getrefcount(value)
+        if not _assign:
+            refuse("nothing says what an assignment does", limit="trnlab.nki imported", got=f"{self!r}[...] = ...",
+                   remedy="import trnlab.nki", code="TRN411")  # fmt: skip
         _assign[-1](self[key], value, references)
 
     # -- what instructions see ----------------------------------------------------------------------------------
