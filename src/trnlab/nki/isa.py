@@ -125,8 +125,7 @@ def tensor_copy(
     `dtype` is what an older release named besides; kernels of nki-samples still pass it, also where dst has another
     format, and dst decides.
     """
-    ins.tensor_copy(dst, src, chip_engine(engine))
-    return NkiInstruction(name)
+    return issue("tensor_copy", name, on=engine, dst=dst, src=src)
 
 
 def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> NkiInstruction:
