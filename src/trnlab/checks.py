@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from trnlab.errors import TrnlabError, UsageError
 
@@ -32,6 +33,7 @@ CHECKS: Mapping[str, str] = {  # name -> level where nobody says otherwise
 }
 
 _configured: dict[str, str] = {}
+_told: dict[Any, Any] = {}  # what has been warned of: Python's filters say whether once is enough, as for any warning
 _scoped: ContextVar[Mapping[str, str] | None] = ContextVar("trnlab_checks", default=None)
 
 
@@ -92,7 +94,7 @@ def report(name: str, error: TrnlabError, harmless: bool = False) -> None:
     if severity == "error" and not harmless:
         raise error
     file, line = (error.where.file, error.where.line) if error.where else ("<kernel>", 1)
-    warnings.warn_explicit(str(error), CheckWarning, file, line)
+    warnings.warn_explicit(str(error), CheckWarning, file, line, registry=_told)
 
 
 def _known(levels: Mapping[str, str]) -> None:

@@ -123,7 +123,7 @@ def test_wrong_indices_are_refused(monkeypatch):
         nl.load(x).indirect(chosen, 8).indirect(chosen, 8)
 
     def assigned(x, index):
-        nl.load(x)[:, 0:1] = 1.0
+        nl.load(x)[:, 0:1] = np.ones((32, 1))
 
     codes = {too_few: "TRN409", not_picked: "TRN411", in_hbm: "TRN410", twice: "TRN410", assigned: "TRN411"}
     for body, code in codes.items():

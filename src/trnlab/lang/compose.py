@@ -77,6 +77,7 @@ def store(dst: Tensor, value: Tensor) -> None:
 
 def copy(x: Tensor, dtype: Any = None, dst: Tensor | None = None) -> Tensor:
     """A copy, cast to `dtype`."""
+    x = on_chip(x)
     out = dst if dst is not None else new(x, dtype=dtype)
     ins.emit("tensor_copy", dst=out, src=x)
     return out
@@ -84,12 +85,29 @@ def copy(x: Tensor, dtype: Any = None, dst: Tensor | None = None) -> Tensor:
 
 def in_sbuf(x: Tensor) -> Tensor:
     """The tile itself when it lies in SBUF, else a copy there."""
+    x = on_chip(x)
     return x if x.storage.region.memory is _SBUF else copy(x)
+
+
+def on_chip(x: Any) -> Any:
+    """What an operation reads: the tile or number itself; a tensor in HBM is loaded first, with a warning.
+
+    The documentation of nki.language has tiles there ("x: a tile or a scalar value"), while published kernels that
+    are tested in the vendor's simulator of release 2.29 pass tensors in HBM too. The old dialect refuses them.
+    """
+    if not isinstance(x, Tensor) or x.on_chip or current().tensor_type is not Tensor:
+        return x
+    name = x.name or x.storage.whole.buffer.name
+    current().remark(f"an operation on {name!r}, which lies in HBM: it is loaded first, here and each time",
+                     limit="tiles in SBUF or PSUM, numbers", got=f"{list(x.shape)} in HBM",
+                     remedy="nl.load it once, before the operation")  # fmt: skip
+    return load(x)
 
 
 # -- elementwise ------------------------------------------------------------------------------------------------
 def function(name: str, x: Tensor, dtype: Any = None, dst: Tensor | None = None, **options: Any) -> Tensor:
     """An activation function of each element."""
+    x = on_chip(x)
     out = dst if dst is not None else new(x, dtype=dtype)
     ins.emit("activation", dst=out, data=x, op=name, **options)
     return out
@@ -104,6 +122,7 @@ def binary(op: str, x: Any, y: Any, dtype: Any = None, dst: Tensor | None = None
     """x op y, where either may be a number, or a tile that repeats along dimensions of one element."""
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         return ALU[alu_op(op).name].function(np.float32(x), np.float32(y))
+    x, y = on_chip(x), on_chip(y)
     tile = x if isinstance(x, Tensor) else y
     if _VECTOR not in alu_op(op).engines:  # power: of tiles only, on GpSimd
         x, y = (t if isinstance(t, Tensor) else _repeated(t, tile) for t in (x, y))
@@ -204,6 +223,7 @@ def _to_partitions(x: Tensor, partitions: int) -> Tensor:
 
 def where(condition: Tensor, x: Any, y: Any, dtype: Any = None, dst: Tensor | None = None) -> Tensor:
     """x where the condition is not zero, y elsewhere."""
+    condition, x, y = on_chip(condition), on_chip(x), on_chip(y)
     tile = next((t for t in (x, y) if isinstance(t, Tensor)), condition)
     out = dst if dst is not None else new(tile, condition.shape, dtype)
     if isinstance(y, Tensor):
@@ -235,7 +255,7 @@ def reduced_axes(ndim: int, axis: Any) -> tuple[int, ...]:
     axes = tuple(sorted(a % ndim for a in ([axis] if isinstance(axis, int) else axis)))
     if not axes or axes[0] == 0:
         refuse("the partition dimension cannot be reduced along", limit="free dimensions", got=axis,
-               remedy="multiply with ones on the tensor engine, or transpose first")  # fmt: skip
+               remedy="use nisa.tensor_partition_reduce, or a matmul with ones, or transpose first")  # fmt: skip
     return axes
 
 
@@ -264,6 +284,7 @@ def reduction(
     dst: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Fold free dimensions with an ALU operator."""
+    x = on_chip(x)
     view, count, axes = reduced(x, axis)
     out = dst if dst is not None else new(x, kept(x, axes, keepdims), dtype)
     ins.tensor_reduce(out, op, view, count, negate)
@@ -278,12 +299,14 @@ def mean(x: Tensor, axis: Any, dtype: Any = None, keepdims: bool = False) -> Ten
 
 def var(x: Tensor, axis: Any, dtype: Any = None) -> Tensor:
     """Variance (divided by n); the reduced dimensions stay with one element."""
+    x = on_chip(x)
     centred = binary("subtract", x, mean(x, axis, FLOAT32, True), FLOAT32)
     return mean(function("square", centred), axis, dtype or x.format, True)
 
 
 def softmax(x: Tensor, axis: Any = -1, dtype: Any = None) -> Tensor:
     """exp(x - max) / sum along free dimensions."""
+    x = on_chip(x)
     shifted = binary("subtract", x, reduction("max", x, axis, FLOAT32, True), FLOAT32)
     exp = function("exp", shifted)
     inverse = reciprocal(reduction("add", exp, axis, FLOAT32, True))
@@ -294,6 +317,7 @@ def rms_norm(
     x: Tensor, w: Tensor, axis: Any, n: int, epsilon: float = 1e-6, dtype: Any = None, compute_dtype: Any = None
 ) -> Tensor:
     """x / sqrt(sum(x^2) / n + epsilon) * w; compute_dtype: of what lies between, float32 if left out."""
+    x, w = on_chip(x), on_chip(w)
     between = format_of(compute_dtype) if compute_dtype is not None else FLOAT32
     total = reduction("add", function("square", x, between), axis, between, True)
     shifted = new(total)
@@ -304,6 +328,7 @@ def rms_norm(
 
 def reciprocal(x: Tensor, dtype: Any = None) -> Tensor:
     """1 / x on VectorE."""
+    x = on_chip(x)
     out = new(x, dtype=dtype)
     ins.emit("reciprocal", dst=out, data=x)
     return out
@@ -319,6 +344,7 @@ def divide(x: Any, y: Any, dtype: Any = None) -> Any:
 
 def rounded(x: Tensor, how: Callable[[float], int], dtype: Any = None) -> Tensor:
     """floor, ceil or trunc: round to the nearest integer, then correct by one where that went the wrong way."""
+    x = on_chip(x)
     near = copy(copy(x, "int32"), FLOAT32)
     down = binary("subtract", near, binary("is_gt", near, x, FLOAT32), FLOAT32)
     if how is math.floor:

@@ -20,7 +20,7 @@ import numpy as np
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
-from trnlab.errors import CapacityError, Location, TrnlabError, UsageError
+from trnlab.errors import CapacityError, ConstraintError, Location, TrnlabError, UsageError
 from trnlab.isa.base import Engine, Memory
 from trnlab.lang.addresses import checked
 from trnlab.lang.formats import Format, chip_format, format_of
@@ -90,7 +90,8 @@ class Recorder:
     nothing. depends: the recorded instructions depend on data, because the reader was asked. dynamic: some view has
     an address that is chosen at run time. watched: values were shown, so that each call must record anew. ordered:
     inside of how many blocks that forbid reordering; loops: inside of which loops on the device. labels: the
-    instructions that the kernel named, by number. policy: what the hardware's compiler is to make of it.
+    instructions that the kernel named, by number. remarks: what it is warned of, by line and text. policy: what the
+    hardware's compiler is to make of it.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Recorder:
     spans: Spans = field(default_factory=Spans)
     told: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
+    remarks: dict[Any, ConstraintError] = field(default_factory=dict)
     _shared: list[Tensor] = field(default_factory=list)
     _shared_turn: int = 0
     tiles: list[Made] = field(default_factory=list)
@@ -248,6 +250,16 @@ class Recorder:
     def lines_of_tiles(self) -> dict[int, Location]:
         """Where the kernel made each piece of on-chip memory, by the number of its buffer."""
         return {made.buffer.id: made.line for made in self.tiles if made.line is not None}
+
+    def remark(self, what: str, *, limit: object, got: object, remedy: str) -> None:
+        """Warn, at the user's line, of what the vendor's documentation does not allow and is done all the same."""
+        where = user_line()
+        self.remarks.setdefault(
+            (where, what),
+            ConstraintError(
+                what, code="TRN417", where=where, limit=limit, got=got, chip=self.chip.name, remedy=remedy
+            ),
+        )
 
     # -- values -------------------------------------------------------------------------------------------------
     def watching(self) -> bool:

@@ -9,9 +9,11 @@ Source: class NkiTensor of nki.language and get-started/nki-language-guide.rst i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from sys import getrefcount
 from typing import Any, NoReturn, Self
 
 from trnlab.isa.base import Memory
@@ -20,6 +22,15 @@ from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.storage import Region, Storage, refuse
 from trnlab.lang.strides import free_dims, inferred, restride, row_major
 from trnlab.program.access import AP, Pattern, Recorded, Reference, hbm_view, pattern_of, record_of
+
+# What `tensor[key] = value` does with the view, the value and the references to it; it is built from tensors itself.
+_assign: list[Callable[[Tensor, Any, int], None]] = []
+
+
+def assigns(function: Callable[[Tensor, Any, int], None]) -> None:
+    """Let assignments to tensors do this."""
+    _assign.append(function)
+
 
 PatternList = list[list[int]]
 _ALL = slice(None)
@@ -302,7 +313,8 @@ class Tensor(Reference):
         wanted = inferred(tuple(int(s) for s in sizes), self.size)
         if self.on_chip and wanted[0] != self.shape[0]:
             refuse("reshape keeps the partition dimension", limit=self.shape[0], got=list(wanted),
-                   remedy="move data between partitions with a copy or a transpose")  # fmt: skip
+                   remedy="load it in that shape, nl.load(x.reshape(...)) or nl.load_transpose2d(x), or move it to a "
+                   "tile of that shape with nisa.dma_copy or nc_transpose")  # fmt: skip
         return self._reshaped(wanted)
 
     def _reshaped(self, wanted: tuple[int, ...]) -> Self:
@@ -409,9 +421,12 @@ class Tensor(Reference):
                    remedy="only data movement changes partitions")  # fmt: skip
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Refused: instructions write tensors. Raises ConstraintError."""
-        refuse("a tensor cannot be assigned to", limit="instructions with dst=", got=f"{self!r}[...] = ...",
-               remedy="use nisa.tensor_copy, nisa.dma_copy, nisa.memset or nl.store", code="TRN411")  # fmt: skip
+        """A copy, a transfer or a fill, see `lang.assignment`."""
+        references = getrefcount(value)
+        if not _assign:
+            refuse("nothing says what an assignment does", limit="trnlab.nki imported", got=f"{self!r}[...] = ...",
+                   remedy="import trnlab.nki", code="TRN411")  # fmt: skip
+        _assign[-1](self[key], value, references)
 
     # -- what instructions see ----------------------------------------------------------------------------------
     def access(self, keep_dims: bool = False) -> AP:

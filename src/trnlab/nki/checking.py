@@ -52,7 +52,8 @@ def findings(
         free=tuple(recorder.free), spans=recorder.spans, lines=recorder.lines_of_tiles,
         masks=recorder.tensor_type is not Tensor,  # tiles of the old dialect
     )  # fmt: skip
-    return check_routine(routine, recorder.chip, scene)
+    remarks = (Finding("lint", error) for error in recorder.remarks.values())
+    return (*remarks, *check_routine(routine, recorder.chip, scene))
 
 
 @lru_cache(maxsize=1024)
@@ -107,4 +108,4 @@ def explicit(recorder: Recorder) -> frozenset[int]:
 def tell(found: Iterable[Finding]) -> None:
     """Raise, warn of or pass over each finding, as the levels of the checks say now."""
     for finding in found:
-        checks.report(finding.check, finding.error)
+        checks.report(finding.check, finding.error, finding.harmless)

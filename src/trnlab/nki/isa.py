@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from trnlab.isa.base import Engine
-from trnlab.lang import compose, registers, transfers
+from trnlab.lang import assignment, compose, registers, transfers
 from trnlab.lang import instructions as ins
 from trnlab.lang.recorder import current
 from trnlab.lang.registers import VirtualRegister
@@ -123,8 +123,14 @@ def tensor_copy(
     """dst = src, cast to dst's format.
 
     `dtype` is what an older release named besides; kernels of nki-samples still pass it, also where dst has another
-    format, and dst decides.
+    format, and dst decides. A tensor in HBM is moved by DMA, with a warning.
     """
+    if not (dst.on_chip and src.on_chip):
+        current().remark("tensor_copy on a tensor in HBM, which no engine reaches: it is moved by DMA",
+                         limit="dst and src in SBUF or PSUM", got=f"{src!r} to {dst!r}",
+                         remedy="use nisa.dma_copy(dst=, src=)")  # fmt: skip
+        assignment.put(dst, src, alone=False)
+        return NkiInstruction(name)
     return issue("tensor_copy", name, on=engine, dst=dst, src=src)
 
 

@@ -26,9 +26,10 @@ from trnlab.chips.spec import Chip
 from trnlab.errors import CapacityError, UsageError
 from trnlab.isa.meeting import Place
 from trnlab.kernel_hooks import LAUNCHERS, NOT_HANDLED, TRACERS
+from trnlab.lang.assignment import assign
 from trnlab.lang.hbm import Hbm
 from trnlab.lang.recorder import Recorder, recording
-from trnlab.lang.tensor import Tensor
+from trnlab.lang.tensor import Tensor, assigns
 from trnlab.nki import checking, explain, typing
 from trnlab.nki.arguments import map_objects, objects_of, on_host
 from trnlab.nki.arrays import HostArray, is_array, like, origin_of, to_host
@@ -46,6 +47,7 @@ from trnlab.snapshot import Is, Leaf
 from trnlab.timeline import Timeline
 
 Array = np.ndarray[Any, Any]
+assigns(assign)
 
 
 @dataclass(frozen=True)

@@ -303,6 +303,7 @@ arctan, sign = _unary("arctan"), _unary("sign")
 
 def rsqrt(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """1 / sqrt(x) of each element of a tile in SBUF, on GpSimd, which is slower and more precise than ScalarE."""
+    x = compose.on_chip(x)
     if x.buffer is not sbuf:
         refuse("nl.rsqrt takes a tile in SBUF", limit="SBUF", got=repr(x), code="TRN403",
                remedy="copy it to SBUF, or use nisa.activation with op=nl.rsqrt")  # fmt: skip
@@ -328,6 +329,7 @@ def negative(x: NkiTensor, dtype: Any = None) -> Any:
 
 def invert(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """The bits of x, flipped."""
+    x = compose.on_chip(x)
     out = compose.new(x, dtype=dtype)
     ins.tensor_scalar(out, x, "invert", None)
     return out
@@ -335,6 +337,7 @@ def invert(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 def logical_not(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """1 where x is zero."""
+    x = compose.on_chip(x)
     out = compose.new(x, dtype=dtype)
     ins.tensor_scalar(out, x, "logical_not", None)
     return out
@@ -342,6 +345,15 @@ def logical_not(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """A copy in SBUF."""
+    return compose.copy(x, dtype)
+
+
+def cast(x: NkiTensor, dtype: Any) -> NkiTensor:
+    """`copy` under a name that kernels use and no release of the vendor documents; causes a warning."""
+    current().remark(
+        "nl.cast, which no release of the vendor documents, is taken for nl.copy",
+        limit="the names of nki.language", got="nl.cast", remedy="write nl.copy(x, dtype=...)",
+    )  # fmt: skip
     return compose.copy(x, dtype)
 
 
@@ -356,6 +368,7 @@ def cos(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def _wave(x: NkiTensor, phase: float, dtype: Any) -> NkiTensor:
+    x = compose.on_chip(x)
     turns = compose.new(x, dtype=float32)
     ins.tensor_scalar(turns, x, "multiply", 1 / (2 * math.pi), op1="add", operand1=phase / (2 * math.pi))
     whole = compose.copy(compose.copy(turns, int32), float32)

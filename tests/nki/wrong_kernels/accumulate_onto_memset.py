@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PSUM is cleared by memset, and a matmul told to accumulate onto that."""
+"""PSUM is filled by memset, and a matmul told to accumulate onto that."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def kernel(x, w):
     out = nl.ndarray((128, 512), nl.float32, buffer=nl.shared_hbm)
     nisa.dma_copy(dst=moving, src=x)
     nisa.dma_copy(dst=stationary, src=w)
-    nisa.memset(dst=acc, value=0.0)
+    nisa.memset(dst=acc, value=1.0)
     nisa.nc_matmul(dst=acc, stationary=stationary, moving=moving, accumulate=True)  # wrong
     nisa.tensor_copy(dst=tile, src=acc)
     nisa.dma_copy(dst=out, src=tile)

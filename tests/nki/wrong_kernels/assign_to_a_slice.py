@@ -2,6 +2,7 @@
 """Tiles are written by dst=."""
 
 import trnlab.nki as nki
+import trnlab.nki.isa as nisa
 import trnlab.nki.language as nl
 
 LINT = True
@@ -10,5 +11,5 @@ LINT = True
 @nki.jit
 def kernel(x):
     tile = nl.ndarray(x.shape, x.dtype)
-    tile[...] = nl.load(x)  # wrong
+    tile[...] = nisa.dma_copy(dst=tile, src=x)  # wrong
     return tile

@@ -177,8 +177,8 @@ def test_a_missing_index_is_an_error_at_once() -> None:
     assert codes(b, filled=frozenset({0})) == ["TRN430"]
 
 
-def matmuls(chip: Any, *steps: str) -> Builder:
-    """A PSUM tile that is started, continued, cleared and read, as the letters say."""
+def matmuls(chip: Any, *steps: str, value: float = 1.0) -> Builder:
+    """A PSUM tile that is started, continued, filled, zeroed, copied to and read, as the letters say."""
     b = Builder("sums", chip)
     w, x, out = b.tile((128, 128), F32), b.tile((128, 512), F32), b.tile((128, 512), F32)
     b.memset(dst=w, value=1.0)
@@ -186,10 +186,13 @@ def matmuls(chip: Any, *steps: str) -> Builder:
     acc = b.psum((128, 512))
     for step in steps:
         half = slice(0, 256) if step.endswith("half") else slice(0, 512)
-        if step[0] in "sc":
-            b.nc_matmul(dst=acc[:, half], stationary=w, moving=x[:, half], accumulate=step[0] == "c")
-        elif step == "memset":
-            b.memset(dst=acc, value=0.0)
+        kind = step.split()[0]
+        if kind in ("start", "continue"):
+            b.nc_matmul(dst=acc[:, half], stationary=w, moving=x[:, half], accumulate=kind == "continue")
+        elif kind in ("memset", "zero"):
+            b.memset(dst=acc[:, half], value=value if kind == "memset" else 0.0)
+        elif kind == "copy":
+            b.tensor_copy(dst=acc[:, half], src=x[:, half])
         else:
             b.tensor_copy(dst=out[:, half], src=acc[:, half])
     return b
@@ -219,7 +222,25 @@ def test_sums_onto_what_no_matmul_made() -> None:
         (TRN2, (), []),
         (TRN3, (3,), []),
     ):
-        assert codes(matmuls(chip, "memset", "continue", "read"), told=told) == expected
+        for value in (0.0, 1.0):
+            assert codes(matmuls(chip, "memset", "continue", "read", value=value), told=told) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "harmless"),
+    [
+        (("zero", "continue", "read"), [True]),
+        (("memset", "continue", "read"), [False]),
+        (("memset", "zero", "continue", "read"), [True]),
+        (("zero", "memset half", "continue", "read"), [False]),  # what is not zero decides, wherever it lies
+        (("memset", "zero half", "continue", "read"), [False]),
+        (("zero", "copy half", "continue", "read"), [False]),
+    ],
+)
+def test_onto_zeros_any_sum_is_right(steps: tuple[str, ...], harmless: list[bool]) -> None:
+    b = matmuls(TRN2, *steps)
+    told = (2 + steps.index("continue"),)  # two instructions come before the first step
+    assert [f.harmless for f in found(b, told=told)] == harmless
 
 
 def placed(*tiles: tuple[int, int]) -> tuple[Builder, list[AP], frozenset[int]]:

@@ -65,6 +65,9 @@ def _name(
         remedy, who = names.REMOVED[name]
         severity = WARNING if names.known(name) else ERROR  # some that went away are still taken here
         yield source.find(node, function, "TRN910", severity, f"{name} is gone", remedy, who)
+    elif name in names.UNDOCUMENTED:
+        remedy, who = names.UNDOCUMENTED[name]
+        yield source.find(node, function, "TRN910", WARNING, f"no release documents {name}", remedy, who)
     elif name in names.DEPRECATED:
         remedy, who = names.DEPRECATED[name]
         yield source.find(node, function, DEPRECATED, WARNING, f"{name}{IS_DEPRECATED}", remedy, who)
@@ -189,7 +192,7 @@ def _objects(source: Source, function: ast.FunctionDef, node: ast.Call, name: st
 
 
 def _result(source: Source, function: ast.FunctionDef, node: ast.stmt) -> Iterator[Finding]:
-    """t[...] = nisa.f(...): a handle is no tile."""
+    """t[...] = nisa.f(...): a handle is no tile; t[...] += nl.f(...): a tile has no operators."""
     value = getattr(node, "value", None)
     targets = (
         node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
@@ -197,15 +200,12 @@ def _result(source: Source, function: ast.FunctionDef, node: ast.stmt) -> Iterat
     if not isinstance(value, ast.Call) or not any(isinstance(t, ast.Subscript) for t in targets):
         return
     name = source.resolve(value.func)
-    if name.startswith(f"{NEW}.") and any(_base_is_tensor(source, function, t) for t in targets):
+    adds = isinstance(node, ast.AugAssign) and name.startswith(f"{NEW}.")
+    if (adds or name.startswith(f"{NEW}.isa.")) and any(_base_is_tensor(source, function, t) for t in targets):
         short = name.split(".", 1)[1].replace("isa.", "nisa.").replace("language.", "nl.")
-        way = (
-            "pass the tile as dst=" if ".isa." in name else "use nisa with dst=, or nisa.tensor_copy(dst=t, src=...)"
-        )
-        yield source.find(
-            node, function, "TRN917", ERROR, f"the result of {short} is assigned to a part of a tile",
-            way, f"{MIGRATION}, 0.2.0",
-        )  # fmt: skip
+        what = f"the result of {short} is {'added' if adds else 'assigned'} to a part of a tile"
+        way = "pass the tile as dst=" if ".isa." in name else "write t[...] = nl.add(t[...], value)"
+        yield source.find(node, function, "TRN917", ERROR, what, way, f"{MIGRATION}, 0.2.0")
 
 
 def _base_is_tensor(source: Source, function: ast.FunctionDef, target: ast.expr) -> bool:

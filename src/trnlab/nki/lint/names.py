@@ -48,6 +48,9 @@ DEPRECATED = {
     "nki.isa.unknown_engine": ("use nisa.engine.unknown", "nki.isa"),
 }
 
+# Names that are taken here and that no release documents: what to do, and who says so.
+UNDOCUMENTED = {"nki.language.cast": ("use nl.copy(x, dtype=...)", "the names of nki.language")}
+
 # Keywords that are gone: (function or "", keyword).
 KEYWORDS = {
     ("", "mask"): ("slice to what is there: t[0:min(128, rows - start)]", _V2),

@@ -11,11 +11,10 @@ import sys
 from typing import Any
 
 from trnlab.isa.base import Memory
-from trnlab.isa.rules import allowed_starts
-from trnlab.lang import compose, transfers
+from trnlab.lang import compose
 from trnlab.lang import instructions as ins
+from trnlab.lang.assignment import fill, put, same_place, shaped
 from trnlab.lang.recorder import current
-from trnlab.lang.storage import refuse
 from trnlab.lang.tensor import Tensor
 from trnlab.nki.neuronxcc.defined import Box, defined, record, record_sum
 from trnlab.nki.neuronxcc.masked import cut
@@ -30,31 +29,22 @@ class LoopSum:
 
 
 class _Probe:
-    """How many references a value has inside these methods when nobody else holds it."""
+    """How many references a value has inside of __iadd__ when nobody else holds it."""
 
-    setting = adding = 0
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        _Probe.setting = sys.getrefcount(value)
+    adding = 0
 
     def __iadd__(self, value: Any) -> _Probe:
         _Probe.adding = sys.getrefcount(value)
         return self
 
 
-def _calibrate() -> tuple[int, int]:
+def _calibrate() -> int:
     probe = _Probe()
-    probe[0] = object()
     probe += object()
-    return _Probe.setting, _Probe.adding
+    return _Probe.adding
 
 
-_SETTING, _ADDING = _calibrate()
-
-
-def alone_in_setting(references: int, value: Any) -> bool:
-    """Whether only `target[...] = value` holds the value, which has so many references inside of __setitem__."""
-    return references <= _SETTING + (isinstance(value, Tensor) and current().wrote(value))
+_ADDING = _calibrate()
 
 
 def alone_in_adding(references: int, value: Any) -> bool:
@@ -67,7 +57,7 @@ def assign(target: Tensor, value: Any, alone: bool = False) -> None:
     if isinstance(value, LoopSum):
         _fold(target, value)
     elif isinstance(value, Tensor):
-        if not _same_place(target, value):
+        if not same_place(target, value):
             first = len(current().builder) - 1
             continued = _continues(target, value)
             _assign_tile(target, shaped(value, target), alone)
@@ -75,7 +65,7 @@ def assign(target: Tensor, value: Any, alone: bool = False) -> None:
                 current().free.extend(range(first, len(current().builder)))
     else:
         record(target, {})
-        _fill(target, value)
+        fill(target, value)
 
 
 _ORDERLESS = frozenset({
@@ -94,7 +84,7 @@ def _continues(target: Tensor, value: Tensor) -> bool:
     if name not in ("tensor_tensor", "tensor_scalar") or arguments.get("op1") is not None:
         return False
     places = [x for x in map(arguments.get, ("data", "data1", "data2")) if isinstance(x, Tensor)]
-    here = [_same_place(target, x) for x in places]
+    here = [same_place(target, x) for x in places]
     if str(op) == "subtract":
         return here[0] and not arguments.get("reverse0")
     return str(op) in _ORDERLESS and any(here)
@@ -107,29 +97,8 @@ def _assign_tile(target: Tensor, value: Tensor, alone: bool) -> None:
     whole = target
     value, target = cut(value, box), cut(target, box)
     settle(value)
-    if not (alone and ins.redirect(value, target)):
-        if target.shape[0] == value.shape[0] and _reachable(target) and _reachable(value):
-            compose.copy(value, dst=target)
-        else:
-            transfers.dma_copy(target, compose.in_sbuf(value) if value.on_chip else value)
+    put(target, value, alone)
     record(whole, box)
-
-
-def _fill(target: Tensor, value: Any) -> None:
-    """One value everywhere. Rows that no engine can start on, and HBM, get it from a tile by DMA."""
-    if _reachable(target):
-        compose.fill(target, value)
-        return
-    shape = target.shape if target.ndim > 1 else (*target.shape, 1)
-    transfers.dma_copy(target, compose.filled(shape, value, target.format))
-
-
-def _reachable(tensor: Tensor) -> bool:
-    """Whether engines can work on these rows: they start on partitions that the number of rows allows."""
-    if not tensor.on_chip:
-        return False
-    first = tensor.storage.whole.buffer.first_partition + tensor.offset // tensor.storage.row
-    return first in allowed_starts(tensor.shape[0])
 
 
 def _fold(target: Tensor, value: LoopSum) -> None:
@@ -137,20 +106,6 @@ def _fold(target: Tensor, value: LoopSum) -> None:
         assign(target, value.tile)
     else:
         update(value.op, target, value.tile)
-
-
-def shaped(value: Tensor, target: Tensor) -> Tensor:
-    """The value in the target's shape: reshaped, or repeated. Raises ConstraintError where the target is smaller."""
-    if value.shape == target.shape:
-        return value
-    if value.size == target.size and (value.shape[0] == target.shape[0] or not value.on_chip):
-        return value._reshaped(target.shape)
-    if value.size > target.size:
-        refuse("a tile is assigned to a smaller one", limit=list(target.shape), got=list(value.shape),
-               remedy="slice the value, or make the target larger")  # fmt: skip
-    if value.ndim < target.ndim:
-        value = value._reshaped((value.shape[0], *(1,) * (target.ndim - value.ndim), *value.shape[1:]))
-    return compose.broadcast_to(value, target.shape)
 
 
 def add_to(target: Tensor, value: Any, alone: bool = False) -> None:
@@ -186,7 +141,3 @@ def settled(tensor: Tensor) -> Tensor:
     """The tensor, with the zeros that were promised for it written."""
     settle(tensor)
     return tensor
-
-
-def _same_place(a: Tensor, b: Tensor) -> bool:
-    return (a.storage, a.offset, a.shape, a.strides) == (b.storage, b.offset, b.shape, b.strides)

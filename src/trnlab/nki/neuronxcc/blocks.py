@@ -14,6 +14,7 @@ from sys import getrefcount
 from typing import Any
 
 from trnlab.isa.base import Memory
+from trnlab.lang.assignment import alone_in_setting
 from trnlab.lang.formats import format_of
 from trnlab.lang.recorder import current
 from trnlab.lang.storage import Region, refuse
@@ -100,7 +101,7 @@ class Blocks:
         return index
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        alone = assignment.alone_in_setting(getrefcount(value), value)
+        alone = alone_in_setting(getrefcount(value), value)
         target = self[key]
         if isinstance(target, Blocks):
             for index in target.indices:

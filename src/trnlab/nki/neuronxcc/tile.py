@@ -13,6 +13,7 @@ from sys import getrefcount
 from typing import Any, Self
 
 from trnlab.lang import compose
+from trnlab.lang.assignment import alone_in_setting
 from trnlab.lang.chosen import Indirect
 from trnlab.lang.storage import refuse
 from trnlab.lang.tensor import Tensor, Window
@@ -102,7 +103,7 @@ class Tile(Tensor):
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        alone = assignment.alone_in_setting(getrefcount(value), value)
+        alone = alone_in_setting(getrefcount(value), value)
         assignment.assign(self[key], value, alone)
 
     # -- what nki.tensor has ------------------------------------------------------------------------------------

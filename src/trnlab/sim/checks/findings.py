@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trnlab import isa
@@ -17,6 +17,7 @@ from trnlab.program.access import Buffer
 from trnlab.program.routine import COL, Routine
 from trnlab.program.spans import Spans
 from trnlab.sim.checks import shadow_memory as w
+from trnlab.sim.checks.usage import zeroes
 
 _DEFAULT = re.compile(r"(sbuf|psum)\d+$")  # names that the recorder gives
 _VARIABLE = re.compile(r"(\w+)(?:\[.*\])?\s*[-+*/]?=[^=]")
@@ -24,10 +25,14 @@ _VARIABLE = re.compile(r"(\w+)(?:\[.*\])?\s*[-+*/]?=[^=]")
 
 @dataclass(frozen=True)
 class Finding:
-    """The error, and the name of the check that found it; `trnlab.checks.report` decides what becomes of it."""
+    """The error, and the name of the check that found it; `trnlab.checks.report` decides what becomes of it.
+
+    harmless: what is computed does not depend on it, so that it is a warning at most.
+    """
 
     check: str
     error: TrnlabError
+    harmless: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,13 +160,7 @@ class About:
     def _accumulation(self, kind: int, operand: int, other: int) -> Finding:
         i, buffer = self.instruction(operand), self.buffer(operand)
         if kind == w.FOREIGN:
-            return self._finding(
-                "accumulation",
-                f"accumulate=True onto {self._name(buffer)}, whose contents no matmul made",
-                "TRN433", i, limit="a sum that a matmul with accumulate=False started",
-                got=f"written by {self.instr(other).name} at {_short(self.line(other))}",
-                remedy="start with accumulate=False, and add the other values with tensor_tensor afterwards",
-            )  # fmt: skip
+            return self._onto_foreign(i, buffer, other)
         return self._finding(
             "accumulation",
             f"a matmul adds to parts of {self._name(buffer)} that belong to different sums",
@@ -169,6 +168,24 @@ class About:
             got=f"a part was started anew at {_short(self.line(other))} before the sum in it was read",
             remedy="give every sum a region of its own, and copy it out before the next one starts there",
         )  # fmt: skip
+
+    def _onto_foreign(self, i: int, buffer: Buffer, other: int) -> Finding:
+        """accumulate=True onto what another engine wrote.
+
+        Release 2.29 of the vendor's documentation has products added to whatever is there, 2.32 leaves that undefined
+        before NeuronCore-v4 (`nki.isa.nc_matmul`). Zeros may be overwritten or added to: the sum is the same.
+        """
+        zero = zeroes(self.instr(other), dict(self.routine.attr_table[int(self.routine.attr[other])]))
+        found = self._finding(
+            "accumulation",
+            f"accumulate=True onto {self._name(buffer)}, "
+            + ("which is zeroed and not started by a matmul" if zero else "whose contents no matmul made"),
+            "TRN433", i, limit="a sum that a matmul with accumulate=False started",
+            got=f"written by {self.instr(other).name} at {_short(self.line(other))}",
+            remedy="leave the zeros out, and accumulate out or accumulate=(k > 0) for the k-th product" if zero else
+            "start with accumulate=False, and add the other values with tensor_tensor afterwards",
+        )  # fmt: skip
+        return replace(found, harmless=zero)
 
     def _race(self, kind: int, operand: int, other: int, loop: int) -> Finding:
         i, buffer = self.instruction(operand), self.buffer(operand)

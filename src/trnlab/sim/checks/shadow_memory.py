@@ -37,8 +37,8 @@ READ, WRITE, ADDS, SOME, MUST = 1, 2, 4, 8, 16
 
 # What an instruction is, bits. TOLD: the kernel itself said that it accumulates. FREE: it may carry values over
 # iterations. POINTWISE: element for element; ROWWISE: each partition by itself; OCTETS: each eight of them; TURNS: a
-# transpose; MULTIPLIES: a matmul, whose second and third operands are stationary and moving.
-MATMUL, TOLD, FREE, POINTWISE, ROWWISE, OCTETS, TURNS, MULTIPLIES = 1, 2, 4, 8, 16, 32, 64, 128
+# transpose; MULTIPLIES: a matmul, whose second and third operands are stationary and moving; ZEROES: it writes zeros.
+MATMUL, TOLD, FREE, POINTWISE, ROWWISE, OCTETS, TURNS, MULTIPLIES, ZEROES = 1, 2, 4, 8, 16, 32, 64, 128, 256
 
 # Kinds of finding, and what a row of findings holds: kind, operand, cells, the other instruction, loop.
 MISSING, CLOBBERED, CARRIED, REWRITTEN, OVERTAKEN, FOREIGN, MIXED = range(7)
@@ -198,7 +198,8 @@ def scan(
                                                         lost = True
                                                     if before >= WRITTEN and not what[before - WRITTEN] & MATMUL:
                                                         foreign += 1
-                                                        stranger = before - WRITTEN
+                                                        if stranger < 0 or not what[before - WRITTEN] & ZEROES:
+                                                            stranger = before - WRITTEN  # zeros matter least
                                                 else:
                                                     group[cell] &= ~3
                                             if reader.shape[0] and hbm[k] and not flag & SOME:

@@ -24,6 +24,7 @@ from trnlab.sim.checks.shadow_memory import (
     SOME,
     TURNS,
     WRITE,
+    ZEROES,
 )  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -58,11 +59,16 @@ def usage(routine: Routine) -> tuple[Array, Array]:
         instr, attrs = isa.BY_OPCODE[opcode], dict(routine.attr_table[attr])
         on_pe = engine == Engine.TENSOR and not instr.is_dma
         kinds[number] = MATMUL if on_pe else 0
-        kinds[number] |= _flow(instr, mask)
+        kinds[number] |= _flow(instr, mask) | (ZEROES if zeroes(instr, attrs) else 0)
         names = {spec.name for role, spec in enumerate(instr.operands) if mask >> role & 1}
         for role, spec in enumerate(instr.operands[:width]):
             table[number, role] = _bits(instr, spec, attrs, names)
     return table[which[owner], roles], kinds[which]
+
+
+def zeroes(instr: Instruction, attrs: Mapping[str, Any]) -> bool:
+    """Whether an instruction writes nothing but zeros."""
+    return instr.name == "memset" and attrs.get("value") == 0
 
 
 def _flow(instr: Instruction, mask: int) -> int:
