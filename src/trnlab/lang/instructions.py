@@ -86,14 +86,6 @@ def written(dst: Tensor) -> None:
         dst.storage.wrote.add(region)
 
 
-def tensor_copy(dst: Tensor, src: Tensor, engine: Engine | None = None) -> None:
-    """dst = src, cast to dst's format; ScalarE of the first generation has no copy but the activation, by float32."""
-    if engine is _SCALAR and not current().chip.has("scalar_tensor_copy"):
-        record("activation", engine, {"dst": dst, "data": src, "op": "copy"})
-    else:
-        record("tensor_copy", engine, {"dst": dst, "src": src})
-
-
 def _as_bits(operand: Any, dst: Tensor) -> Any:
     """Integers as wide as dst's in its format: operators on bits see patterns, not signs."""
     if not isinstance(operand, Tensor) or operand.format == dst.format:
@@ -181,6 +173,9 @@ def emit(name: str, *, engine: Engine | None = None, **arguments: Any) -> None:
 
 def record(name: str, engine: Engine | None, arguments: dict[str, Any]) -> None:
     """`emit` for callers that have a dict: every copy of it shows in the time that small instructions take."""
+    if engine is _SCALAR and name == "tensor_copy" and not current().chip.has("scalar_tensor_copy"):
+        # ScalarE of the first generation copies as it computes, by way of float32.
+        name, arguments = "activation", {"dst": arguments["dst"], "data": arguments["src"], "op": "copy"}
     dst = arguments.get("dst")
     if not isinstance(dst, Tensor):
         current().record(name, engine, arguments)

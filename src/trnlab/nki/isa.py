@@ -131,8 +131,7 @@ def tensor_copy(
                          remedy="use nisa.dma_copy(dst=, src=)")  # fmt: skip
         assignment.put(dst, src, alone=False)
         return NkiInstruction(name)
-    ins.tensor_copy(dst, src, chip_engine(engine))
-    return NkiInstruction(name)
+    return issue("tensor_copy", name, on=engine, dst=dst, src=src)
 
 
 def memset(dst: Tensor, value: Any, engine: engine = engine.unknown, name: str | None = None) -> NkiInstruction:
