@@ -37,13 +37,14 @@ class Part:
     """A graph of the step, and how often it runs in one.
 
     kinds: "parameter", "state", "batch" and so on for each input. loss: the output that is the loss, in a graph of a
-    whole step; None in a graph of one phase.
+    whole step; None in a graph of one phase. phase: which one, "" where its name says it.
     """
 
     graph: Graph
     times: int = 1
     kinds: tuple[str, ...] = ()
     loss: int | None = None
+    phase: str = ""
 
 
 @dataclass
@@ -51,7 +52,8 @@ class Work:
     """A step as the walk found it. kept: what lies on the device beside the programs' own, of `torch.compile`.
 
     batches: how many batches like this one all ranks of a job have together, 0 where that is not known. asked: what
-    the rank exchanges with others outside of the programs; the host waits for it, nothing hides it.
+    the rank exchanges with others outside of the programs; the host waits for it, nothing hides it. learns: whether
+    it has a backward pass, so that there are gradients; a forward pass alone exchanges nothing with other batches.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -59,6 +61,7 @@ class Work:
     per_step: int = 0
     batches: int = 0
     asked: Sequence[Asked] = ()
+    learns: bool = True
 
 
 def forecast(work: Work, target: Target, session: Session, refused: Callable[[TrnlabError], object]) -> TargetResult:
@@ -72,12 +75,12 @@ def forecast(work: Work, target: Target, session: Session, refused: Callable[[Tr
         refused(error)
         result.why = str(error)
         result.memory = _least(work)
-        _lay_out(result, target, many)
+        _lay_out(result, target, many, work.learns)
         return result
     result.memory = _memory(work, made)
     result.compiling_s = sum(executable.metadata["compile_seconds"] for _, executable in made)
     _time(result, made, own)
-    _lay_out(result, target, many)
+    _lay_out(result, target, many, work.learns)
     if many:
         runs = [(executable, part.times) for part, executable in made]
         graphs = {executable.key: part.graph for part, executable in made}
@@ -123,13 +126,19 @@ def _outside(result: TargetResult, work: Work, session: Session) -> list[Outside
 
 
 def _least(work: Work) -> Memory:
-    """What is known of memory without programs: inputs."""
-    tensors = [
-        Tensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes)
+    """What is known of memory without programs: inputs, of the part that has most of them. What lies on the device
+    beside the programs is counted there, and once."""
+    lying = {t.kind for t in work.kept}
+    parts = [
+        [
+            Tensor(v.name or "", kind, v.shape, v.dtype.name, v.type.nbytes)
+            for v, kind in zip(part.graph.inputs, part.kinds)
+            if kind not in lying
+        ]
         for part in work.parts
-        for v, kind in zip(part.graph.inputs, part.kinds)
     ]
-    return memory.total((*work.kept, *tensors))
+    most = max(parts, key=lambda tensors: sum(t.bytes for t in tensors), default=[])
+    return memory.total((*work.kept, *most))
 
 
 def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
@@ -153,6 +162,8 @@ def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
 def phases_of(part: Part, executable: Executable) -> list[str]:
     """Of each call of a part's program whether it is of the forward pass, the backward pass or the update."""
     program = executable.program
+    if part.phase:
+        return [part.phase] * len(program.calls)
     loss = program.outputs[part.loss] if part.loss is not None else None
     updated = [program.inputs[source] for source in part.graph.aliases.values()]
     return memory.phases(program, loss, updated)
@@ -210,25 +221,25 @@ def _module(layer: str, phase: str) -> str:
     return re.sub(r"\.\d+(?=\.|$)", ".*", layer) or "outside of modules"
 
 
-def _lay_out(result: TargetResult, target: Target, many: bool) -> None:
+def _lay_out(result: TargetResult, target: Target, many: bool, learns: bool) -> None:
     """Whether the step fits; where nobody laid it out over ranks, on how few cores it would."""
     result.fits = result.memory.total <= result.capacity
     if not many:
-        result.layout = layout.smallest(result.memory, result.step_s, target)
+        result.layout = layout.smallest(result.memory, result.step_s, target, learns)
 
 
 def _price(result: TargetResult, work: Work, target: Target) -> None:
     """Rate and price with all cores of the instance at work, each group of cores on batches of its own, where the
-    layout fits into one instance; of the layout alone elsewhere."""
+    layout fits into one instance; of the layout alone elsewhere. Both are of the same cores."""
     found = result.layout
     if found is None or not result.step_s:
         return
     step = found.time_s[1]
     groups = max(target.cores // found.cores, 1)
-    if found.cores == 1:
+    if found.cores == 1 and work.learns:
         step += layout.exchanged(result.memory, target.cores, target)
     batches = groups * found.cores // found.tensor
-    result.per_s = work.per_step / result.step_s if found.cores == 1 else work.per_step * batches / step
+    result.per_s = work.per_step * batches / step
     if result.usd_per_hour is None:
         return
     instances = -(-found.cores // target.cores)

@@ -24,11 +24,16 @@ BASIS = (
     "backward pass, gradients reduced and scattered), the step's compute divided among the cores that share a batch; "
     "what those exchange within layers is not counted"
 )
+FORWARD = (
+    "derived: parameters divided among all cores, gathered in the forward pass, its compute divided among the cores "
+    "that share a batch; what those exchange within layers is not counted"
+)
 ALONE = "one core, as simulated"
 
 
-def smallest(memory: Memory, step_s: float | None, target: Target) -> Layout | None:
-    """The fewest cores, a power of two, that hold the step; None where no number does."""
+def smallest(memory: Memory, step_s: float | None, target: Target, learns: bool = True) -> Layout | None:
+    """The fewest cores, a power of two, that hold the step; None where no number does. learns: whether it has a
+    backward pass, and gradients."""
     capacity = target.chip.hbm.capacity_bytes
     if memory.total <= capacity:
         return Layout(1, 1, memory.total, 0.0, (step_s or 0.0, step_s or 0.0), ALONE)
@@ -38,7 +43,7 @@ def smallest(memory: Memory, step_s: float | None, target: Target) -> Layout | N
             need = -(-memory.kept // cores) + -(-memory.rest // tensor)
             if need <= capacity:
                 try:
-                    return _timed(cores, tensor, need, memory, step_s, target)
+                    return _timed(cores, tensor, need, memory, step_s, target, learns)
                 except UsageError:  # no network joins so many
                     return None
         cores *= 2
@@ -49,16 +54,17 @@ def _powers(most: int) -> list[int]:
     return [1 << i for i in range(most.bit_length()) if 1 << i <= most]
 
 
-def _timed(cores: int, tensor: int, need: int, memory: Memory, step_s: float | None, target: Target) -> Layout:
+def _timed(
+    cores: int, tensor: int, need: int, memory: Memory, step_s: float | None, target: Target, learns: bool
+) -> Layout:  # fmt: skip
     gradients = memory.gradients or memory.parameters
+    back = ("all_gather", memory.parameters), ("reduce_scatter", gradients)
     talk = sum(
         _collective(name, nbytes // tensor, cores, target)
-        for name, nbytes in (
-            ("all_gather", memory.parameters), ("all_gather", memory.parameters), ("reduce_scatter", gradients),
-        )
-    )  # fmt: skip
+        for name, nbytes in (("all_gather", memory.parameters), *(back if learns else ()))
+    )
     work = (step_s or 0.0) / tensor
-    return Layout(cores, tensor, need, talk, (max(work, talk), work + talk), BASIS)
+    return Layout(cores, tensor, need, talk, (max(work, talk), work + talk), BASIS if learns else FORWARD)
 
 
 def exchanged(memory: Memory, cores: int, target: Target) -> float:

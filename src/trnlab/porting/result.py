@@ -159,7 +159,8 @@ class TargetResult:
 
 @dataclass
 class Report:
-    """What is known of a script. counted: what `per_step` counts, "tokens" or "samples"."""
+    """What is known of a script. counted: what `per_step` counts, "tokens" or "samples". learns: whether its step has
+    a backward pass."""
 
     script: str
     precision: str = "bf16"
@@ -173,6 +174,7 @@ class Report:
     per_step: int = 0
     counted: str = ""
     complete: bool = True
+    learns: bool = True
     cached: bool = False
     notes: list[str] = field(default_factory=list)
     effects: Effects | None = None  # what the script would have done besides, where it was kept from that

@@ -41,7 +41,8 @@ def estimate(report: Report) -> str:
 
 def head(report: Report) -> str:
     """What was looked at."""
-    steps = f"{report.steps} step{'s' * (report.steps != 1)} followed without values"
+    what = "step" if report.learns else "forward pass"
+    steps = f"{report.steps} {what}{('s' if report.learns else 'es') * (report.steps != 1)} followed without values"
     how = {"eager": "nothing compiled"}.get(report.how, report.how)
     size = f", {report.parameters:,} parameters" if report.parameters else ""
     per = f", {report.per_step:,} {report.counted or 'tokens'} a step" if report.per_step else ""
@@ -267,7 +268,8 @@ def table(report: Report) -> str:
             f"{t.usd_per_step:.3g}" if t.usd_per_step else "-",
             f"{t.usd_per_million:.3g}" if t.usd_per_million else "-",
         ))  # fmt: skip
-    return "\n".join(_aligned(rows))
+    of = "rates and dollars are of all cores of an instance, or of the fewest that hold the step where it has too few"
+    return "\n".join([*_aligned(rows), *([of] if any(t.per_s for t in report.targets) else [])])
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from trnlab.frontends.torch.types import is_narrowed
 from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
 from trnlab.porting.job import network_of
+from trnlab.porting.memory import FORWARD
 from trnlab.porting.pipeline import Pipeline, forecast_pipeline
 from trnlab.porting.result import ERROR, WARNING, Operator, Report, TargetResult, Tensor
 from trnlab.porting.text import seconds
@@ -57,7 +58,7 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     if session.communicator is not None:
         work.asked = walk.asked
         report.notes += ranks.notes(targets)
-    report.parameters = parameters_of(work)
+    report.parameters, report.learns = parameters_of(work), work.learns or not work.parts
     walk.loaders.tell(walk.survey)
     _host(walk, step)
     if pipeline is not None:
@@ -187,7 +188,10 @@ def work_of(walk: Walked, step: Step) -> Work:
         for kind, named in walk.kept.items()
         for key, (name, t) in named.items()
     ]
-    return Work([Part(g, n, _kinds(step, g)) for g, n in times.items()], kept, step.per_step)
+    learns = step.learns or any(g.name.startswith("back") for g in times)
+    phase, passes = ("", 1) if learns else (FORWARD, gcd(*times.values()))
+    parts = [Part(g, n // passes, _kinds(step, g), phase=phase) for g, n in times.items()]
+    return Work(parts, kept, step.per_step, learns=learns)
 
 
 def _kinds(step: Step, graph: Graph) -> tuple[str, ...]:

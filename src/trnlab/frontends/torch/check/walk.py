@@ -68,6 +68,7 @@ class Step:
     per_step: int = 0
     counted: str = ""
     read: Counter[Loader] = field(default_factory=Counter)  # batches of each data set
+    learns: bool = False  # whether `loss.backward()` was called
 
 
 class Walked:
@@ -136,7 +137,7 @@ class Walked:
             for optimizer in _optimizers():
                 if any(id(p) in seen for group in optimizer.param_groups for p in group["params"]):
                     self._keep(optimizer)
-        if graph.name.startswith("forward"):
+        if graph.name.startswith("forward") or not self._learning:
             self._count(inputs.values())
         kinds = {id(t): kind for kind, named in self.kept.items() for _, t in named.values()}
         self.now.kinds[graph] = {name: kinds[id(x)] for name, x in inputs.items() if id(x) in kinds}
@@ -224,7 +225,7 @@ class Walked:
         """`loss.backward()` is called."""
         if self._pending or self._exchanged():
             self._over()
-        self._learning = self._begun = True
+        self._learning = self._begun = self.now.learns = True
 
     # -- scripts that change their parameters by themselves -------------------------------------------------------
     def learned(self) -> None:
