@@ -59,7 +59,7 @@ def sound(told: Any) -> dict[str, Any]:
     """A record with the fields that it is shown by, each as it is taken for. Raises ValueError for all else."""
     if not isinstance(told, dict) or (told.get("schema"), told.get("version")) != (SCHEMA, VERSION):
         raise _OtherError("it is no record")
-    found = {name: _count(told.get(name), 1 << 31) for name in ("pid", "rank")}
+    found: dict[str, Any] = {name: _count(told.get(name), 1 << 31) for name in ("pid", "rank")}
     found |= {name: _count(told.get(name, 0)) for name in ("birth", "steps")}
     found |= {name: _seconds(told.get(name, 0.0)) for name in ("network_s", "input_s")}
     found |= {name: _counts(told.get(name)) for name in ("errors", "outcomes", "ecc")}
