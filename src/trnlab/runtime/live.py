@@ -46,13 +46,21 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where runs of this user on this host say how they are; None where that is switched off or nowhere."""
     told = environment.get(PLACE)
     if told:
-        return None if told == "off" else Path(told).expanduser()
+        return None if told == "off" else _expanded(told)
     runtime = environment.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime) / "trnlab"
     try:
         return Path(tempfile.gettempdir()) / f"trnlab-{user()}"
     except OSError:  # no folder for temporary files can be written
+        return None
+
+
+def _expanded(told: str) -> Path | None:
+    """A path with the home of `~` in it; None for a user whom nobody knows: to be watched never stops a run."""
+    try:
+        return Path(told).expanduser()
+    except RuntimeError:
         return None
 
 
