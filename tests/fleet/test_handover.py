@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import shutil
 import subprocess
 
@@ -91,3 +93,27 @@ def test_requests_are_those_of_the_published_models(service, operation, name, fo
     if service == "sagemaker":
         kinds = shape.members["ResourceConfig"].members["InstanceType"].enum
         assert request["ResourceConfig"]["InstanceType"] in kinds
+
+
+HOSTILE = "x\ntouch ran #'\"`touch ran`$(touch ran)\r\x1b[2J\u2028&;|é"
+
+
+def test_no_name_is_more_than_a_name(found, tmp_path):
+    """A model's folder may be called anything: no shell acts on it, and no service refuses it."""
+    model = dataclasses.replace(found.question.model, name=HOSTILE)
+    hostile = dataclasses.replace(found, question=dataclasses.replace(found.question, model=model))
+    write(hostile, tmp_path)
+    kinds = {line.split()[0] for line in (tmp_path / "launch.sh").read_text().split("\n") if line}
+    assert kinds <= {"#!/bin/bash", "#", "set", "HEAD=${HEAD:?address", "NODE=${NODE:?number", "export", "exec",
+                           "--master_addr=\"$HEAD\""}  # fmt: skip
+    stub = tmp_path / "bin"
+    stub.mkdir()
+    (stub / "torchrun").write_text("#!/bin/sh\nexit 0\n")
+    (stub / "torchrun").chmod(0o755)
+    shell = shutil.which("bash")
+    told = {"PATH": f"{stub}:/usr/bin:/bin", "HEAD": "here", "NODE": "0"}
+    subprocess.run([shell, "launch.sh"], cwd=tmp_path, env=told, check=True)
+    assert not (tmp_path / "ran").exists()
+    yaml = pytest.importorskip("yaml")
+    service, _ = yaml.safe_load_all((tmp_path / "job.yaml").read_text())
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", service["metadata"]["name"])

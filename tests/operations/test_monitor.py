@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import pytest
 
 from trnlab import chips
 from trnlab.cli.main import main, parser
-from trnlab.cli.monitor import handler
+from trnlab.cli.monitor import Server, handler
 from trnlab.errors import CollectiveError, NumericsError
 from trnlab.operations import host, monitor, monitor_text
 from trnlab.operations.monitor import Moment
@@ -233,6 +234,116 @@ def test_metrics_are_served(place):
         with urllib.request.urlopen(url, timeout=60) as answer:
             assert b"hardware_ecc_events_total" in answer.read()
         thread.join()
+
+
+def damaged_records():
+    """A record with each field gone, or something else; in places within it, too."""
+    others = (None, -1, 1e400, 10**400, "x", "\x1b[2J", [], {}, [None], True, [[]], float("nan"), 1 << 70)
+
+    def changed(value):
+        yield from others
+        if isinstance(value, dict):
+            for key in value:
+                yield {k: v for k, v in value.items() if k != key}
+                yield from ({**value, key: each} for each in changed(value[key]))
+        if isinstance(value, list):
+            yield from ([each] for item in value for each in changed(item))
+
+    yield from changed(said(script="\x1b]0;gone\x07", tag="\x1b[2J"))
+
+
+def test_no_damaged_record_ends_a_run_or_the_monitor(place):
+    place.mkdir()
+    path, count = place / f"{os.getpid()}.json", 0
+    for record in damaged_records():
+        path.write_text(json.dumps(record))
+        beacon = beacon_of()  # sweeps
+        for state in live.states(place):
+            count += 1
+            now = seen(state.record)
+            found = monitor.reports(now, Moment())
+            text = monitor_text.top(found, {state.pid: state}) + monitor_text.prometheus(found)
+            assert "\x1b" not in text
+            json.dumps(monitor.reports(now, now))
+        beacon.end()
+    assert count > 20
+
+
+@pytest.mark.parametrize("what", ["link", "FIFO", "loop", "folder", "sparse", "deep"])
+def test_no_hostile_file_ends_a_run_or_the_monitor(place, tmp_path, capsys, what):
+    victim = tmp_path / "victim"
+    victim.write_text(json.dumps(said(updated=0.0, birth=1)))
+    place.mkdir(mode=0o700)
+    for path in (place / "1234.json", place / "watched"):
+        if what == "FIFO":
+            os.mkfifo(path)
+        elif what == "folder":
+            path.mkdir()
+        elif what in ("link", "loop"):
+            path.symlink_to(victim if what == "link" else path)
+        else:
+            path.write_bytes(b"[" * 200_000)
+            os.truncate(path, 200 << 30) if what == "sparse" else None
+    before = victim.stat()
+    beacon_of().end()
+    assert live.states(place) == []
+    main(["monitor"])
+    assert "Traceback" not in capsys.readouterr().err
+    after = victim.stat()
+    assert (after.st_mtime_ns, after.st_size) == (before.st_mtime_ns, before.st_size)
+
+
+def test_the_folder_of_another_is_left_alone(place, tmp_path, monkeypatch, capsys):
+    (tmp_path / "theirs").mkdir()
+    place.symlink_to(tmp_path / "theirs")
+    assert main(["monitor"]) == 2
+    assert "TRN568" in capsys.readouterr().err
+    place.unlink()
+    place.mkdir()
+    (place / f"{os.getpid()}.json").write_text(json.dumps(said()))
+    monkeypatch.setattr("trnlab.runtime.live_records.user", lambda: 4711)
+    assert live.states(place) == []
+    assert main(["monitor"]) == 2
+    assert "TRN568" in capsys.readouterr().err
+    assert list((tmp_path / "theirs").iterdir()) == []
+
+
+def test_who_asks_by_another_name_or_does_not_ask_is_not_answered(place, monkeypatch, capfd):
+    import socket
+    import struct
+
+    monkeypatch.setattr("trnlab.cli.monitor.IDLE_S", 0.3)
+    live.look(place)
+    with Server(("127.0.0.1", 0), handler(place)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+
+        def asked(host):
+            with socket.create_connection(server.server_address, timeout=60) as client:
+                client.sendall(f"GET /metrics HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+                return client.makefile("rb").read().split(b"\r\n")[0]
+
+        for host in ("127.0.0.1", "localhost:8008", f"127.0.0.1:{server.server_port}"):
+            assert b" 200 " in asked(host)
+        for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost:x"):
+            assert b" 403 " in asked(host)
+        halves = [socket.create_connection(server.server_address, timeout=60) for _ in range(100)]
+        for half in halves:
+            with contextlib.suppress(OSError):
+                half.sendall(b"GET /")
+        assert threading.active_count() < 60
+        for half in halves:
+            with contextlib.suppress(ConnectionError):
+                assert half.recv(10) == b""  # cut off, each
+            half.close()
+        gone = socket.create_connection(server.server_address)
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        gone.close()
+        assert b" 200 " in asked("localhost")
+        server.shutdown()
+        thread.join()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.torch

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import random
 import uuid
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,28 @@ def test_what_does_not_fit_on_the_disk_is_taken_away(tmp_path: Path, monkeypatch
     with pytest.raises(RunError, match="the disk is full"):
         kept.save(2, {"state.pt": b"state"})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["newest", "step_00000001"]
+
+
+def test_a_store_that_refuses_most_holds_up_a_checkpoint_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each of its objects anew."""
+    from trnlab.storage import remote
+
+    clock = [0.0]
+    monkeypatch.setattr(remote.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    store = remote.RemoteStore(f"memory://{uuid.uuid4().hex}")
+    once, tries = store._once, Counter[str]()
+
+    def refused(name: str, request: object) -> object:
+        tries[name] += 1
+        if tries[name] < 9:  # half a minute for each object
+            raise OSError(errno.EBUSY, "SlowDown")
+        return once(name, request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "_once", refused)
+    with pytest.raises(RunError, match="does not answer"):
+        Checkpoints(store).save(1, {f"{i}.pt": b"x" for i in range(20)})
+    assert clock[0] < 120
 
 
 def test_what_an_earlier_attempt_left_is_not_taken_for_this_ones(

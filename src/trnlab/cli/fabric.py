@@ -74,9 +74,8 @@ def _test(args: argparse.Namespace, network: Network) -> int:
     rows, failed = [], 0
     print("  ".join(_columns(args)))
     last = nbytes(args.maxbytes)
-    for size in sizes(
-        min(nbytes(args.minbytes), last), last, args.stepbytes and nbytes(args.stepbytes), args.stepfactor
-    ):
+    first = nbytes(args.minbytes) if args.minbytes is not None else min(nbytes("32M"), last)
+    for size in sizes(first, last, args.stepbytes and nbytes(args.stepbytes), args.stepfactor):
         row = bench.row(size)
         rows.append(row)
         line = "  ".join(f"{cell:>{len(head)}}" for head, cell in zip(_columns(args), _cells(args, row)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,10 +21,11 @@ USAGE, INTERRUPTED = 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 the script or check failed, 2 an error that is told."""
-    args = parser().parse_args(argv)
+    _open_closed_outputs()
     if isinstance(sys.stdout, io.TextIOWrapper):  # an output in a narrow encoding shows what it can of bars and names
         sys.stdout.reconfigure(errors="replace")
     try:
+        args = parser().parse_args(argv)
         status: int = importlib.import_module(f"trnlab.cli.{args.command.replace('-', '_')}").main(args)
         sys.stdout.flush()
     except TrnlabError as error:
@@ -39,6 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         return status
     return USAGE
+
+
+def _open_closed_outputs() -> None:
+    """Where the shell closed an output, write it nowhere: else Python has none, and the next file that is opened gets
+    its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def parser() -> argparse.ArgumentParser:

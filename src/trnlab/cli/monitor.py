@@ -4,22 +4,29 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.server
 import json
 import os
 import shutil
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from trnlab.errors import UsageError
+from trnlab.errors import TrnlabError, UsageError
 from trnlab.operations import monitor, monitor_text
 from trnlab.operations.monitor import Moment
 from trnlab.runtime import live
 from trnlab.runtime.notices import say
 
 SHORTEST_S = 0.1
+CONNECTIONS = 16  # that are answered at the same time
+IDLE_S, LONGEST_S = 5.0, 15.0  # without a byte of a request, and of a connection
+_HOSTS = ("127.0.0.1", "localhost")  # by which a request may call this host
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -79,12 +86,23 @@ def _top(now: Moment, before: Moment) -> None:
 
 
 def handler(place: Path) -> type[http.server.BaseHTTPRequestHandler]:
-    """What answers each request with all metrics, as the vendor's exporter does."""
+    """What answers each request with all metrics, as the vendor's exporter does; of those to this host's own names,
+    for a page of somewhere may have its name resolved to this host."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = IDLE_S
+
         def do_GET(self) -> None:
-            live.look(place)
-            content = monitor_text.prometheus(monitor.reports(_now(place), Moment())).encode()
+            name, _, port = (self.headers.get("Host") or "").partition(":")
+            if name.lower() not in _HOSTS or not (port == "" or port.isdecimal()):
+                self.send_error(403, "for this host's own names alone")
+                return
+            try:
+                live.look(place)
+                content = monitor_text.prometheus(monitor.reports(_now(place), Moment())).encode()
+            except (OSError, TrnlabError):
+                self.send_error(503, "the folder of live records cannot be used")
+                return
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(content)))
@@ -97,9 +115,46 @@ def handler(place: Path) -> type[http.server.BaseHTTPRequestHandler]:
     return Handler
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """So many connections at once and no more, each for so long and no longer."""
+
+    def __init__(self, *args: Any) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, where one is free; else the connection is closed."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Until it is answered, or its time is up."""
+        late = threading.Timer(LONGEST_S, self._cut, [request])
+        late.daemon = True
+        late.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            late.cancel()
+            self._free.release()
+
+    @staticmethod
+    def _cut(request: Any) -> None:
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no trouble of ours; all else is a line."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            say(f"a request could not be answered: {type(error).__name__}")
+
+
 def _serve(place: Path, port: int) -> int:
     try:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler(place))
+        server = Server(("127.0.0.1", port), handler(place))
     except (OSError, OverflowError) as error:
         raise UsageError(
             f"port {port} cannot be served: {error}", code="TRN553", got=port, limit="a free port of this host",

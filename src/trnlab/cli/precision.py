@@ -49,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
 
 def wanted(modes: str | None, chip: chips.Chip) -> list[str]:
     """The modes to run, fp32 first, to which the others are compared. Raises UsageError (TRN121) for unknown ones."""
-    names = modes.split(",") if modes else [m for m in MODES if m != "mxfp8" or chip.has("mx_formats")]
+    names = modes.split(",") if modes is not None else [m for m in MODES if m != "mxfp8" or chip.has("mx_formats")]
     for name in names:
         if name not in MODES:
             raise UsageError(f"unknown precision {name!r}", code="TRN121", limit=", ".join(MODES),

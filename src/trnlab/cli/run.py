@@ -58,6 +58,7 @@ def _start_ranks(args: argparse.Namespace) -> int:
     size = elastic.Size(*elastic.parse(args.ranks), args.spares, args.max_restarts)
     session = for_kernels({**os.environ, **_given(args)})
     session.require_target()
+    elastic.require_room(size, session)
     session.check_faults(size.most)
     Script(args.script, args.arguments, args.module).file  # noqa: B018  (says at once when it cannot be read)
     root = args.out if args.out is not None else new_folder(Path("runs"), args.script.stem)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 from trnlab.fabric.cluster import CORES_PER_RANK
-from trnlab.files import write_atomic
+from trnlab.files import one_line, write_atomic
 from trnlab.fleet.layout import SHORT
 from trnlab.fleet.planning import Candidate, Plan
 from trnlab.fleet.text import prices
@@ -24,6 +25,7 @@ from trnlab.fleet.text import prices
 PORT = 44000  # reserved for collectives by the vendor's guides
 SPARE = 1.25  # of the planned time, after which a job is ended
 DAY = 86400
+_CACHE, _HEAD = "${CACHE:-/var/tmp/neuron-compile-cache}", f"$HEAD:{PORT}"  # that the shell fills in
 ROLE = "arn:aws:iam::000000000000:role/REPLACE-ME"
 IMAGE = "000000000000.dkr.ecr.us-east-1.amazonaws.com/replace-me:latest"
 ALARMS = (50.0, 80.0, 100.0)
@@ -46,7 +48,20 @@ def write(plan: Plan, folder: Path) -> list[Path]:
 
 def name_of(plan: Plan) -> str:
     """Of the job, as all services take it."""
-    return f"train-{''.join(x if x.isalnum() else '-' for x in plan.question.model.name.lower())}"[:50].rstrip("-")
+    name = plan.question.model.name.lower()
+    return f"train-{''.join(x if x.isascii() and x.isalnum() else '-' for x in name)}"[:50].rstrip("-")
+
+
+def _comment(text: str) -> str:
+    """A line that no shell acts on: names that stand in it may have been chosen to end it."""
+    return f"# {one_line(text)}"
+
+
+def _value(value: str) -> str:
+    """A value between double quotes; `$` is the shell's in those that this module wrote."""
+    if value in (_CACHE, _HEAD):
+        return f'"{value}"'
+    return '"' + re.sub(r'(["\\$`])', r"\\\1", one_line(value)) + '"'
 
 
 def environment(plan: Plan, c: Candidate) -> list[tuple[str, str, str]]:
@@ -55,8 +70,8 @@ def environment(plan: Plan, c: Candidate) -> list[tuple[str, str, str]]:
     found = [
         ("NEURON_LOGICAL_NC_CONFIG", str(joined), f"a rank is a logical core of {joined} NeuronCore(s)"),
         ("NEURON_RT_STOCHASTIC_ROUNDING_EN", "0", "round to nearest, as the plan's numbers do"),
-        ("NEURON_COMPILE_CACHE_URL", "${CACHE:-/var/tmp/neuron-compile-cache}", "programs; s3://... shares them"),
-        ("NEURON_RT_ROOT_COMM_ID", f"$HEAD:{PORT}", "where ranks find each other for collectives"),
+        ("NEURON_COMPILE_CACHE_URL", _CACHE, "programs; s3://... shares them"),
+        ("NEURON_RT_ROOT_COMM_ID", _HEAD, "where ranks find each other for collectives"),
         ("NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS", "3", "the host runs ahead of the chip by so many programs"),
         ("MALLOC_ARENA_MAX", "128", "the host's memory allocator: fewer arenas, less memory"),
     ]  # fmt: skip
@@ -88,14 +103,14 @@ def launch(plan: Plan, c: Candidate) -> str:
     """The script that starts the ranks of one instance."""
     per = c.cluster.target.chips * c.cluster.ranks_per_chip
     lines = [
-        "#!/bin/bash", f"# {plan.question.model.name} on {c.cluster.name}: {c.step.layout}",
+        "#!/bin/bash", _comment(f"{plan.question.model.name} on {c.cluster.name}: {c.step.layout}"),
         f"# planned: {c.step.total:.3g} s a step, {c.bill.days:.3g} days",
         "# usage: HEAD=address-of-the-first NODE=0 launch.sh train.py ...   on every instance, NODE counting up",
         "set -euo pipefail", "HEAD=${HEAD:?address of the first instance}", "NODE=${NODE:?number of this instance}",
         "",
     ]  # fmt: skip
     for name, value, why in environment(plan, c):
-        lines += [f"# {why}", f'export {name}="{value}"']
+        lines += [_comment(why), f"export {name}={_value(value)}"]
     lines += [
         "", f"# {per} ranks on each of {c.cluster.instances} instances; they meet at $HEAD",
         f"exec torchrun --nnodes={c.cluster.instances} --nproc_per_node={per} --node_rank=\"$NODE\" \\",

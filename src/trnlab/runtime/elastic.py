@@ -124,14 +124,20 @@ def _fewer(most: int, size: Size, allowed: Callable[[int], bool]) -> int:
     )  # fmt: skip
 
 
-def _allowed(session: Session, ranks_: int) -> bool:
+def require_room(size: Size, session: Session) -> None:
+    """Raises the error of a job of more ranks than its target starts, before any process does."""
     before = session.counters.fabric
     try:
-        Fabric(session, ranks_, 0)
-    except TrnlabError:
-        return False
+        Fabric(session, size.most, 0)
     finally:
         session.counters.fabric = before
+
+
+def _allowed(session: Session, ranks_: int) -> bool:
+    try:
+        require_room(Size(ranks_, ranks_), session)
+    except TrnlabError:
+        return False
     return True
 
 

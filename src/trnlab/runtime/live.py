@@ -16,50 +16,52 @@ import contextlib
 import json
 import os
 import socket
-import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnlab.errors import CollectiveError, NumericsError, TrnlabError
+from trnlab.errors import CollectiveError, NumericsError, TrnlabError, UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK
-from trnlab.files import json_of, replace
+from trnlab.files import replace
+from trnlab.runtime.live_records import SCHEMA, VERSION, is_ours, user
+from trnlab.runtime.live_records import read as records
+from trnlab.storage import plain
 from trnlab.units import PS_PER_S
 
 if TYPE_CHECKING:
     from trnlab.runtime.executable import Executable
     from trnlab.runtime.session import Session
 
-SCHEMA, VERSION = "trnlab.live", 1
 PERIOD_S = 1.0  # between two writes, at least
 LOOKED_S = 30.0  # after a look, times are worth a simulation
 SHOWN_S = 60.0  # that a process which ended badly stays to be seen
 PLACE = "TRNLAB_LIVE"
 RUNNING, FAILED = "running", "failed"
-_FIELDS = {"pid", "birth", "updated", "status", "errors", "outcomes", "ecc", "target", "rank", "place", "executions"}
-_LARGEST = 1 << 20  # bytes of a file that can be one of ours
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where runs of this user on this host say how they are; None where that is switched off or nowhere."""
     told = environment.get(PLACE)
     if told:
-        return None if told == "off" else Path(told).expanduser()
+        return None if told == "off" else _expanded(told)
     runtime = environment.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime) / "trnlab"
     try:
-        return Path(tempfile.gettempdir()) / f"trnlab-{_user()}"
+        return Path(tempfile.gettempdir()) / f"trnlab-{user()}"
     except OSError:  # no folder for temporary files can be written
         return None
 
 
-def _user() -> int:
-    """The user's number; where users have none, 0, as files there say of their owner."""
-    return os.getuid() if hasattr(os, "getuid") else 0
+def _expanded(told: str) -> Path | None:
+    """A path with the home of `~` in it; None for a user whom nobody knows: to be watched never stops a run."""
+    try:
+        return Path(told).expanduser()
+    except RuntimeError:
+        return None
 
 
 class Beacon:
@@ -78,11 +80,11 @@ class Beacon:
         """Make the folder; one that belongs to another user is left alone."""
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            about = place.lstat()
+            ours = is_ours(place)
         except OSError:
             self._folder = None
             return
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != _user():
+        if not ours:
             self._folder = None
         else:
             sweep(place)
@@ -199,24 +201,31 @@ class State:
 
 
 def look(place: Path) -> None:
-    """Say that somebody looks. Raises OSError."""
+    """Say that somebody looks. Raises OSError, UsageError (TRN568) where the folder is another user's, or none."""
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (place / "watched").touch()
+    if not is_ours(place):
+        raise UsageError(
+            "what runs say of themselves lies in a folder that is another user's, or a link", code="TRN568",
+            got=str(place), limit="a folder of this user",
+            remedy=f"name another in {PLACE}, for the runs as for the monitor",
+        )  # fmt: skip
+    with plain.opened(place / "watched", os.O_WRONLY | os.O_CREAT) as descriptor:
+        os.utime(descriptor)
 
 
 def states(place: Path) -> list[State]:
     """All processes that say something, by rank; a file that is none of ours is passed over."""
-    found = [State(told, not _alive(told)) for _, told in _files(place)]
+    found = [State(told, not _alive(told)) for _, told in records(place)]
     return sorted(found, key=lambda state: (state.record["rank"], state.pid))
 
 
 def sweep(place: Path) -> None:
     """Take away what ended long enough ago."""
     now = time.time()
-    for path, told in _files(place):
+    for path, told in records(place):
         if not _alive(told) and now - float(told["updated"]) > SHOWN_S:
             with contextlib.suppress(OSError):
-                path.unlink()
+                plain.removed(path)
 
 
 def birth(pid: int) -> int:
@@ -237,27 +246,11 @@ def _looked(place: Path) -> bool:
         return False
 
 
-def _files(place: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    for path in sorted(place.glob("[0-9]*.json")):
-        try:
-            if path.stat().st_size > _LARGEST:
-                continue
-            told = json_of(path.read_bytes())
-        except (OSError, ValueError):
-            continue
-        if (
-            isinstance(told, dict)
-            and (told.get("schema"), told.get("version")) == (SCHEMA, VERSION)
-            and {*told} >= _FIELDS
-        ):
-            yield path, told
-
-
 def _alive(told: Mapping[str, Any]) -> bool:
     try:
         os.kill(int(told["pid"]), 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, OverflowError):
+    except OSError:
         pass
     return birth(int(told["pid"])) == int(told["birth"])

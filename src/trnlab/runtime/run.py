@@ -32,6 +32,7 @@ from trnlab.runtime.compiled import policy_fields
 from trnlab.runtime.details import details
 from trnlab.runtime.performance import StepCalls, Steps
 from trnlab.runtime.rehearsal import Rehearsal
+from trnlab.storage.plain import is_plain, removed
 
 if TYPE_CHECKING:
     from trnlab.runtime.communication import Outside
@@ -72,9 +73,10 @@ class Run:
         self.rehearsal = Rehearsal(session.rehearsed, session.instances)
         self.beacon = live.Beacon(self._tell)
         self.beacon.renew(now=True)
+        again = is_plain(folder / data.FILE)
         self.save("running")
-        for name in (profile.REPORT, profile.TRACE):  # of an earlier run in the same folder
-            (folder / name).unlink(missing_ok=True)
+        for name in (profile.REPORT, profile.TRACE) if again else ():  # of an earlier run in the same folder
+            removed(folder / name)
 
     # -- what the run is told -----------------------------------------------------------------------------------
     def begins(self) -> None:

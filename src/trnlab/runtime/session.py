@@ -32,6 +32,7 @@ from trnlab.runtime import rehearsal
 from trnlab.runtime.cache import Cache, open_cache
 from trnlab.runtime.fingerprint import Fingerprint
 from trnlab.storage import is_url
+from trnlab.storage.opening import expanded
 
 if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.fabric.world import World
@@ -430,7 +431,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     """The folder of this machine for what is kept beside programs: that of TRNLAB_CACHE where one is named, or the
     user's cache folder."""
     places = environment.get("TRNLAB_CACHE", "").split(",")
-    return next((Path(p).expanduser() for p in places if p and not is_url(p)), _users_folder(environment))
+    return next((expanded(p) for p in places if p and not is_url(p)), _users_folder(environment))
 
 
 def _users_folder(environment: Mapping[str, str]) -> Path:

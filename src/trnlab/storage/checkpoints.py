@@ -44,6 +44,7 @@ NEWEST = "newest"
 _STEP = re.compile(r"^step_(\d{8,})$")
 _OURS = re.compile(rf"{BEGUN}|{DONE}|{re.escape(METADATA)}|rank_\d{{5,}}(\.json|/.+)")  # of a step's folder
 PATIENCE_S, POLL_S = 600.0, 0.1
+STALL_S = 60.0  # that requests of one checkpoint are tried again, all together: training may wait for them
 GRACE_S = 10.0  # for the others' parts, once the job has failed
 
 
@@ -97,13 +98,15 @@ class Checkpoints:
         known of the files without reading them, as JSON has it. Raises RunError (TRN531)."""
         name = name_of(step)
         try:
-            if self.rank == 0:
-                self.store.delete(f"{name}/{DONE}")
-                self.store.write(f"{name}/{BEGUN}", b"")
-            self.store.delete(f"{name}/{record_of(self.rank)}")  # of an earlier attempt, whose files are overwritten
-            for file, content in files.items():
-                self.store.write(f"{name}/{folder_of(self.rank)}/{file}", *pieces(content))
-            self._write_record(step, self.rank, {file: described(content) for file, content in files.items()}, about)
+            with self.store.within(STALL_S):
+                if self.rank == 0:
+                    self.store.delete(f"{name}/{DONE}")
+                    self.store.write(f"{name}/{BEGUN}", b"")
+                self.store.delete(f"{name}/{record_of(self.rank)}")  # of an attempt whose files are overwritten
+                for file, content in files.items():
+                    self.store.write(f"{name}/{folder_of(self.rank)}/{file}", *pieces(content))
+                described_files = {file: described(content) for file, content in files.items()}
+                self._write_record(step, self.rank, described_files, about)
             if self.rank == 0:
                 self._finish(step)
         except OSError as error:
@@ -121,7 +124,7 @@ class Checkpoints:
     def _give_up(self, step: int) -> None:
         """Take away what this rank wrote of a checkpoint that will not be done: a full disk is not to stay full."""
         name = name_of(step)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self.store.within(GRACE_S):
             mine = [item.name for item in self.store.items(f"{name}/{folder_of(self.rank)}/")]
             of_all = [f"{name}/{each}" for each in (DONE, METADATA, BEGUN)] if self.rank == 0 else []
             self.store.delete(*of_all, f"{name}/{record_of(self.rank)}", *mine)
@@ -138,8 +141,9 @@ class Checkpoints:
                 if waited > PATIENCE_S or (self.failed.is_set() and waited > GRACE_S):
                     raise TimeoutError(f"rank {rank} has not written its part")
                 time.sleep(POLL_S)
-        self.finish(step)
-        self._prune(step)
+        with self.store.within(STALL_S):
+            self.finish(step)
+            self._prune(step)
 
     def _has_written(self, step: int, rank: int) -> bool:
         """Whether a rank has written its part, in this attempt."""

@@ -128,6 +128,10 @@ class FolderStore:
             with contextlib.suppress(StrangeError):
                 plain.removed(self._unlinked(name))
 
+    def within(self, seconds: float) -> contextlib.AbstractContextManager[None]:
+        """See `Store`: nothing is tried again."""
+        return contextlib.nullcontext()
+
     def remove_folder(self, prefix: str) -> None:
         """See `Store`: temporary files and empty folders; what else is there stays, with the folders around it."""
         with contextlib.suppress(StrangeError):

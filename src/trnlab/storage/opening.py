@@ -20,6 +20,17 @@ def is_url(text: str) -> bool:
     return bool(_URL.match(text))
 
 
+def expanded(text: str | Path) -> Path:
+    """A path with the home of `~` or `~user` in it. Raises UsageError (TRN122) for a user whom nobody knows."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"the folder {str(text)!r} has no home: {error}", code="TRN122", got=str(text),
+            remedy="name the folder in full",
+        ) from error  # fmt: skip
+
+
 def open_store(where: str | Path, *, guarded: bool = False) -> Store:
     """The store of a path or URL: a folder, file://, s3://, memory://, or what else fsspec knows.
 
@@ -32,7 +43,7 @@ def open_store(where: str | Path, *, guarded: bool = False) -> Store:
         text = text.removeprefix("file://")
     if is_url(text):
         return RemoteStore(text)
-    root = Path(text).expanduser()
+    root = expanded(text)
     if root.is_file():
         raise UsageError(f"the folder {text!r} is a file", code="TRN122", remedy="name a folder, or use --no-cache")
     return FolderStore(root, guarded=guarded)

@@ -13,8 +13,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -44,6 +44,7 @@ class RemoteStore:
         self.url, self.usage, self.patience_s = url.rstrip("/"), Usage(), patience_s
         self._protocol, _, self._root = self.url.partition("://")
         self._noted: set[str] = set()
+        self._until = float("inf")  # of the clock: what is asked after that is asked once
         if not self._root:
             raise UsageError(f"{url!r} names no place in the store", code="TRN520", remedy=f"such as {url}team/cache")
         self._checked_class()
@@ -120,6 +121,15 @@ class RemoteStore:
             except FileNotFoundError:
                 continue
 
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """See `Store`."""
+        before, self._until = self._until, min(self._until, time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self._until = before
+
     def remove_folder(self, prefix: str) -> None:
         """See `Store`: there are no folders."""
 
@@ -153,7 +163,8 @@ class RemoteStore:
             try:
                 return self._once(name, request)
             except OSError as error:
-                if not is_passing(error) or time.monotonic() - started + pause > self.patience_s:
+                last = min(started + self.patience_s, self._until)
+                if not is_passing(error) or time.monotonic() + pause > last:
                     raise
             self.usage.retries += 1
             slept = pause * random.uniform(0.5, 1.0)  # so that many hosts do not come back together

@@ -12,6 +12,7 @@ Trouble comes as OSError: FileNotFoundError for what is not there, the others wi
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
@@ -74,6 +75,10 @@ class Store(Protocol):
 
     def delete(self, *names: str) -> None:
         """Remove objects; those that are not there do not matter. Raises OSError."""
+        ...
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        """A block whose requests, all together, are tried again for no longer than this."""
         ...
 
     def remove_folder(self, prefix: str) -> None:

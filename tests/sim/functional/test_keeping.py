@@ -60,3 +60,20 @@ def test_loops_of_other_sources_go_after_a_month() -> None:
     os.utime(old, (time.time() - 40 * 24 * 3600,) * 2)
     assert keeping.Shared.from_function(versioned(_twice), __file__) is not None
     assert (old.exists(), recent.exists()) == (False, True)
+
+
+def test_what_somebody_put_there_stays(tmp_path: Path) -> None:
+    mine = {"numba-old/notes.txt", "notes/of.nbi", "numba-other/deep/of.nbi"}
+    for name in (*mine, "numba-old/f-1.py311.nbi", "numba-old/f-1.py311.1.nbc"):
+        path = keeping.folder() / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "of.nbi").write_bytes(b"x")
+    (keeping.folder() / "numba-link").symlink_to(tmp_path / "elsewhere")
+    for place in keeping.folder().iterdir():
+        os.utime(place, (time.time() - 40 * 24 * 3600,) * 2)
+    keeping._forget_old(keeping.folder())
+    found = {p.relative_to(keeping.folder()).as_posix() for p in keeping.folder().rglob("*") if p.is_file()}
+    assert found == mine
+    assert (tmp_path / "elsewhere" / "of.nbi").exists()

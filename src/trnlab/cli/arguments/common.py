@@ -4,8 +4,29 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
+from trnlab.errors import UsageError
 from trnlab.precision import MODES
+
+
+def whole(least: int, most: int = 1 << 31) -> Callable[[str], int]:
+    """Reads a whole number in a range: the `type` of an option. Raises UsageError (TRN569) for one that is not."""
+
+    def number(text: str) -> int:
+        try:
+            found = int(text) if len(text) < 100 else None
+        except ValueError:
+            found = None
+        if found is None or not least <= found <= most:
+            limit = f"a whole number from {least}" + (f" to {most}" if most < 1 << 31 else "")
+            raise UsageError(
+                "a number on the command line cannot be", code="TRN569", got=text[:60], limit=limit,
+                remedy="see --help for what it is of",
+            )  # fmt: skip
+        return found
+
+    return number
 
 
 def fault(command: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ def fabric(command: argparse.ArgumentParser) -> None:
         _collective(action)
     add = test.add_argument
     add("operation", metavar="OPERATION", help="allr, allg, redsct, alltoall, sendrecv or permute")
-    add("-b", "--minbytes", metavar="BYTES", default="32M", help="default: 32M")
+    add("-b", "--minbytes", metavar="BYTES", help="default: 32M, or as many as --maxbytes")
     add("-e", "--maxbytes", metavar="BYTES", default="32M", help="default: 32M")
     add("-i", "--stepbytes", metavar="BYTES", help="from size to size; default: a tenth of the way")
     add("-f", "--stepfactor", type=int, metavar="FACTOR", help="from size to size")

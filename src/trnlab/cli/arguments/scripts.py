@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import allow, cache_folder, fault, precision, threshold
+from trnlab.cli.arguments.common import allow, cache_folder, fault, precision, threshold, whole
 
 
 def run(command: argparse.ArgumentParser) -> None:
@@ -67,11 +67,11 @@ def doctor(command: argparse.ArgumentParser) -> None:
     add(
         "--target", metavar="NAME", help="of the job, e.g. trn1.32xlarge or 16xtrn2.48xlarge; default: $TRNLAB_TARGET"
     )
-    add("--ranks", type=int, metavar="N", help="of the job; default: 1, and of a cluster all that it holds")
-    add("--rank", type=int, default=0, metavar="R", help="the rank to follow; default: 0")
-    add("--batches", type=int, default=0, metavar="N", help=argparse.SUPPRESS)
+    add("--ranks", type=whole(1), metavar="N", help="of the job; default: 1, and of a cluster all that it holds")
+    add("--rank", type=whole(0), default=0, metavar="R", help="the rank to follow; default: 0")
+    add("--batches", type=whole(0), default=0, metavar="N", help=argparse.SUPPRESS)
     add("--checkpoint", metavar="DIR_OR_URL", help="where checkpoints will go; default: $TRNLAB_CHECKPOINT")
-    add("--keep", type=int, metavar="N", help="checkpoints that stay; default: 3")
+    add("--keep", type=whole(1), metavar="N", help="checkpoints that stay; default: 3")
     add("--json", action="store_true", help="everything as JSON, see docs/doctor.md")
     precision(command)
     threshold(command)
@@ -145,7 +145,7 @@ def compile(command: argparse.ArgumentParser) -> None:
 def study(command: argparse.ArgumentParser) -> None:
     """Of `trnlab precision`."""
     add = command.add_argument
-    add("--steps", type=int, default=20, metavar="N", help="steps in each mode; default: 20")
+    add("--steps", type=whole(1), default=20, metavar="N", help="steps in each mode; default: 20")
     add("--modes", metavar="A,B,...", help="bf16, bf16-all, fp8, mxfp8, beside fp32; default: all that the chip has")
     add("--target", metavar="NAME", help="what to simulate, e.g. trn2.3xlarge; default: $TRNLAB_TARGET")
     add("--precision-rules", metavar="FILE", help="formats of single modules, TOML")

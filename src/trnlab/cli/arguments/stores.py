@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trnlab.cli.arguments.common import cache_folder
+from trnlab.cli.arguments.common import cache_folder, whole
 
 
 def cache(command: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def checkpoint(command: argparse.ArgumentParser) -> None:
         if name == "diff":
             action.add_argument("other", metavar="OTHER", nargs="?", help="another run; default: the same")
             action.add_argument("--steps", metavar="A,B", help="which of each; default: the newest")
-            action.add_argument("--rank", type=int, default=0, help="whose files; default: 0")
+            action.add_argument("--rank", type=whole(0), default=0, help="whose files; default: 0")
     _conversions(actions)
 
 

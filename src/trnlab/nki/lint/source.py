@@ -82,11 +82,14 @@ class Source:
 
 
 def read(path: str, text: str) -> Source:
-    """Parse a file. Raises SyntaxError for what is not Python."""
-    source = Source(path, text, ast.parse(text, path))
-    for node in ast.walk(source.tree):
-        _note(source, node)
-    _kernels(source)
+    """Parse a file. Raises SyntaxError for what is not Python, or nested more deeply than anybody writes."""
+    try:
+        source = Source(path, text, ast.parse(text, path))
+        for node in ast.walk(source.tree):
+            _note(source, node)
+        _kernels(source)
+    except (RecursionError, MemoryError):
+        raise SyntaxError("it is nested too deeply", (path, 1, 1, None)) from None
     return source
 
 

@@ -22,7 +22,7 @@ from numba.core.caching import CompileResultCacheImpl, _CacheLocator
 from trnlab.storage.plain import removed
 
 VERSIONED = "source_digest"  # the closure variable that a loop's digest is in, see `linking.versioned`
-_FOLDER = re.compile(r"numba-[\w.+]+-[0-9a-f]{32}")
+_FOLDER = re.compile(r"numba-.+")
 _FILE = re.compile(r".+\.nb[ic](\.tmp\..+)?")
 _KEPT_S = 30 * 24 * 3600.0  # seconds that loops of other sources stay after they were made (assumed)
 
