@@ -197,7 +197,8 @@ def _say(attempt: Attempt) -> None:
     why = f" ({'; '.join(attempt.struck)})" if attempt.struck else ""
     money = "" if attempt.lost_usd is None else f", ${attempt.lost_usd:.3g}"
     spent = "" if attempt.lost_s is None else f", {attempt.lost_s:.3g} s of the devices{money}"
-    say(f"{LOST}: {who} after step {attempt.last}{why}; lost since the newest checkpoint: "
+    when = f"after step {attempt.last}" if attempt.last else "before a step of compiled code, which alone is counted"
+    say(f"{LOST}: {who} {when}{why}; lost since the newest checkpoint: "
         f"{attempt.lost_steps} step{'' if attempt.lost_steps == 1 else 's'}, "
         f"{attempt.lost_tokens:,} tokens{spent}")  # fmt: skip
 

@@ -55,8 +55,8 @@ class Unwritten(TorchDispatchMode):
     each number that Python asked for and that was made up, and `wrote` the tensors that an operator writes to."""
 
     def __init__(
-        self, on_device: HostOperator, found: Callable[[Any, Any], None], read: Callable[[Any], None] = lambda x: None,
-        wrote: Callable[[Sequence[Tensor]], None] = lambda x: None,
+        self, on_device: HostOperator, found: Callable[[Any, Any], None],
+        read: Callable[[Any], None] = lambda x: None, wrote: Callable[[Sequence[Tensor]], None] = lambda x: None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._on_device, self._found, self._read, self._wrote = on_device, found, read, wrote

@@ -242,7 +242,7 @@ class Walked:
                 self._changes()
 
     def _exchanged(self) -> bool:
-        """Whether parameters were given other memory since the last backward pass: `p.data = p.data - lr * p.grad`."""
+        """Whether parameters were given other memory since the last backward pass, as by `p.data = p.data - ...`."""
         found = self._learning and any(memory_of(t) != memory for memory, t in self._learned.values())
         if found:
             self._changes()

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
 from typing import Any
 
 import torch.distributed as dist
@@ -21,3 +25,20 @@ def register() -> None:
     if dist.is_available() and "neuron" not in dist.Backend.backend_list:
         dist.Backend.register_backend("neuron", _create, extended_api=True, devices=["neuron"])
         draws_of_shards.install()
+        rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function has its name, too
+        rendezvous.TCPStore = _unmet(rendezvous.TCPStore)
+
+
+def _unmet(store: Callable[..., Any]) -> Callable[..., Any]:
+    """A store that does not wait until all ranks have come: it knows only how many did not. The backend waits by
+    itself, and knows which (`watch.Watch.all_there`)."""
+
+    @wraps(store)
+    def made(*args: Any, **named: Any) -> Any:
+        from trnlab.runtime import session
+
+        if os.environ.get("TRNLAB_TARGET") or session.active() is not None:
+            named.setdefault("wait_for_workers", False)
+        return store(*args, **named)
+
+    return made

@@ -73,6 +73,21 @@ class Watch:
         _watches.append(self)
         _install()
 
+    def all_there(self) -> None:
+        """Wait until every rank has written its first note. Raises CollectiveError (TRN281) that names those which
+        do not come."""
+        missing, ends, pause = list(self.world.ranks), time.monotonic() + self.timeout_s, PERIOD_S / 50
+        while missing := [rank for rank in missing if not self._store.check([f"note/{rank}"])]:
+            if time.monotonic() > ends:
+                raise CollectiveError(
+                    f"{named(missing)} never joined the job", code="TRN281",
+                    got=f"{len(self.world.ranks) - len(missing)} of {len(self.world.ranks)} ranks are there",
+                    limit=f"the timeout, {self.timeout_s:g} s",
+                    remedy="look at what it says itself, and whether every rank comes to init_process_group",
+                )  # fmt: skip
+            time.sleep(pause)
+            pause = min(2 * pause, PERIOD_S)
+
     def add(self, job: Job) -> None:
         """A job was asked for."""
         with self._lock:

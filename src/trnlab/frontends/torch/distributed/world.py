@@ -48,6 +48,11 @@ class World:
         prefixed = dist.PrefixStore("trnlab", store)
         self.watch = Watch(self, prefixed, timeout.total_seconds())
         self.watch.start()
+        try:
+            self.watch.all_there()
+        except BaseException:  # while there is a store to write to
+            self.watch.stop("failed", "not all ranks came")
+            raise
         self.gloo = dist.ProcessGroupGloo(
             dist.PrefixStore("gloo", prefixed), self.positions[rank], len(self.ranks), timeout
         )

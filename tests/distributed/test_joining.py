@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that never come are named, and nobody waits for them longer than the timeout."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+
+from trnlab.errors import CollectiveError
+from trnlab.frontends.torch.distributed.watch import Watch
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(
+    ("come", "said"),
+    [((0,), "ranks 1, 2 never joined"), ((0, 2), "rank 1 never joined"), ((1, 2), "rank 0 never joined")],
+)
+def test_who_never_joins_is_named(come, said):
+    store = dist.HashStore()
+    for rank in come:
+        store.set(f"note/{rank}", "{}")
+    with pytest.raises(CollectiveError, match=f"TRN281: {said}"):
+        Watch(SimpleNamespace(rank=come[0], ranks=(0, 1, 2)), store, 0.05).all_there()
+
+
+def test_all_who_come_go_on():
+    store = dist.HashStore()
+    for rank in range(3):
+        store.set(f"note/{rank}", "{}")
+    Watch(SimpleNamespace(rank=0, ranks=(0, 1, 2)), store, 0.05).all_there()
+
+
+def test_a_store_for_ranks_of_the_device_waits_for_nobody(monkeypatch):
+    """PyTorch's counts those who came, and does not know who did not."""
+    monkeypatch.setenv("TRNLAB_TARGET", "trn1.32xlarge")
+    rendezvous = dist.rendezvous("tcp://127.0.0.1:0", rank=0, world_size=2)
+    store, rank, size = next(rendezvous)
+    assert (rank, size) == (0, 2)
+    store.set("here", "1")
