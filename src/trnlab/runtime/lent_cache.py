@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from trnlab.errors import CacheError
@@ -49,6 +49,9 @@ class _Nowhere:
 
     def delete(self, *names: str) -> None:
         pass
+
+    def within(self, seconds: float) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def remove_folder(self, prefix: str) -> None:
         pass
