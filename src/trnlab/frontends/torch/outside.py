@@ -89,8 +89,8 @@ class Outside(TorchFunctionMode):
     """While active, operators get a stand-in for every real tensor.
 
     stand_ins: those that are known from the start (the batch, parameters, buffers), by the real tensor. `found` are
-    all others that were met, `made` those that the step made itself, `read` those whose values Python asked for, with the values. `phase` is what is being
-    traced, for messages.
+    all others that were met, `made` those that the step made itself, `read` those whose values Python asked for, with
+    the values. `phase` is what is being traced, for messages.
     """
 
     def __init__(self, stand_ins: Iterable[tuple[Tensor, Tensor]], lines: RecordLines) -> None:
