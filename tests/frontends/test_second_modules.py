@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module that a loss reaches and the step does not train (a teacher, a discriminator) is watched as the trained one.
+"""A module that a loss reaches and the step does not train, such as a teacher, is watched as the trained one.
 
 Drawn: where the loss finds it, and what happens to it between the steps. Each is trained eagerly on the CPU, too.
 """

@@ -42,7 +42,7 @@ from trnlab.guards import collected
 from trnlab.runtime.notices import say
 
 torch._dynamo.config.allow_rnn = True  # else nn.LSTM and its like stay outside of compiled code, operator by operator
-torch._dynamo.config.specialize_float = True  # else a number that changes is an input in float64, which the chip has not
+torch._dynamo.config.specialize_float = True  # else a number that changes is an input in float64
 
 _COPY = torch.ops.aten.copy_.default
 

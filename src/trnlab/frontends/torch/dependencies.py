@@ -118,7 +118,7 @@ class Dependencies:
         later = random_states()
         self.drawn = [name for name, state in self._random.items() if later.get(name) != state]
         self.noted += [f"takes from {label}, which does not say how far it is" for label in self.image.unreadable]
-        known = {id(t) for t in (*self._leaves, *self._tensors)}
+        known = {id(t) for t in (*self._leaves, *self._tensors, *outside.made)}
         self.noted += [
             f"reads {place.label}, and nothing that can be watched leads to it"
             for place in self.places

@@ -89,8 +89,8 @@ class Outside(TorchFunctionMode):
     """While active, operators get a stand-in for every real tensor.
 
     stand_ins: those that are known from the start (the batch, parameters, buffers), by the real tensor. `found` are
-    all others that were met, `read` those whose values Python asked for, with the values. `phase` is what is being
-    traced, for messages.
+    all others that were met, `made` those that the step made itself, `read` those whose values Python asked for, with
+    the values. `phase` is what is being traced, for messages.
     """
 
     def __init__(self, stand_ins: Iterable[tuple[Tensor, Tensor]], lines: RecordLines) -> None:
@@ -101,6 +101,7 @@ class Outside(TorchFunctionMode):
         self._hung = [_Hung(real, owned) for real, owned in stand_ins]
         self.found: list[Found] = []
         self.read: list[tuple[Tensor, bytes]] = []
+        self.made: list[Tensor] = []
 
     def real_of(self, owned: Any) -> Tensor | None:
         """The tensor that this one stands for."""
@@ -115,6 +116,8 @@ class Outside(TorchFunctionMode):
             return "a tensor"
         if self.phase == "the loss function" and (function == _GRAD or function in _BACKWARD):
             self._check_gradients(function, args[0])
+        if function is torch.ops.aten.lift_fresh.default:  # of a tensor made just now, of NumPy's memory
+            self.made.append(args[0])
         if any(map(_holds_real, (*args, *kwargs.values()))):
             cut = function in _CUTS
             args = tuple(self._replaced(a, cut) for a in args)
