@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from trnlab.cli import serve_plan as command
 from trnlab.cli.main import main
 from trnlab.fleet import configurations
 from trnlab.fleet.others.catalogue import instance
@@ -31,6 +32,15 @@ def small(tmp_path_factory):
 def _told(small, capsys, *more):
     assert main(["serve-plan", *small, "--target", "inf2.xlarge", "--json", *more]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_a_target_that_was_asked_for_and_cannot_serve_is_no_success(small, monkeypatch, capsys):
+    best = command.Plan.best.fget
+    monkeypatch.setattr(command.Plan, "best", property(lambda plan: {
+        name: choice for name, choice in best(plan).items() if name != "inf2.xlarge"
+    }))  # fmt: skip
+    assert main(["serve-plan", *small, "--target", "inf2.xlarge", "--qps", "40"]) == 1
+    assert "inf2.xlarge cannot serve this" in capsys.readouterr().err
 
 
 def test_the_command(small, capsys):

@@ -31,16 +31,20 @@ PROGRAMS = "plans"  # in the cache, as of trnlab plan
 
 def main(args: argparse.Namespace) -> int:
     """Compare two sides of the same training."""
+    for text in (args.a, args.b):  # what cannot be read is said before a search
+        spelled(text)
+    days = _days(args.days)
+    asked = parse(args.epoch, COUNT, "--epoch") if args.epoch else 0.0
+    port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
     errors = [row.error for row in training.load() if row.error is not None]
     if args.what.endswith(".py"):
         work, sides = _of_script(args, errors)
     else:
         work = work_of(model(args.what), args.batch, args.sequence)
         sides = [_side(args, work, text, errors) for text in (args.a, args.b)]
-    epoch = parse(args.epoch, COUNT, "--epoch") if args.epoch else _epoch(work)
+    epoch = asked or _epoch(work)
     between = Reliability().between(sides[0].accelerators)
-    port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
-    found = Bakeoff(work, sides[0], sides[1], _days(args.days), epoch, args.region, between, port)
+    found = Bakeoff(work, sides[0], sides[1], days, epoch, args.region, between, port)
     print(json.dumps(to_json(found), indent=2) if args.json else report(found))
     return 0
 
@@ -53,7 +57,8 @@ def _epoch(work: Work) -> float:
 
 
 def _days(text: str) -> float:
-    return float(text) if text.replace(".", "", 1).isdigit() else parse(text, TIME, "--days") / DAY
+    """A number of days alone, or an amount of time. Raises UsageError (TRN173)."""
+    return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / DAY
 
 
 def _side(args: argparse.Namespace, work: Work, text: str, errors: list[float]) -> Side:

@@ -21,10 +21,13 @@ from trnlab.units import format_bytes
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the plan."""
+    """Print the plan. 1 where a target that was asked for, and not only named beside, cannot serve."""
     found = plan(_question(args), None if args.no_cache else _folder(args.cache), say)
     print(json.dumps(to_json(found), indent=2) if args.json else text(found))
-    return 0
+    missed = [name for name in dict.fromkeys(args.target.split(",")) if name and name not in found.best]
+    if missed:
+        say(f"{' and '.join(missed)} cannot serve this")
+    return 1 if missed else 0
 
 
 def _folder(given: str | None) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from trnlab.fleet.bakeoff import MILLION, Bakeoff
 from trnlab.fleet.claims import Beside
+from trnlab.fleet.compilation import WEEK
 from trnlab.fleet.others.prices import latest
 from trnlab.fleet.sides import Side
 from trnlab.fleet.spans import Span
@@ -112,9 +113,10 @@ def _compiling(found: Bakeoff) -> Iterator[str]:
     yield f"  {made.without:.1f} times in the run without a cache, {made.with_cache:.1f} with one"
     hours = made.saved_hours
     line = f"  the cache saves {hours.low:.2g} to {hours.high:.2g} instance hours"
-    if saved is not None and yearly is not None:
-        line += f", ${saved.low:,.0f} to ${saved.high:,.0f}; "
-        line += f"repeated weekly for a year ${yearly.low:,.0f} to ${yearly.high:,.0f}"
+    if saved is not None:
+        line += f", ${saved.low:,.0f} to ${saved.high:,.0f}"
+    if yearly is not None and found.days <= WEEK:
+        line += f"; repeated weekly for a year ${yearly.low:,.0f} to ${yearly.high:,.0f}"
     yield line
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from trnlab.errors import UsageError
 from trnlab.fleet import energy
 from trnlab.fleet.claims import about
-from trnlab.fleet.compilation import Recompiles, recompiles
+from trnlab.fleet.compilation import WEEK, Recompiles, recompiles
 from trnlab.fleet.money import SECONDS_PER_DAY
 from trnlab.fleet.others import catalogue
 from trnlab.fleet.others.prices import KINDS, alike, latest
@@ -107,9 +107,17 @@ def report(plan: Plan, beside: Sequence[Other], region: str, errors: Sequence[fl
     """All sections, each with a line between. errors: how far predictions of published training runs were off."""
     sections: list[Callable[[], Iterator[str]]] = [
         lambda: _drawn(plan, region), lambda: _compiled(plan), lambda: _claimed(plan),
-        lambda: table(beside, plan, errors),
+        lambda: table(beside, plan, errors), lambda: _band(errors),
     ]  # fmt: skip
     return "\n\n".join(text for text in ("\n".join(section()) for section in sections) if text)
+
+
+def _band(errors: Sequence[float]) -> Iterator[str]:
+    """How far off the plan's rate may be, as far as anything is known."""
+    band, worst = off_by(errors), f"{min(errors):+.0%} to {max(errors):+.0%}" if errors else "unknown"
+    yield (f"band: the rate is {band.low:.2f} to {band.high:.2f} times the plan's if it is as far off as published "
+           f"runs of Trn1 were ({worst})")  # fmt: skip
+    yield "  these were computed with the layout and attention of their release; other chips may be further off"
 
 
 def of_plan(c: Candidate) -> energy.Energy:
@@ -153,11 +161,11 @@ def _compiled(plan: Plan) -> Iterator[str]:
     when = f"at the start, at {made.with_cache - 1:g} changes of the step, after each restart"
     yield f"  {made.without:.1f} times without a cache: {when}; {made.with_cache:g} times with one"
     line = f"  this {c.bill.days:.3g}-day run saves {hours.low:,.2g} to {hours.high:,.2g} instance hours by its cache"
-    if saved is not None and yearly is not None:
-        line += (
-            f", ${saved.low:,.0f} to ${saved.high:,.0f}; repeated weekly, ${yearly.low:,.0f} to ${yearly.high:,.0f}"
-        )
-    yield line + (" a year" if saved is not None else "")
+    if saved is not None:
+        line += f", ${saved.low:,.0f} to ${saved.high:,.0f}"
+    if yearly is not None and c.bill.days <= WEEK:
+        line += f"; repeated weekly, ${yearly.low:,.0f} to ${yearly.high:,.0f} a year"
+    yield line
 
 
 def _claimed(plan: Plan) -> Iterator[str]:

@@ -18,7 +18,7 @@ from trnlab.fleet.spans import Span
 
 BEYOND = 3.0  # times the largest size, or a part of the smallest, to which its minutes are taken to hold
 CHANGES = 2  # times that a run's step is changed after its start: batch, schedule, a new release; assumed
-WEEKS = 52
+WEEKS, WEEK = 52, 7.0  # of a year; days of one, in which a run that is repeated weekly has to end
 
 
 @cache

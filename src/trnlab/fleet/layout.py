@@ -78,8 +78,10 @@ def pinned(text: str) -> dict[str, int]:
     for part in filter(None, text.split(",")):
         short, _, value = part.partition("=")
         short, value = short.strip(), value.strip()
+        if SHORT.get(short, short) in found:
+            raise _twice(short, text)
         if short == "recompute" and value in RECOMPUTE:
-            found[short] = RECOMPUTE.index(value)
+            found[short] = RECOMPUTE.index(value)  # whose column has the same name
         elif short in SHORT and short != "recompute" and value.isdecimal():
             if (short == "zero" and int(value) not in ZERO) or (short == "overlap" and int(value) > 1):
                 raise _unreadable(part)
@@ -89,6 +91,13 @@ def pinned(text: str) -> dict[str, int]:
         else:
             raise _unreadable(part)
     return found
+
+
+def _twice(short: str, text: str) -> UsageError:
+    return UsageError(
+        f"--layout gives {short} twice", code="TRN177", got=text, limit="each name once",
+        remedy="leave all but one of them out",
+    )  # fmt: skip
 
 
 def _unreadable(part: str) -> UsageError:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from trnlab.errors import UsageError
 
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
+DIGITS = 7  # of a number of instances: more than there are
 _NUMBER = re.compile(r"\s*(\$?)\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -40,7 +42,7 @@ def parse(text: str, kind: Kind, option: str) -> float:
     if found is None or found[3] not in kind.units or bool(found[1]) > kind.dollar:
         raise _wrong(text, kind, option)
     value = float(re.sub("[_,]", "", found[2])) * kind.units[found[3]]
-    if value <= 0:
+    if not 0 < value < math.inf:
         raise _wrong(text, kind, option)
     return value
 
@@ -48,11 +50,13 @@ def parse(text: str, kind: Kind, option: str) -> float:
 def parse_range(text: str, option: str) -> tuple[int, int]:
     """`16..256`, or `16` alone: both ends. Raises UsageError (TRN173)."""
     found = re.fullmatch(r"([0-9]+)(?:\.\.([0-9]+))?", text.strip())
-    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    ends = (found[1], found[2] or found[1]) if found else ()
+    low, high = map(int, ends) if ends and max(map(len, ends)) <= DIGITS else (0, 0)
     if low < 1 or high < low:
         raise UsageError(
             f"{option} takes a number, or a range of them", code="TRN173",
-            limit="whole numbers from 1 on, the smaller one first", got=text, remedy="write it as 16..256, or 64",
+            limit=f"whole numbers from 1 on, of at most {DIGITS} digits, the smaller one first", got=text,
+            remedy="write it as 16..256, or 64",
         )  # fmt: skip
     return low, high
 
@@ -60,7 +64,7 @@ def parse_range(text: str, option: str) -> tuple[int, int]:
 def _wrong(text: str, kind: Kind, option: str) -> UsageError:
     units = ", ".join(unit for unit in kind.units if unit)
     return UsageError(
-        f"{option} takes an amount of {kind.name}", code="TRN173",
-        limit=f"a positive number{f' with one of {units}' if units else ''}", got=text,
+        f"{option} takes {'a count' if kind is COUNT else f'an amount of {kind.name}'}", code="TRN173",
+        limit=f"a positive finite number{f' with one of {units}' if units else ''}", got=text,
         remedy=f"write it as {kind.example}",
     )  # fmt: skip

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stages whose blocks are made again: the same gradients, and graphs of every kind of block."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trnlab.fleet.configurations import model
+from trnlab.fleet.models import Attention, Block, Dense, Model
+from trnlab.fleet.pairs import share_of
+from trnlab.fleet.shares import Share
+from trnlab.fleet.stages import stage
+from trnlab.graph.interpret import interpret
+
+BLOCK = Block(32, Attention(4, 2, 8, 8), Dense(64))
+SMALL = Model("small", 32, ((2, BLOCK),), 16, 64)
+
+
+def _gradients(block, values):
+    graph = stage(SMALL, (BLOCK, BLOCK), Share(1, 16, 1, "float32", block=block), 1).graph
+    random, angles, others, given = np.random.default_rng(0), 0, 0, []
+    for v in graph.inputs:
+        key = v.name
+        if key.startswith("given") and v.shape == (16, 8):  # a copy has angles of its own, which are the same
+            key, angles = f"angle {angles % 2}", angles + 1
+        elif key.startswith("given"):
+            key, others = f"given {others}", others + 1
+        made = np.zeros(v.shape) if key.startswith("sum_") else random.standard_normal(v.shape) * 0.3
+        given.append(values.setdefault(key, made.astype(np.float32)))
+    found = interpret(graph, given)
+    return {graph.inputs[s].name: found[o] for o, s in graph.aliases.items()}
+
+
+def test_gradients_are_those_of_blocks_that_keep_all():
+    values = {}
+    kept, again = _gradients("kept", values), _gradients("again", values)
+    assert kept.keys() == again.keys()
+    for name, gradient in kept.items():
+        assert np.abs(gradient).max() > 0
+        np.testing.assert_allclose(again[name], gradient, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("mixtral-8x7b", {"expert": 4}), ("deepseek-v3", {"expert": 8}), ("llama3-8b", {"context": 2}), ("t5-small", {}),
+     ("whisper-small", {}), ("vit-base", {})],
+)  # fmt: skip
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_every_kind_of_block_can_be_made_again(name, more, tensor):
+    known = model(name)
+    share = Share(1, min(known.sequence, 1500), tensor, block="again", **more)
+    for _, block in known.stacks:
+        own = share_of(known, block, share)
+        again, kept = (stage(known, (block,), part, 16).graph for part in (own, share_of(known, block, _kept(share))))
+        assert len(again.outputs) == len(kept.outputs)
+        assert len(again.ops) > len(kept.ops)
+
+
+def _kept(share: Share) -> Share:
+    return Share(**vars(share) | {"block": "kept"})
