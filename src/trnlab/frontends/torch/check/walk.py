@@ -94,6 +94,7 @@ class Walked:
         self._learned: dict[
             int, tuple[int, Tensor]
         ] = {}  # tensors with gradients, and their memory then, by identity
+        self._others = _with_gradients()  # of whoever was here before the script
         self._backward = False  # whether gradients are being computed
         self._begun = False  # whether what is exchanged is part of a step, and not of what comes before the first
 
@@ -230,8 +231,8 @@ class Walked:
     # -- scripts that change their parameters by themselves -------------------------------------------------------
     def learned(self) -> None:
         """`loss.backward()` is over: these are the tensors that it learns for."""
-        leaves = [t for t in alive(Tensor) if t.requires_grad and t.is_leaf and t.grad is not None]
-        self._learned = {id(t): (memory_of(t), t) for t in leaves if t.device.type == "neuron"}
+        others = set(map(id, self._others))
+        self._learned = {id(t): (memory_of(t), t) for t in _with_gradients() if id(t) not in others}
 
     def wrote(self, tensors: Sequence[Tensor]) -> None:
         """An operator writes to tensors. After a backward pass, to parameters, that is what ends a step; an optimizer
@@ -466,6 +467,12 @@ def _watched(walk: Walked) -> Iterator[None]:
 def _optimizers() -> list[torch.optim.Optimizer]:
     """All that there are: a compiled step tells nobody whose it is."""
     return alive(torch.optim.Optimizer)
+
+
+def _with_gradients() -> list[Tensor]:
+    """Tensors of the device that somebody has computed gradients for."""
+    leaves = [t for t in alive(Tensor) if t.requires_grad and t.is_leaf and t.grad is not None]
+    return [t for t in leaves if t.device.type == "neuron"]
 
 
 _walks: list[Walked] = []
