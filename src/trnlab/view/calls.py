@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
+import importlib
 import os
 import socket
 import struct
@@ -80,6 +80,7 @@ def let_go_of_powers() -> None:
 
 def raise_loopback() -> None:
     """Switch on the loopback of a new network namespace."""
+    fcntl = importlib.import_module("fcntl")  # Linux has it, as it has namespaces
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
         request = struct.pack("16sh14x", b"lo", 0)
         flags = struct.unpack("16sh14x", fcntl.ioctl(handle, _GET_FLAGS, request))[1]

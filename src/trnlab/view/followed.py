@@ -64,6 +64,11 @@ def follow(request: Request, serve: Serve) -> tuple[Any, Effects]:
         raise UsageError(
             f"there is no such protection of {CHOICE}", code=NO_VIEW, got=chosen, limit=f"{NAMESPACES}, {HOOKS}"
         )
+    if not hasattr(os, "fork"):
+        raise UsageError(
+            "no process can be copied on this system, so a script cannot be followed without harm", code=NO_VIEW,
+            limit="Linux, macOS", got=sys.platform, remedy="trnlab run; on Windows, its subsystem for Linux",
+        )  # fmt: skip
     request = replace(request, room=request.room or _room())
     if FILES in request.allowed:
         return _followed(replace(request, protection=OPEN), serve)

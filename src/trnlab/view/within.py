@@ -6,12 +6,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
-import fcntl
 import gc
 import importlib
 import os
-import resource
-import select
 import shutil
 import signal
 import sys
@@ -29,6 +26,9 @@ from trnlab.view.line import Inside, Line, Said
 from trnlab.view.listening import Listener
 from trnlab.view.namespaces import Built, Layer, build, leave, listening_sockets
 from trnlab.view.request import Request
+
+# Where a process can be copied there are these; the package is imported elsewhere, too.
+fcntl, resource, select = (importlib.import_module(name) for name in ("fcntl", "resource", "select"))
 
 _HIGH = 700  # from which on the files are numbered that are ours: scripts that close those they know leave them
 
