@@ -92,7 +92,7 @@ def is_plain(path: Path) -> bool:
     """Whether a plain file has this name, and no link. Raises OSError where its folder cannot be looked into."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 
