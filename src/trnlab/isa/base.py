@@ -78,7 +78,6 @@ CODES: Mapping[str, str] = {
     "TRN414": "this generation of the chip lacks the feature",
     "TRN415": "a result of the PE array crosses from one PSUM bank into the next",
     "TRN416": "a size that is too small, or not the multiple that the instruction needs",
-    "TRN417": "what the vendor's documentation does not allow, done as it was meant",
 }
 
 

@@ -15,7 +15,7 @@ import gc
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -315,5 +315,6 @@ def stand_in(value: Any) -> Any:
     if isinstance(value, Kernel):
         return (type(value), value.function, Leaf(Launch, value.grid), Is(value.chip), value.schedule)
     if is_array(value) and not isinstance(value, np.ndarray):
-        return to_host(value).data
+        with suppress(KeyError, TypeError):  # it only looks like an array, and is none of numbers: an object as others
+            return to_host(value).data
     return value
