@@ -15,10 +15,10 @@ from trnlab.fleet.bakeoff_text import report
 from trnlab.fleet.configurations import model
 from trnlab.fleet.others import catalogue
 from trnlab.fleet.others.layouts import fastest
-from trnlab.fleet.sides import neuron_side, of_others, off_by, spelled, work_of
+from trnlab.fleet.sides import UNHELD, Held, neuron_side, of_others, off_by, spelled, work_of
 
 BERT = work_of(model("bert-large"), 4096, 128)
-TRN1 = neuron_side("trn1.32xlarge", 2, 2.0e6, 0.3, [-0.2, 0.25])
+TRN1 = neuron_side("trn1.32xlarge", 2, 2.0e6, 0.3, Held((-0.2, 0.25), "two runs"))
 
 
 def bakeoff(**changes):
@@ -45,15 +45,16 @@ def test_dollars_are_hours_times_the_price_of_that_kind():
 
 def test_the_band_of_neuron_is_how_far_published_runs_are_off():
     """Predictions that were 25 % too fast, and 20 % too slow: the truth lies at 1 / 1.25 and 1 / 0.8 of a rate."""
-    assert (off_by([-0.2, 0.25]).low, off_by([-0.2, 0.25]).high) == (0.8, 1.25)
+    band = off_by(Held((-0.2, 0.25)))
+    assert (band.low, band.high) == (0.8, 1.25)
     assert TRN1.rate.low == pytest.approx(1.6e6)
-    assert off_by([]).tag == "assumed"
+    assert off_by(UNHELD).tag == "assumed"
 
 
 def test_where_nothing_is_published_only_the_band_is_shown():
     images = work_of(model("vit-base"), 1024)
     found = bakeoff(
-        work=images, b=of_others(images, "p5.48xlarge", 1), a=neuron_side("trn2.48xlarge", 1, 1e4, 0.3, [])
+        work=images, b=of_others(images, "p5.48xlarge", 1), a=neuron_side("trn2.48xlarge", 1, 1e4, 0.3, UNHELD)
     )
     side = to_json(found)["sides"][1]
     assert side["per_s"]["value"] is None
@@ -79,7 +80,7 @@ def test_the_command_plans_neurons_side_and_keeps_its_programs(tmp_path, capsys)
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1]
     assert "on-demand: the same work on trn1.2xlarge costs" in texts[0]
-    assert "published runs of Trn1 are off" in texts[0]
+    assert "published runs of Trainium1" in texts[0]
     assert list((tmp_path / "cache").rglob("*"))
 
 

@@ -12,6 +12,7 @@ from trnlab.errors import UsageError
 from trnlab.fleet import besides, energy
 from trnlab.fleet.configurations import model
 from trnlab.fleet.planning import Question, plan
+from trnlab.fleet.sides import Held
 
 SMALL = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2,
@@ -48,7 +49,7 @@ def test_days_are_tokens_over_rate_and_goodput_and_dollars_follow():
 def test_a_plan_reports_energy_compiling_claims_and_others(small):
     *_, found = small
     beside = besides.others(found.question, ["p5.4xlarge"], found.chosen.bill.days)
-    text = besides.report(found, beside, "eu-north-1")
+    text = besides.report(found, beside, "eu-north-1", Held((-0.2, 0.25), "two published runs"))
     for words in (
         "energy:",
         "eu-north-1",
@@ -56,7 +57,8 @@ def test_a_plan_reports_energy_compiling_claims_and_others(small):
         "claims of the vendor",
         "p5.4xlarge",
         "the plan costs",
-        "published runs of Trn1",
+        "the rate is 0.80 to 1.25 times the plan's",
+        "-20% to +25% in two published runs",
     ):
         assert words in text
     plain = besides.to_json(found, beside, "eu-north-1")

@@ -23,6 +23,7 @@ from trnlab.fleet.pictures import held
 from trnlab.fleet.planning import job_of
 from trnlab.fleet.reliability import Reliability
 from trnlab.fleet.sensitivity import leanings
+from trnlab.fleet.sides import Held
 from trnlab.fleet.table import to_json
 from trnlab.fleet.text import text
 
@@ -84,7 +85,7 @@ def test_memory_over_time_peaks_where_the_plan_says(found):
 
 def test_others_stand_beside_it_with_bands(found):
     beside = others(found.question, ["p4d.24xlarge"], found.chosen.bill.days)
-    html = page(found, beside, [-0.2, 0.4])
+    html = page(found, beside, Held((-0.2, 0.4)))
     dollars = html.split("Dollars, beside others")[1].split("</section>")[0]
     assert "p4d.24xlarge, on-demand" in dollars
     assert "trn1.32xlarge, on-demand" in dollars

@@ -22,7 +22,7 @@ from trnlab.fleet.wholes import IMAGENET, Whole
 from trnlab.porting.job import Job
 from trnlab.precision import MODES
 from trnlab.runtime.session import cache_folder
-from trnlab.validation import training
+from trnlab.validation import planned
 
 DAY = 86400.0
 FORM = "bf16"  # of the Neuron side
@@ -36,12 +36,11 @@ def main(args: argparse.Namespace) -> int:
     days = _days(args.days)
     asked = parse(args.epoch, COUNT, "--epoch") if args.epoch else 0.0
     port = (args.porting, parse(args.day_rate, MONEY, "--day-rate")) if args.porting else None
-    errors = [row.error for row in training.load() if row.error is not None]
     if args.what.endswith(".py"):
-        work, sides = _of_script(args, errors)
+        work, sides = _of_script(args)
     else:
         work = work_of(model(args.what), args.batch, args.sequence)
-        sides = [_side(args, work, text, errors) for text in (args.a, args.b)]
+        sides = [_side(args, work, text) for text in (args.a, args.b)]
     epoch = asked or _epoch(work)
     between = Reliability().between(sides[0].accelerators)
     found = Bakeoff(work, sides[0], sides[1], days, epoch, args.region, between, port)
@@ -61,13 +60,13 @@ def _days(text: str) -> float:
     return parse(f"{text}d" if text.replace(".", "", 1).isdecimal() else text, TIME, "--days") / DAY
 
 
-def _side(args: argparse.Namespace, work: Work, text: str, errors: list[float]) -> Side:
+def _side(args: argparse.Namespace, work: Work, text: str) -> Side:
     count, name = spelled(text)
     if name not in TARGETS:
         return of_others(work, name, count, args.precision)
     folder = None if args.no_cache else cache_folder(_place(args)) / PROGRAMS
     captured = steps_of(work.model, FORM) if work.model is not None else None
-    return of_neuron(work, name, count, errors, folder, captured)
+    return of_neuron(work, name, count, planned.held(name), folder, captured)
 
 
 def _place(args: argparse.Namespace) -> dict[str, str]:
@@ -75,7 +74,7 @@ def _place(args: argparse.Namespace) -> dict[str, str]:
     return {**os.environ, **({"TRNLAB_CACHE": args.cache} if args.cache else {})}
 
 
-def _of_script(args: argparse.Namespace, errors: list[float]) -> tuple[Work, list[Side]]:
+def _of_script(args: argparse.Namespace) -> tuple[Work, list[Side]]:
     """A script's step, as `trnlab estimate` has it for the Neuron side; its operations are those of the other."""
     from trnlab.cli.check import examined
 
@@ -107,7 +106,8 @@ def _of_script(args: argparse.Namespace, errors: list[float]) -> tuple[Work, lis
             job = result.job
             rate = job.per_s if job is not None else (result.per_s or 0.0) * count
             waits = _waits(job)
-            sides.append(neuron_side(name, count, rate, result.mfu or 0.0, errors, "as the script has it", waits))
+            held = planned.held(name)
+            sides.append(neuron_side(name, count, rate, result.mfu or 0.0, held, "as the script has it", waits))
         else:
             sides.append(of_others(work, name, count, args.precision))
     return work, sides

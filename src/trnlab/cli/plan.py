@@ -21,11 +21,12 @@ from trnlab.fleet.models import Model
 from trnlab.fleet.others.catalogue import instances
 from trnlab.fleet.page import page
 from trnlab.fleet.planning import Plan, Question, plan
+from trnlab.fleet.sides import Held
 from trnlab.fleet.text import text
 from trnlab.fleet.wholes import Whole
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import cache_folder
-from trnlab.validation import training
+from trnlab.validation import planned
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,12 +52,12 @@ def main(args: argparse.Namespace) -> int:
         found = plan(asked, folder, say, ahead, _come)
     _held(args, found)
     beside = besides.others(asked, elsewhere, found.chosen.bill.days)
-    errors = [row.error for row in training.load() if row.error is not None]
+    held = planned.held(found.chosen.cluster.target.name)
     if args.json:
         print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
     else:
-        print(text(found), besides.report(found, beside, args.region, errors), sep="\n\n")
-    _written(args, found, beside, errors)
+        print(text(found), besides.report(found, beside, args.region, held), sep="\n\n")
+    _written(args, found, beside, held)
     return 0
 
 
@@ -66,7 +67,7 @@ def _held(args: argparse.Namespace, found: Plan) -> None:
         besides.hold(found, quantities.parse(args.power, quantities.POWER, "--power"))
 
 
-def _written(args: argparse.Namespace, found: Plan, beside: Sequence[besides.Other], errors: Sequence[float]) -> None:
+def _written(args: argparse.Namespace, found: Plan, beside: Sequence[besides.Other], held: Held) -> None:
     """The files that are asked for."""
     if args.csv:
         write_atomic(args.csv, table.to_csv(found, len(found)).encode())
@@ -74,7 +75,7 @@ def _written(args: argparse.Namespace, found: Plan, beside: Sequence[besides.Oth
         for file in handover.write(found, args.write):
             say(f"wrote {file}")
     if args.page:
-        write_atomic(args.page, page(found, beside, errors).encode())
+        write_atomic(args.page, page(found, beside, held).encode())
 
 
 def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) -> int:
@@ -83,7 +84,8 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
     with helpers(args) as ahead:
         found = settings.compare(asked, axes, folder, say, ahead, lambda made: _held(args, made))
     print(json.dumps(settings_text.to_json(found), indent=2) if args.json else settings_text.text(found))
-    _written(args, found.cheapest[0].found, (), [row.error for row in training.load() if row.error is not None])
+    cheapest = found.cheapest[0].found
+    _written(args, cheapest, (), planned.held(cheapest.chosen.cluster.target.name))
     return 0
 
 

@@ -17,7 +17,7 @@ from trnlab.fleet.money import SECONDS_PER_DAY
 from trnlab.fleet.others import catalogue
 from trnlab.fleet.others.prices import KINDS, alike, latest
 from trnlab.fleet.planning import Candidate, Plan, Question
-from trnlab.fleet.sides import Side, of_others, off_by, work_of
+from trnlab.fleet.sides import UNHELD, Held, Side, of_others, off_by, work_of
 from trnlab.fleet.spans import Span
 
 STATE = 14.0  # bytes of a parameter in a checkpoint: weights in bf16, master, mean and square in fp32
@@ -103,21 +103,21 @@ def _numbers(low: int, high: int) -> list[int]:
     return sorted({*(low << k for k in range((high // low).bit_length())), high} & set(range(low, high + 1)))
 
 
-def report(plan: Plan, beside: Sequence[Other], region: str, errors: Sequence[float] = ()) -> str:
-    """All sections, each with a line between. errors: how far predictions of published training runs were off."""
+def report(plan: Plan, beside: Sequence[Other], region: str, held: Held = UNHELD) -> str:
+    """All sections, each with a line between. held: how plans stand beside published runs."""
     sections: list[Callable[[], Iterator[str]]] = [
         lambda: _drawn(plan, region), lambda: _compiled(plan), lambda: _claimed(plan),
-        lambda: table(beside, plan, errors), lambda: _band(errors),
+        lambda: table(beside, plan, held), lambda: _band(held),
     ]  # fmt: skip
     return "\n\n".join(text for text in ("\n".join(section()) for section in sections) if text)
 
 
-def _band(errors: Sequence[float]) -> Iterator[str]:
+def _band(held: Held) -> Iterator[str]:
     """How far off the plan's rate may be, as far as anything is known."""
-    band, worst = off_by(errors), f"{min(errors):+.0%} to {max(errors):+.0%}" if errors else "unknown"
-    yield (f"band: the rate is {band.low:.2f} to {band.high:.2f} times the plan's if it is as far off as published "
-           f"runs of Trn1 were ({worst})")  # fmt: skip
-    yield "  these were computed with the layout and attention of their release; other chips may be further off"
+    band = off_by(held)
+    yield f"band: the rate is {band.low:.2f} to {band.high:.2f} times the plan's, if it is as far off as others were:"
+    behind = ", planned as this one is, and reached with the vendor's compiler of their release" if held.errors else ""
+    yield f"  {held}{behind}"
 
 
 def of_plan(c: Candidate) -> energy.Energy:
@@ -175,7 +175,7 @@ def _claimed(plan: Plan) -> Iterator[str]:
         yield from (f"  {claim}" for claim in found)
 
 
-def table(beside: Sequence[Other], plan: Plan | None = None, errors: Sequence[float] = ()) -> Iterator[str]:
+def table(beside: Sequence[Other], plan: Plan | None = None, held: Held = UNHELD) -> Iterator[str]:
     """The same tokens elsewhere, a row each, and what it leans on."""
     if not beside:
         return
@@ -195,19 +195,18 @@ def table(beside: Sequence[Other], plan: Plan | None = None, errors: Sequence[fl
             power = _amount(drawn, ENERGY) if label else ""
             yield f"  {label:<24}{days:<24}{kind:<18}{paid:<30}{power}".rstrip()
             label = days = ""
-    yield from _ratios(beside, plan, errors)
+    yield from _ratios(beside, plan, held)
     for other in beside:
         yield from (f"  {other.side.name}: {line}" for line in other.side.basis)
 
 
-def _ratios(beside: Sequence[Other], plan: Plan | None, errors: Sequence[float]) -> Iterator[str]:
+def _ratios(beside: Sequence[Other], plan: Plan | None, held: Held) -> Iterator[str]:
     """Dollars of the plan over those of each other, for kinds of price that both have, with the bands of both."""
     if plan is None:
         return
     c = plan.chosen
-    hours, band = c.bill.device_hours / c.cluster.target.chips, off_by(errors)
-    worst = f"{min(errors):+.0%} to {max(errors):+.0%}" if errors else "unknown, taken as half to twice"
-    yield f"  the plan's rate has a band, too: published runs of Trn1 are predicted off by {worst}"
+    hours, band = c.bill.device_hours / c.cluster.target.chips, off_by(held)
+    yield f"  the plan's rate has a band, too: {held}"
     for other in beside:
         pairs = alike(c.cluster.target.name, other.side.instance)
         if not pairs:

@@ -14,6 +14,7 @@ from trnlab.fleet.overheads import overheads
 from trnlab.fleet.pictures import alternatives, memory
 from trnlab.fleet.planning import Candidate, Plan
 from trnlab.fleet.sensitivity import Leaning, leanings
+from trnlab.fleet.sides import UNHELD, Held
 from trnlab.fleet.steps import CAUSES, CLASSES
 from trnlab.fleet.text import RECKONED, prices
 from trnlab.fleet.wholes import Whole
@@ -29,12 +30,12 @@ _CLASSES = dict(zip(CLASSES, ("tensor", "vector", "scalar", "gpsimd", "dma", "sy
 _ASSETS = files(__package__).joinpath("assets")
 
 
-def page(plan: Plan, beside: Sequence[Other] = (), errors: Sequence[float] = ()) -> str:
-    """The whole page. beside: the same tokens elsewhere; errors: as in `besides.report`. Raises UsageError as
+def page(plan: Plan, beside: Sequence[Other] = (), held: Held = UNHELD) -> str:
+    """The whole page. beside: the same tokens elsewhere; held: as in `besides.report`. Raises UsageError as
     `Plan.chosen`."""
     body = [panel for make in SECTIONS for panel in make(plan)]
     at = len(body) - 3  # before what it leans on
-    body[at:at] = alternatives(plan, beside, errors)
+    body[at:at] = alternatives(plan, beside, held)
     style, script = (_ASSETS.joinpath(name).read_text("utf-8") for name in ("plan.css", "plan.js"))
     parts = [f"<style>{style}</style>", *body, f"<script>{script}</script>"]
     return document(f"plan {plan.question.model.name}", "\n".join(parts))

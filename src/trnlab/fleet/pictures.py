@@ -11,7 +11,7 @@ from trnlab.fleet import pipeline
 from trnlab.fleet.besides import ENERGY, Other, of_plan, scaled
 from trnlab.fleet.others.prices import latest
 from trnlab.fleet.planning import Candidate, Plan
-from trnlab.fleet.sides import off_by
+from trnlab.fleet.sides import Held, off_by
 from trnlab.fleet.spans import Span
 from trnlab.profile import charts
 from trnlab.profile.pictures import section
@@ -57,10 +57,10 @@ def memory(plan: Plan) -> Iterator[str]:
     yield section("Memory over time", say, chart + charts.key(keys))
 
 
-def alternatives(plan: Plan, beside: Sequence[Other], errors: Sequence[float]) -> Iterator[str]:
+def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[str]:
     """Dollars by kind of price, and energy, of the plan and of others, each as a band."""
     c = plan.chosen
-    slower = off_by(errors)
+    slower = off_by(runs)
     longer = Span(1.0, 1 / slower.high, 1 / slower.low)
     hours = c.bill.device_hours / c.cluster.target.chips
     usd = [

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,9 +106,26 @@ def work_of(model: Model, sequences: int, sequence: int = 0) -> Work:
     )  # fmt: skip
 
 
-def off_by(errors: Sequence[float]) -> Span:
-    """Factors between which a rate may lie, from how far predictions of published runs were off (predicted over
-    measured, less 1); without any, a half to twice."""
+@dataclass(frozen=True)
+class Held:
+    """How plans stand beside published runs. errors: planned rate over measured, less 1; runs: which they are."""
+
+    errors: tuple[float, ...] = ()
+    runs: str = ""
+
+    def __str__(self) -> str:
+        if not self.errors:
+            return "no published run was compared: a half to twice is assumed"
+        return f"{min(self.errors):+.0%} to {max(self.errors):+.0%} in {self.runs}"
+
+
+UNHELD = Held()
+
+
+def off_by(held: Held) -> Span:
+    """Factors between which a rate may lie, from how far plans of published runs were off; without any, a half to
+    twice."""
+    errors = held.errors
     if not errors:
         return Span(1.0, 0.5, 2.0, "assumed", "no published run was compared")
     low, high = (1 / (1 + edge) for edge in (max(*errors, 0.0), min(*errors, 0.0)))
@@ -117,10 +133,10 @@ def off_by(errors: Sequence[float]) -> Span:
 
 
 def of_neuron(
-    work: Work, name: str, instances: int, errors: Sequence[float], folder: Path | None = None,
+    work: Work, name: str, instances: int, held: Held, folder: Path | None = None,
     captured: Source | None = None,
 ) -> Side:  # fmt: skip
-    """By the fastest layout of a plan. errors: of published training rows. captured: of a model that is no stack of
+    """By the fastest layout of a plan. held: beside published runs. captured: of a model that is no stack of
     blocks, as of a `Question`. Raises UsageError as `plan` does."""
     assert work.model is not None
     question = Question(
@@ -131,17 +147,16 @@ def of_neuron(
     step = chosen.step
     rate = step.tokens_per_s / (1 if work.unit == "tokens" else work.sequence)
     exchange = sum(step.seconds.get(k, 0.0) for k in ("tensor parallel", "gradients", "weights", "rows")) / step.total
-    return neuron_side(name, instances, rate, step.mfu, errors, str(step.layout), exchange)
+    return neuron_side(name, instances, rate, step.mfu, held, str(step.layout), exchange)
 
 
 def neuron_side(
-    name: str, instances: int, rate: float, mfu: float, errors: Sequence[float], how: str = "",
+    name: str, instances: int, rate: float, mfu: float, held: Held, how: str = "",
     exchange: float | None = None,
 ) -> Side:  # fmt: skip
     """From a rate that programs on the simulated chip have."""
-    target, band = TARGETS[name], off_by(errors)
-    worst = f"{min(errors):+.0%} to {max(errors):+.0%}" if errors else "none"
-    basis = f"compiled for {target.chip.title} and timed; the band is how far published runs of Trn1 are off: {worst}"
+    target, band = TARGETS[name], off_by(held)
+    basis = f"compiled for {target.chip.title} and timed; the band is how far plans are off: {held}"
     count = instances * target.chips
     return Side(
         name, instances, target.chip.name, count, band.times(rate), True, band.times(mfu), how, exchange, (basis,)

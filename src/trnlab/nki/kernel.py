@@ -315,6 +315,6 @@ def stand_in(value: Any) -> Any:
     if isinstance(value, Kernel):
         return (type(value), value.function, Leaf(Launch, value.grid), Is(value.chip), value.schedule)
     if is_array(value) and not isinstance(value, np.ndarray):
-        with suppress(KeyError, TypeError):  # it only looks like an array, and is none of numbers: an object as others
+        with suppress(KeyError, TypeError):  # what is none of numbers is an object as others
             return to_host(value).data
     return value

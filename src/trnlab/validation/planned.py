@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published training runs beside what `trnlab plan` answers: of these the bands of plans and bake-offs are made.
+
+`data/training/as_planned.toml` holds the rows and what came out; `tools/planned_rows.py` makes it anew. The rows of
+`training` are computed as their release did things, these as the command does.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from trnlab.chips.catalog import TARGETS
+from trnlab.fleet.sides import Held
+
+ENOUGH = 3  # runs of a chip for a band of its own; of fewer, those of all chips serve
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A published run. measured: sequences or images a second of all instances; step_s: of the plan with this layout,
+    whose other columns are the command's choice; sequence: 0 for the model's own; source: where it is not the
+    vendor's table."""
+
+    name: str
+    model: str
+    target: str
+    instances: int
+    batch: int
+    precision: str
+    layout: str
+    measured: float
+    step_s: float = 0.0
+    sequence: int = 0
+    source: str = ""
+
+    @property
+    def error(self) -> float:
+        """Of the planned rate, relative to what was measured; positive when the plan is too fast."""
+        return self.batch / self.step_s / self.measured - 1
+
+
+@cache
+def load() -> tuple[Row, ...]:
+    """All rows."""
+    text = files(__package__).joinpath("data", "training", "as_planned.toml").read_text(encoding="utf-8")
+    return tuple(Row(**entry) for entry in tomllib.loads(text)["row"])
+
+
+def held(target: str) -> Held:
+    """How far plans for an instance type are off: in the published runs of its chip, or in all where they are few."""
+    chip = TARGETS[target].chip if target in TARGETS else None
+    own = [row for row in load() if chip is not None and TARGETS[row.target].chip.name == chip.name]
+    if chip is not None and len(own) >= ENOUGH:
+        return Held(tuple(row.error for row in own), f"{len(own)} published runs of {chip.title}")
+    few = f", {len(own)} of them of {chip.title}" if chip is not None else ""
+    return Held(tuple(row.error for row in load()), f"{len(load())} published runs{few}")

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bands of plans and bake-offs: made of plans for published runs, as the command makes them; no run lies outside."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from trnlab.chips.catalog import TARGETS
+from trnlab.fleet.sides import off_by
+from trnlab.validation import planned
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+import planned_rows
+
+
+@pytest.mark.parametrize("row", planned.load(), ids=lambda row: row.name)
+def test_what_was_published_lies_in_the_band_of_its_plan(row):
+    band = off_by(planned.held(row.target)).times(row.batch / row.step_s)
+    assert band.low * 0.999 <= row.measured <= band.high * 1.001
+
+
+def test_a_row_is_what_the_command_answers_now():
+    row = next(row for row in planned.load() if row.model == "bert-large" and row.batch == 16384)
+    assert planned_rows.planned(row) == pytest.approx(row.step_s, rel=1e-3)
+
+
+def test_a_chip_with_few_runs_has_the_band_of_all():
+    own, few, unknown = (planned.held(name) for name in ("trn1.32xlarge", "trn2.48xlarge", "none"))
+    assert len(own.errors) == sum(TARGETS[row.target].chip.name == "trn1" for row in planned.load())
+    assert few.errors == unknown.errors == tuple(row.error for row in planned.load())
+    assert "of them of Trainium2" in few.runs

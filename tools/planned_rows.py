@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan the published training runs anew, and keep the steps in `validation/data/training/as_planned.toml`.
+
+python tools/planned_rows.py [NAME]     all, or those whose name has NAME in it; 5 to 30 s of processor time each
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from trnlab.fleet.configurations import model
+from trnlab.fleet.layout import pinned
+from trnlab.fleet.planning import Question, plan
+from trnlab.validation.planned import Row, load
+
+DATA = Path(__file__).resolve().parents[1] / "src/trnlab/validation/data/training/as_planned.toml"
+
+
+def planned(row: Row) -> float:
+    """Seconds of the step that a plan with the row's layout has."""
+    known = model(row.model)
+    sequence = row.sequence or known.sequence
+    question = Question(
+        known, 1000.0 * row.batch * sequence, (row.target,), (row.instances, row.instances), batch=row.batch,
+        sequence=row.sequence, precision=row.precision, fixed=pinned(row.layout),
+    )  # fmt: skip
+    return float(plan(question).chosen.step.total)
+
+
+def keep(name: str, step_s: float) -> None:
+    """Put a step behind a row's other lines."""
+    before, start, rest = DATA.read_text().partition(f'name = "{name}"\n')
+    entry, sep, after = rest.partition("\n[[row]]")
+    entry = re.sub(r"\nstep_s = .*", "", entry).rstrip("\n")
+    DATA.write_text(f"{before}{start}{entry}\nstep_s = {step_s:.5g}\n{sep}{after}")
+
+
+def main() -> None:
+    """See the module."""
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    for row in load():
+        if wanted in row.name:
+            step_s = planned(row)
+            keep(row.name, step_s)
+            print(f"{row.batch / step_s / row.measured - 1:>+8.1%}  {step_s:.5g} s  {row.name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
