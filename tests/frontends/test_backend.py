@@ -155,3 +155,25 @@ def test_tensors_made_while_dynamo_traces_are_constants():
     got, number, zeros = scaled(x.to("neuron"))
     assert worst_error(got, x * torch.tensor([1.0, 2.0, 4.0]) + torch.arange(3)) <= 1e-6
     assert (number.item(), zeros.cpu().tolist()) == (2.5, [0.0, 0.0])
+
+
+def test_a_number_of_python_that_changes_costs_one_more_program(engine):
+    """It is an input from its second value on, of the forward and of the backward pass."""
+    scale = {"of the loss": 1.0}
+
+    def loss(model, x):
+        return (model(x) * (scale["of the loss"] * 2 + 1)).square().mean()
+
+    torch.manual_seed(0)
+    reference = nn.Linear(4, 3)
+    model = copy.deepcopy(reference).to("neuron")
+    x, step, programs = torch.linspace(-2, 2, 12).reshape(3, 4), torch.compile(loss, backend="neuron"), []
+    for value in (1.0, 2.0, 3.0, 4.5, 0.1):
+        scale["of the loss"] = value
+        for net, f, given in ((reference, loss, x), (model, step, x.to("neuron"))):
+            net.zero_grad()
+            f(net, given).backward()
+        programs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        assert worst_error(model.weight.grad.cpu(), reference.weight.grad) < 1e-5
+        assert worst_error(model.bias.grad.cpu(), reference.bias.grad) < 1e-5
+    assert programs[-1] - programs[0] == 1

@@ -36,13 +36,12 @@ from trnlab.frontends.torch.distributed.surroundings import guard
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
-from trnlab.frontends.torch.python_numbers import PythonNumbers
+from trnlab.frontends.torch.python_numbers import PythonNumbers, is_host_number
 from trnlab.frontends.torch.types import is_opaque
 from trnlab.guards import collected
 from trnlab.runtime.notices import say
 
 torch._dynamo.config.allow_rnn = True  # else nn.LSTM and its like stay outside of compiled code, operator by operator
-torch._dynamo.config.specialize_float = True  # else a number that changes is an input in float64
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -137,7 +136,7 @@ class CompiledGraph:
         self._numbers = PythonNumbers(module)
         self._objects = {i: n for i, n in enumerate(placeholders) if is_opaque(n.meta.get("val"))}
         self._plan = [
-            item if item in self._numbers and not _is_tensor(item) else _planned(item, _owners(module))
+            item if item in self._numbers else _planned(item, _owners(module))
             for item in _returned_by(module)
         ]
         owners = [item.owner for item in self._plan if isinstance(item, _View)]
@@ -219,10 +218,6 @@ class _View:
         return seen.as_strided(_ints(fake.shape), _ints(fake.stride()), seen.storage_offset() + offset)
 
 
-def _is_tensor(node: Any) -> bool:
-    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
-
-
 def _ints(sizes: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes)
 
@@ -283,6 +278,6 @@ def _take_out_writes(module: fx.GraphModule, computed: list[fx.Node]) -> dict[in
         if node.target is _COPY:
             module.graph.erase_node(node)
     for node in reversed(list(module.graph.nodes)):  # numbers that were only returned
-        if not node.users and isinstance(node.meta.get("val"), torch.SymInt) and node.op == "call_function":
+        if not node.users and node.op == "call_function" and is_host_number(node):
             module.graph.erase_node(node)
     return aliases

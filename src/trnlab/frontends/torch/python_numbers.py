@@ -49,7 +49,7 @@ class PythonNumbers:
         """Replace each number that the rest of the graph reads by a placeholder of float32."""
         known = set(self._given)
         for n in module.graph.nodes:
-            if n.op == "call_function" and (_is_scalar(n) or _is_symbol(n)) and known.issuperset(n.all_input_nodes):
+            if n.op == "call_function" and is_host_number(n) and known.issuperset(n.all_input_nodes):
                 self._steps.append((n, n.args, n.kwargs))
                 known.add(n)
         last = [n for n in module.graph.nodes if n.op == "placeholder"][-1]
@@ -70,6 +70,11 @@ class PythonNumbers:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.dim() == 0 and value.is_cpu
+
+
+def is_host_number(node: fx.Node) -> bool:
+    """Whether a node computes a number of the host."""
+    return _is_scalar(node) or _is_symbol(node)
 
 
 def _is_scalar(node: fx.Node) -> bool:
