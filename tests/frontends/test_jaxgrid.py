@@ -34,7 +34,9 @@ def test_a_sample_is_as_the_page_says(case):
         verdict = judge(case)
     assert verdict.kind in (EXACT, CLOSE, REFUSED), verdict
     said = cells()[case.name, case.dtype]
-    assert said == (verdict.about if verdict.kind == REFUSED else verdict.kind)
+    # XLA rounds otherwise on other processors: the page says the farther of what was seen.
+    seen = {EXACT, CLOSE} if verdict.kind == EXACT else {verdict.about if verdict.kind == REFUSED else verdict.kind}
+    assert said in seen
 
 
 def test_the_page_has_every_case_and_nothing_wrong():
