@@ -19,7 +19,8 @@ format, on the simulated chip (trn1, fp32), beside `jax.jit` on the CPU. `make j
 - `exact`: equal in every element (NaN where it is NaN; zeros of either sign count as equal).
 - `close`: within 1e-4 in float32, 5e-3 in float16 and 3e-2 in bfloat16, of each number and of one. XLA's results are
   rounded, too, and sums in another order are both right. Where XLA rounds on its way (running sums in 16 bits), its
-  result in float32 is as good a witness. XLA rounds otherwise on other processors: the farther of what was seen is said.
+  result in float32 is as good a witness. XLA rounds otherwise on other processors: the farther of what was
+  seen is said.
 - a code such as TRN234: refused, with the line and a way out; see [errors](errors.md).
 - `WRONG`, `CRASH`: there should be none.
 - empty: JAX does not have it.

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trnlab.errors import Location
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.survey import Survey
+from trnlab.porting.result import ERROR, WARNING
 
 _INDEX = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
           "aten::_unsafe_index_put")  # fmt: skip
@@ -110,13 +111,16 @@ class Assumed(TorchDispatchMode):
             return op(*moved[0], **moved[1])
 
 
-def note_values(survey: Survey, op: Any, where: Location | None) -> None:
-    """An operator whose result has a shape, or is a number, that depends on values."""
+def note_values(survey: Survey, op: Any, where: Location | None, *, eager: bool = False) -> None:
+    """An operator whose result has a shape, or is a number, that depends on values. eager: outside of programs, where
+    it runs on the host."""
     name = op._schema.name.removeprefix("aten::").strip("_")
     said = "indexing with a boolean mask" if op._schema.name in _INDEX else name
     survey.note(
         "TRN204", f"{said} needs the values of a tensor: the shape of its result depends on them", where,
-        why="a program of the chip has fixed shapes; the walk went on as if every element was chosen",
+        severity=WARNING if eager else ERROR, why="a program of the chip has fixed shapes"
+        + (", so that it runs on the host and can be in no compiled step" if eager else "")
+        + "; the walk went on as if every element was chosen",
         do="keep the shape and choose with torch.where(mask, x, 0) or a multiplication by the mask; x[mask].mean() "
         "is (x * mask).sum() / mask.sum()", subject=f"{said} {where}",
     )  # fmt: skip

@@ -110,7 +110,7 @@ class Walked:
     def by_values(self, op: Any, args: Any) -> None:
         """An operator outside of programs has a shape that depends on values; its gradient says nothing new."""
         if not self._backward:
-            note_values(self.survey, op, parse(here(sys._getframe(2)) or ""))
+            note_values(self.survey, op, parse(here(sys._getframe(2)) or ""), eager=True)
 
     def read(self, number: Any) -> None:
         """Python was given a number that nobody computed."""
