@@ -116,8 +116,8 @@ def _band(held: Held) -> Iterator[str]:
     """How far off the plan's rate may be, as far as anything is known."""
     band = off_by(held)
     yield f"band: the rate is {band.low:.2f} to {band.high:.2f} times the plan's, if it is as far off as others were:"
-    behind = ", planned as this one is, and reached with the vendor's compiler of their release" if held.errors else ""
-    yield f"  {held}{behind}"
+    behind = ", planned as this one is, and reached with the vendor's compiler of their release"
+    yield f"  {held}{behind if held.errors else ''}"
 
 
 def of_plan(c: Candidate) -> energy.Energy:

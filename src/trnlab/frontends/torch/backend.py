@@ -136,8 +136,7 @@ class CompiledGraph:
         self._numbers = PythonNumbers(module)
         self._objects = {i: n for i, n in enumerate(placeholders) if is_opaque(n.meta.get("val"))}
         self._plan = [
-            item if item in self._numbers else _planned(item, _owners(module))
-            for item in _returned_by(module)
+            item if item in self._numbers else _planned(item, _owners(module)) for item in _returned_by(module)
         ]
         owners = [item.owner for item in self._plan if isinstance(item, _View)]
         self._computed = {n: i for i, n in enumerate(dict.fromkeys(n for n in owners if n.op != "placeholder"))}
