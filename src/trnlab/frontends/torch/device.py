@@ -12,6 +12,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from trnlab.frontends.torch import (
     autocast,
     composites,
+    data_attribute,
     default_backend,
     generic,
     host_ops,
@@ -36,4 +37,5 @@ def register() -> None:
     modules.register()
     generic.register()
     default_backend.register()
+    data_attribute.register()
     registration.register()
