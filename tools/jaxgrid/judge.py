@@ -74,9 +74,10 @@ def compared(found: Sequence[np.ndarray[Any, Any]], wanted: Sequence[np.ndarray[
     for got, want in zip(found, wanted):
         tolerance = TOLERANCE.get(want.dtype.name, 0.0)
         ours, theirs = np.asarray(got).astype(np.float64), want.astype(np.float64)
-        same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        zeros = (ours != 0) | (theirs != 0) | (np.signbit(ours) == np.signbit(theirs))
+        same = (ours == theirs) & zeros | (np.isnan(ours) & np.isnan(theirs))
         with np.errstate(invalid="ignore"):
-            near = same | (abs(ours - theirs) <= tolerance * (1 + abs(theirs)))
+            near = same | zeros & (abs(ours - theirs) <= tolerance * (1 + abs(theirs)))
         if not near.all():
             at = np.unravel_index(np.argmin(near), near.shape)
             return WRONG, f"{want.dtype.name} {list(map(int, at))}: {ours[at]} for {theirs[at]}"

@@ -16,7 +16,7 @@ _HEAD = """# Functions of JAX
 What a program of `trnlab.frontends.jax.jit` does with functions of JAX, measured: each on one small array of each
 format, on the simulated chip (trn1, fp32), beside `jax.jit` on the CPU. `make jaxgrid` writes this page.
 
-- `exact`: equal in every element (NaN where it is NaN; zeros of either sign count as equal).
+- `exact`: equal in every element (NaN where it is NaN; the two zeros are told apart).
 - `close`: within 1e-4 in float32, 5e-3 in float16 and 3e-2 in bfloat16, of each number and of one. XLA's results are
   rounded, too, and sums in another order are both right. Where XLA rounds on its way (running sums in 16 bits), its
   result in float32 is as good a witness. XLA rounds otherwise on other processors: the farther of what was
