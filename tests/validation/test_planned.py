@@ -18,7 +18,7 @@ import planned_rows
 
 @pytest.mark.parametrize("row", planned.load(), ids=lambda row: row.name)
 def test_what_was_published_lies_in_the_band_of_its_plan(row):
-    band = off_by(planned.held(row.target)).times(row.batch / row.step_s)
+    band = off_by(planned.held(row.target, row.precision)).times(row.batch / row.step_s)
     assert band.low * 0.999 <= row.measured <= band.high * 1.001
 
 
@@ -28,7 +28,14 @@ def test_a_row_is_what_the_command_answers_now():
 
 
 def test_a_chip_with_few_runs_has_the_band_of_all():
-    own, few, unknown = (planned.held(name) for name in ("trn1.32xlarge", "trn2.48xlarge", "none"))
-    assert len(own.errors) == sum(TARGETS[row.target].chip.name == "trn1" for row in planned.load())
-    assert few.errors == unknown.errors == tuple(row.error for row in planned.load())
+    own, few, unknown = (planned.held(name, "bf16") for name in ("trn1.32xlarge", "trn2.48xlarge", "none"))
+    rows = [row for row in planned.load() if row.precision == "bf16"]
+    assert len(own.errors) == sum(TARGETS[row.target].chip.name == "trn1" for row in rows)
+    assert few.errors == unknown.errors == tuple(row.error for row in rows)
     assert "of them of Trainium2" in few.runs
+
+
+def test_formats_have_bands_of_their_own():
+    narrow, wide = (set(planned.held("trn1.32xlarge", form).errors) for form in ("fp8", "fp32"))
+    assert narrow | wide == {row.error for row in planned.load() if row.target == "trn1.32xlarge"}
+    assert not narrow & wide

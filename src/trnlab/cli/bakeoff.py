@@ -66,7 +66,7 @@ def _side(args: argparse.Namespace, work: Work, text: str) -> Side:
         return of_others(work, name, count, args.precision)
     folder = None if args.no_cache else cache_folder(_place(args)) / PROGRAMS
     captured = steps_of(work.model, FORM) if work.model is not None else None
-    return of_neuron(work, name, count, planned.held(name), folder, captured)
+    return of_neuron(work, name, count, planned.held(name, FORM), folder, captured)
 
 
 def _place(args: argparse.Namespace) -> dict[str, str]:
@@ -106,7 +106,7 @@ def _of_script(args: argparse.Namespace) -> tuple[Work, list[Side]]:
             job = result.job
             rate = job.per_s if job is not None else (result.per_s or 0.0) * count
             waits = _waits(job)
-            held = planned.held(name)
+            held = planned.held(name, first.precision)
             sides.append(neuron_side(name, count, rate, result.mfu or 0.0, held, "as the script has it", waits))
         else:
             sides.append(of_others(work, name, count, args.precision))

@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
         found = plan(asked, folder, say, ahead, _come)
     _held(args, found)
     beside = besides.others(asked, elsewhere, found.chosen.bill.days)
-    held = planned.held(found.chosen.cluster.target.name)
+    held = planned.held(found.chosen.cluster.target.name, asked.precision)
     if args.json:
         print(json.dumps(table.to_json(found) | besides.to_json(found, beside, args.region), indent=2))
     else:
@@ -85,7 +85,7 @@ def _compared(args: argparse.Namespace, asked: Question, folder: Path | None) ->
         found = settings.compare(asked, axes, folder, say, ahead, lambda made: _held(args, made))
     print(json.dumps(settings_text.to_json(found), indent=2) if args.json else settings_text.text(found))
     cheapest = found.cheapest[0].found
-    _written(args, cheapest, (), planned.held(cheapest.chosen.cluster.target.name))
+    _written(args, cheapest, (), planned.held(cheapest.chosen.cluster.target.name, cheapest.question.precision))
     return 0
 
 

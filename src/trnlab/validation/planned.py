@@ -15,7 +15,7 @@ from importlib.resources import files
 from trnlab.chips.catalog import TARGETS
 from trnlab.fleet.sides import Held
 
-ENOUGH = 3  # runs of a chip for a band of its own; of fewer, those of all chips serve
+ENOUGH = 3  # runs of a chip, in a format, for a band of their own; of fewer, those of all chips serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,14 @@ def load() -> tuple[Row, ...]:
     return tuple(Row(**entry) for entry in tomllib.loads(text)["row"])
 
 
-def held(target: str) -> Held:
-    """How far plans for an instance type are off: in the published runs of its chip, or in all where they are few."""
+def held(target: str, precision: str) -> Held:
+    """How far plans for an instance type are off: in the published runs of its chip, or of all where these are few.
+    Plans in fp32 are held beside runs in fp32, those of every other mode beside runs in bf16."""
+    alike = [row for row in load() if (row.precision == "fp32") == (precision == "fp32")]
     chip = TARGETS[target].chip if target in TARGETS else None
-    own = [row for row in load() if chip is not None and TARGETS[row.target].chip.name == chip.name]
+    own = [row for row in alike if chip is not None and TARGETS[row.target].chip.name == chip.name]
+    form = alike[0].precision
     if chip is not None and len(own) >= ENOUGH:
-        return Held(tuple(row.error for row in own), f"{len(own)} published runs of {chip.title}")
+        return Held(tuple(row.error for row in own), f"{len(own)} published runs of {chip.title} in {form}")
     few = f", {len(own)} of them of {chip.title}" if chip is not None else ""
-    return Held(tuple(row.error for row in load()), f"{len(load())} published runs{few}")
+    return Held(tuple(row.error for row in alike), f"{len(alike)} published runs in {form}{few}")
