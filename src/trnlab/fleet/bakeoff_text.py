@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trnlab.fleet import money
 from trnlab.fleet.bakeoff import MILLION, Bakeoff
 from trnlab.fleet.claims import Beside
 from trnlab.fleet.compilation import WEEK
@@ -130,7 +131,7 @@ def _porting(found: Bakeoff) -> Iterator[str]:
         yield "  no kind of price is known of both sides, so that nothing says what it saves"
         return
     kind, least, most = port
-    yield f"  a run saves ${least.saved_per_run:,.0f} to ${most.saved_per_run:,.0f} ({kind})"
+    yield f"  a run saves {money.spelled(least.saved_per_run)} to {money.spelled(most.saved_per_run)} ({kind})"
     runs = [f"{p.runs:,.1f} runs" if p.runs is not None else "never" for p in (most, least)]
     yield f"  repaid after {runs[0]} at best, at worst {runs[1]}"
 

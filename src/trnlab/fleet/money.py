@@ -22,6 +22,11 @@ class Bill:
     price: str
 
 
+def spelled(usd: float) -> str:
+    """Whole dollars, with the sign before the unit."""
+    return f"-${-usd:,.0f}" if usd < 0 else f"${usd:,.0f}"
+
+
 def bill(tokens: float, tokens_per_s: float, goodput: float, target: Target, instances: int) -> Bill:
     """Of training on so many tokens."""
     seconds = tokens / (tokens_per_s * goodput) if goodput > 0 else math.inf

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from trnlab.fleet import money
 from trnlab.fleet.claims import about
 from trnlab.fleet.compilation import minutes
 from trnlab.fleet.money import SECONDS_PER_DAY
@@ -117,7 +118,7 @@ def _long(days: Span) -> str:
 
 def _amount(unit: str, value: float) -> str:
     if unit == "$":
-        return f"-${-value:,.0f}" if value < 0 else f"${value:,.0f}"
+        return money.spelled(value)
     return f"{value:,.3g} device h"
 
 
