@@ -6,9 +6,10 @@ python tools/planned_rows.py [NAME]     all, or those whose name has NAME in it;
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
+
+from training_rows import keep
 
 from trnlab.fleet.configurations import model
 from trnlab.fleet.layout import pinned
@@ -29,21 +30,13 @@ def planned(row: Row) -> float:
     return float(plan(question).chosen.step.total)
 
 
-def keep(name: str, step_s: float) -> None:
-    """Put a step behind a row's other lines."""
-    before, start, rest = DATA.read_text().partition(f'name = "{name}"\n')
-    entry, sep, after = rest.partition("\n[[row]]")
-    entry = re.sub(r"\nstep_s = .*", "", entry).rstrip("\n")
-    DATA.write_text(f"{before}{start}{entry}\nstep_s = {step_s:.5g}\n{sep}{after}")
-
-
 def main() -> None:
     """See the module."""
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     for row in load():
         if wanted in row.name:
             step_s = planned(row)
-            keep(row.name, step_s)
+            keep(row.name, {"step_s": float(f"{step_s:.5g}")}, "step_s", DATA)
             print(f"{row.batch / step_s / row.measured - 1:>+8.1%}  {step_s:.5g} s  {row.name}", flush=True)
 
 

@@ -49,13 +49,15 @@ def planned(row: Row) -> dict[str, float]:
     return {name: round(float(found), 4) for name, found in step.seconds.items()}
 
 
-def keep(name: str, found: dict[str, object]) -> None:
-    """Put the estimates behind a row's other lines."""
-    before, start, rest = DATA.read_text().partition(f'name = "{name}"\n')
+def keep(
+    name: str, found: dict[str, object], computed: str = "first_s|more_s|model|seconds", data: Path = DATA
+) -> None:
+    """Put what was found behind a row's other lines, in the place of what is computed there."""
+    before, start, rest = data.read_text().partition(f'name = "{name}"\n')
     entry, sep, after = rest.partition("\n[[row]]")
-    entry = re.sub(r"\n(first_s|more_s|model|seconds) = .*", "", entry).rstrip("\n")
+    entry = re.sub(rf"\n({computed}) = .*", "", entry).rstrip("\n")
     lines = "".join(f"\n{key} = {_written(value)}" for key, value in found.items())
-    DATA.write_text(f"{before}{start}{entry}{lines}\n{sep}{after}")
+    data.write_text(f"{before}{start}{entry}{lines}\n{sep}{after}")
 
 
 def _written(value: object) -> str:

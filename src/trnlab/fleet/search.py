@@ -133,7 +133,7 @@ class Rounds:
         pieces = self._frame.pieces[0]
         self._compile(min(pieces, key=_first))
         while (piece := self._hopeful()) is not None or (piece := self._best()) is not None:
-            self._compile(self._stone(piece))
+            self._compile(self._intermediate(piece))
         steps = self._steps()
         return steps.take(np.argsort(~steps.exact, kind="stable"))
 
@@ -167,7 +167,7 @@ class Rounds:
         found, which = self._frame.pieces
         return found[int(which[i])]
 
-    def _stone(self, piece: Piece) -> Piece:
+    def _intermediate(self, piece: Piece) -> Piece:
         """What is compiled on the way to a piece: of tensor groups each size, from the largest down, and of
         microbatches of many tokens those half as large."""
         pieces = self._frame.pieces[0]
