@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tool that plants faults: what it plants, where it finds it again, and what it calls caught."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools.faults import draw, kinds, reached, trial
+
+TEXT = '''
+def area(width: "int | None", rows: list) -> int:
+    """Of what is there."""
+    if width < 0:
+        raise ValueError("negative")
+    log(width)
+    total = 0
+    for row in rows[1:]:
+        total += min(row, width) * 2 + len("ä") - 1
+    return total if width and rows else -width
+'''
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        ("wrong bound", "width < 0", "(width <= 0)"),
+        ("guard", "width < 0", "False"),
+        ("dropped call", "log(width)", "None"),
+        ("dropped call", 'total += min(row, width) * 2 + len("ä") - 1', "None"),
+        ("off by one", "1", "(1) + 1"),
+        ("wrong extreme", "min", "max"),
+        ("wrong sign", 'min(row, width) * 2 + len("ä") - 1', "(min(row, width) * 2 + len('ä') + (1))"),
+        ("wrong sign", "-width", "(width)"),
+        ("wrong case", "width and rows", "((width) or (rows))"),
+    ],
+)
+def test_a_fault_replaces_what_it_says_and_nothing_else(kind, old, new):
+    (fault,) = (f for f in kinds.faults("a.py", TEXT) if (f.kind, f.old, f.new) == (kind, old, new))
+    planted = fault.planted(TEXT)
+    assert planted == TEXT[: fault.start] + new + TEXT[fault.end :]
+    assert TEXT[fault.start : fault.end] == old
+    ast.parse(planted)
+
+
+def test_annotations_have_no_faults():
+    assert not any("None" in f.old for f in kinds.faults("a.py", TEXT))
+
+
+def test_the_same_seed_draws_the_same_faults_of_every_package():
+    sources = Path(__file__).parents[2] / "src"
+    first, again, other = (draw.draw(sources, 60, seed) for seed in (5, 5, 6))
+    assert first == again
+    assert first != other
+    packages = {draw.package(fault.file) for fault in first}
+    assert {"trnlab/isa", "trnlab/sim/timing", "trnlab/frontends/torch", "trnlab/fleet", "trnlab/nki"} <= packages
+
+
+def test_lines_that_no_test_reaches_are_not_drawn(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "a.py").write_text(TEXT)
+    drawn = draw.draw(tmp_path, 100, 1, [("package/a.py", 4)])
+    assert drawn
+    assert {fault.line for fault in drawn} == {4}
+
+
+def test_a_fault_is_found_again_where_lines_moved():
+    (fault,) = (f for f in kinds.faults("a.py", TEXT) if f.kind == "wrong extreme")
+    assert trial.moved(fault, "\n\n" + TEXT).line == fault.line + 2
+    assert trial.moved(fault, TEXT.replace("min", "sum")) is None
+
+
+def test_tests_of_the_same_package_come_first_and_then_the_cheap_ones():
+    tests = ("tests/cli/test_a.py", "tests/sim/timing/test_b.py", "tests/sim/test_c.py", "tests/isa/test_d.py")
+    found = reached.Reached({("trnlab/sim/timing/x.py", 3): tests}, {"tests/cli/test_a.py": 9.0})
+    assert found.order("trnlab/sim/timing/x.py", 3) == [tests[1], tests[2], tests[3], tests[0]]
+
+
+def test_a_failure_counts_if_the_test_passes_without_the_fault(tmp_path):
+    """Of three tests one fails with every source, one notices the fault, one notices nothing."""
+    (tmp_path / "src").mkdir()
+    source = tmp_path / "src" / "measured.py"
+    source.write_text("def larger(a, b):\n    return max(a, b)\n")
+    (tmp_path / "test_m.py").write_text(
+        "from measured import larger\n\ndef test_broken():\n    assert False\n\n"
+        "def test_same():\n    assert larger(1, 1) == 1"
+        "\n\ndef test_larger():\n    assert larger(1, 2) == 2\n"
+    )
+    (fault,) = kinds.faults("measured.py", source.read_text())
+    tests = reached.Reached({("measured.py", 2): ("test_m.py",)}, {})
+    outcome = trial.trial(tmp_path, fault, tests, 30.0)
+    assert (outcome.caught, outcome.by) == ("yes", "test_m.py::test_larger")
+    assert "max(a, b)" in source.read_text()
