@@ -63,7 +63,9 @@ def start(args, *, cwd=None, env=None, stdin=None, stdout=None, stderr=None, tex
             given = number if asked is None else asked if isinstance(asked, int) else asked.fileno()
         theirs.append(given)
     try:
-        process = _of(environment).start(args[1:], environment, theirs, os.fspath(cwd or os.getcwd()))
+        process = _of(environment).start(
+            args[1:], environment, [*theirs[1:], theirs[0]], os.fspath(cwd or os.getcwd())
+        )
     finally:
         for each in opened:
             os.close(each)

@@ -51,20 +51,20 @@ def serve(handle: int, imports: Sequence[tuple[str, Sequence[str]]]) -> list[str
         if request is None:  # who asked is gone
             signal.set_wakeup_fd(-1)
             sys.exit(0)
-        (arguments, environment, folder), (told, *files) = request
+        (arguments, environment, folder), (told, *received) = request
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, interrupt)
-            for each in (line, woken, wakes):
-                each.close()
+            for end in (line, woken, wakes):
+                end.close()
             for each in (*running.values(), told):
                 os.close(each)
-            _become(environment, folder, files)
+            _become(environment, folder, received)
             return list(arguments)
         running[pid] = told
-        for each in files:
+        for each in received:
             os.close(each)
         line.sendall(_STATUS.pack(pid))
 
@@ -110,7 +110,7 @@ def _received(line: socket.socket) -> tuple[Any, list[int]] | None:
 
 def _become(environment: dict[str, str], folder: str, files: Sequence[int]) -> None:
     """What a new process has of its own."""
-    for number, each in enumerate(files):
+    for number, each in zip((1, 2, 0), files, strict=False):
         os.dup2(each, number)
     for each in files:
         if each > 2:
@@ -123,8 +123,10 @@ def _become(environment: dict[str, str], folder: str, files: Sequence[int]) -> N
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     random.seed()
-    if "numpy" in sys.modules:  # else all copies would draw the same; PyTorch starts with the same seed everywhere
+    if "numpy" in sys.modules:  # else all copies would draw the same
         sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
     hook = sys.modules.get("trnlab.frontends.torch.autoload")
     if hook is not None:  # `import torch` ran it, in the environment of then
         hook.autoload()
@@ -134,18 +136,21 @@ def _become(environment: dict[str, str], folder: str, files: Sequence[int]) -> N
         warnings._processoptions(said)  # type: ignore[attr-defined]
 
 
-def _standard(number: int, mode: str) -> io.TextIOWrapper:
+def _standard(number: int, mode: str) -> Any:
     """Standard input, output or error, with encoding and buffers as Python opens them."""
     encoding, _, errors = os.environ.get("PYTHONIOENCODING", "").partition(":")
     before = getattr(sys, _STANDARD[number][0])
     encoding = codecs.lookup(encoding).name if encoding else before.encoding if before is not None else "utf-8"
     errors = errors or (before.errors if before is not None else "strict")
-    raw = open(number, mode + "b", -1, closefd=False)  # noqa: SIM115  (it lives as long as the process)
-    prompt = mode == "w" and (number == 2 or raw.isatty())
     through = bool(os.environ.get("PYTHONUNBUFFERED"))
-    return io.TextIOWrapper(
+    raw: Any = open(number, mode + "b", 0 if through and mode == "w" else -1, closefd=False)  # noqa: SIM115
+    getattr(raw, "raw", raw).name = f"<{_STANDARD[number][0]}>"
+    prompt = mode == "w" and not through and (number == 2 or raw.isatty())
+    stream: Any = io.TextIOWrapper(
         raw, encoding, "backslashreplace" if number == 2 else errors, line_buffering=prompt, write_through=through
     )
+    stream.mode = mode
+    return stream
 
 
 def run(arguments: list[str]) -> None:

@@ -40,8 +40,11 @@ class Process:
     def poll(self) -> int | None:
         """The exit status, negative for a signal; None while it runs."""
         if self.returncode is None and select.select([self._ends], [], [], 0)[0]:
-            said = os.read(self._ends, _STATUS.size)  # empty: the one that waits is gone, and with it who would know
+            said = os.read(self._ends, _STATUS.size)
             os.close(self._ends)
+            if not said:  # the one that waits is gone, and with it who would hear of the end: it comes now
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
             self.returncode = _STATUS.unpack(said)[0] if said else -signal.SIGKILL
         return self.returncode
 
@@ -83,6 +86,7 @@ class Forks:
     def __init__(self, imports: Sequence[tuple[str, Sequence[str]]], environment: Mapping[str, str]) -> None:
         self._line, theirs = socket.socketpair()
         command = [sys.executable, "-m", "trnlab.runtime.forking", str(theirs.fileno()), json.dumps(imports)]
+        self._used = False
         self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=dict(environment))
         theirs.close()
 
@@ -93,8 +97,8 @@ class Forks:
         files: Sequence[int],
         folder: str | None = None,
     ) -> Process:
-        """Do what `python ARGUMENTS` does. files: its standard input, output and error. Raises OSError where the one
-        that waits is gone."""
+        """Do what `python ARGUMENTS` does. files: its standard output and error, and its input, which is else that of
+        the one that waits. Raises OSError where that one is gone."""
         ends, told = os.pipe()
         content = json.dumps([list(arguments), dict(environment), folder or os.getcwd()]).encode()
         try:
@@ -103,6 +107,7 @@ class Forks:
             said = self._line.recv(_STATUS.size, socket.MSG_WAITALL)
         finally:
             os.close(told)
+        self._used = True
         if len(said) < _STATUS.size:
             os.close(ends)
             raise OSError("the process that was to be copied is gone")
@@ -111,6 +116,8 @@ class Forks:
     def close(self) -> None:
         """Let the one that waits end. Copies that still run go on."""
         self._line.close()
+        if not self._used:
+            self._process.kill()  # it may still import
         self._process.wait()
 
     def __enter__(self) -> Forks:
