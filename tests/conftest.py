@@ -5,3 +5,9 @@ cores that the others use."""
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_unconfigure():
+    from tests import processes
+
+    processes.end()

@@ -2,13 +2,14 @@
 """One folder for the runs of several ranks, and what each rank is told when it is started."""
 
 import json
+import os
 import sys
 
 import pytest
 
 from trnlab.errors import CollectiveError, UsageError
 from trnlab.profile import data
-from trnlab.runtime import ranks, session
+from trnlab.runtime import forks, ranks, session
 from trnlab.runtime.script import Script, execute
 from trnlab.runtime.traffic import Fabric
 from trnlab.sim.functional import machine
@@ -59,7 +60,46 @@ def test_the_status_is_that_of_the_rank_that_failed(tmp_path, monkeypatch, exits
     script = tmp_path / "script.py"
     script.write_text(f"import os, sys; sys.exit({list(exits)}[int(os.environ['RANK'])])")
     monkeypatch.setattr(ranks, "COMMAND", (sys.executable, str(script)))
+    monkeypatch.setenv("TRNLAB_RANKS", "spawn")
     assert ranks.start(2, [], tmp_path / "run") == status
+
+
+TELLS = """
+import os, sys, threading
+print(sys.argv[3:], __name__, sys.path[0], os.environ["OMP_NUM_THREADS"], os.environ["WORLD_SIZE"])
+print(os.environ["HERE"], "MASTER_PORT" in os.environ)
+print(threading.active_count(), sys.stdin is None or sys.stdin.closed, sys.stdout.isatty(), sys.stdout.line_buffering)
+sys.stderr.write(f"rank {os.environ['RANK']} of {os.environ['LOCAL_RANK']} in {os.getcwd()}, and its end\\n")
+if os.environ["RANK"] == "1":
+    raise ValueError("of one")
+if os.environ["RANK"] == "2":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(not forks.possible(), reason="no copies of processes here")
+def test_ranks_that_are_copies_are_as_those_that_start_by_themselves(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(TELLS)
+    monkeypatch.setattr(ranks, "COMMAND", (sys.executable, str(script)))
+    said = []
+    for way in ("fork", "spawn"):
+        ended = ranks.run(3, ["a", "b c"], tmp_path / "run", {**os.environ, "TRNLAB_RANKS": way, "HERE": "there"})
+        assert ended.ranks == (0, 1, -9)
+        assert ended.status in (1, 137)  # whichever was first
+        said.append([sorted(stream.splitlines()) for stream in capsys.readouterr()])
+    assert said[0] == said[1]
+    assert len(said[0][0]) == 9
+    assert "[rank 1] ValueError: of one" in said[0][1]
+
+
+def test_a_way_to_start_ranks_that_there_is_not(monkeypatch):
+    with pytest.raises(UsageError, match="TRN189"):
+        ranks.check_choice({"TRNLAB_RANKS": "thread"})
+    monkeypatch.setattr(forks, "possible", lambda: False)
+    ranks.check_choice({})
+    with pytest.raises(UsageError, match="copies of one process"):
+        ranks.check_choice({"TRNLAB_RANKS": "fork"})
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from trnlab.graph.stablehlo import to_stablehlo
 from trnlab.nki.imports import install_imports
 from trnlab.runtime import elastic, ranks
 from trnlab.runtime.checkpoint_plan import EVERY, KEEP, PLACE, Use, plan
+from trnlab.runtime.leading_imports import leading
 from trnlab.runtime.notices import say
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.script import Script, run_script
@@ -60,10 +61,12 @@ def _start_ranks(args: argparse.Namespace) -> int:
     session.require_target()
     elastic.require_room(size, session)
     session.check_faults(size.most)
-    Script(args.script, args.arguments, args.module).file  # noqa: B018  (says at once when it cannot be read)
+    ranks.check_choice(os.environ)
+    file = Script(args.script, args.arguments, args.module).file  # says at once when it cannot be read
+    imports = () if args.module else leading(file)  # a module's packages are imported before it
     root = args.out if args.out is not None else new_folder(Path("runs"), args.script.stem)
     options = ranks.without(sys.argv[2:], "--ranks", "--out", "--max-restarts", "--spares")
-    return elastic.start(size, options, root, session)
+    return elastic.start(size, options, root, session, imports)
 
 
 def main(args: argparse.Namespace) -> int:

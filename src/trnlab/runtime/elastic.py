@@ -21,6 +21,7 @@ from trnlab.files import json_of, write_atomic
 from trnlab.profile import data
 from trnlab.runtime import ranks, rehearsal
 from trnlab.runtime.checkpoint_plan import plan
+from trnlab.runtime.leading_imports import Imports
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import Session
 from trnlab.runtime.traffic import Fabric
@@ -84,10 +85,10 @@ class Attempt:
     lost_usd: float | None = None
 
 
-def start(size: Size, arguments: Sequence[str], root: Path, session: Session) -> int:
+def start(size: Size, arguments: Sequence[str], root: Path, session: Session, imports: Imports = ()) -> int:
     """`trnlab run ARGUMENTS` on ranks, again and again as far as `size` allows; returns the exit status.
 
-    Raises CollectiveError (TRN558) where too few ranks are left to go on.
+    imports: those that the script begins with. Raises CollectiveError (TRN558) where too few ranks are left to go on.
     """
     attempts: list[Attempt] = []
     now, spares = size.most, size.spares
@@ -95,7 +96,7 @@ def start(size: Size, arguments: Sequence[str], root: Path, session: Session) ->
         folder = root if not attempts else root / "restarts" / str(len(attempts))
         given = {**os.environ, rehearsal.STRUCK: str(root.resolve() / "struck"),
                  rehearsal.ATTEMPT: str(len(attempts))}  # fmt: skip
-        ended = ranks.run(now, arguments, folder, given)
+        ended = ranks.run(now, arguments, folder, given, imports)
         attempt = _judged(ended, folder, session)
         attempts.append(attempt)
         _write(root, attempts)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A script as several ranks: starting them, and one folder for what they leave.
 
+Where the system copies processes (Linux), ranks are copies of one that has made the imports which the script begins
+with (`forks`, `leading_imports`); elsewhere, and with TRNLAB_RANKS=spawn, each is started by itself.
+
 runs/<name>/                the run of rank 0, as ever; its summary has what all ranks say under `ranks`
 runs/<name>/ranks/<rank>/   the runs of the others
 """
@@ -15,17 +18,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from trnlab import profile
 from trnlab.errors import UsageError
 from trnlab.files import json_of, write_atomic
 from trnlab.profile import data
 from trnlab.profile.summary import side_by_side
-from trnlab.runtime import lanes
+from trnlab.runtime import forks, lanes
+from trnlab.runtime.leading_imports import Imports
 from trnlab.units import PS_PER_S
 
 PATIENCE_S = 20.0  # for ranks whose partner failed, to say so and end by themselves
@@ -33,6 +39,9 @@ PERIOD_S = 0.05
 INTERRUPTED = 130
 MOST_LANES = 512  # of a page
 COMMAND = (sys.executable, "-m", "trnlab.cli.main", "run")
+OURS: Imports = (("trnlab.cli.run", ()), ("trnlab.runtime.device", ()))  # what every rank imports
+CHOICE, FORK, SPAWN = "TRNLAB_RANKS", "fork", "spawn"
+OF_EACH = frozenset({"RANK", "LOCAL_RANK"})
 TOLD = ("status", "failure", "steps", "loss", "instructions", "network", "wall_s")
 
 
@@ -42,6 +51,31 @@ class Ended:
 
     status: int
     ranks: tuple[int, ...]
+
+
+class Running(Protocol):
+    """A rank that was started: a `subprocess.Popen`, or a copy of a process."""
+
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+
+    def wait(self) -> int:
+        """Wait for its end."""
+
+    def send_signal(self, number: int, /) -> None:
+        """Send it a signal."""
+
+    def terminate(self) -> None:
+        """End it."""
+
+
+@dataclass(frozen=True)
+class _Started:
+    process: Running
+    output: IO[bytes]
+    error: IO[bytes]
 
 
 def folder_of(root: Path, rank: int) -> Path:
@@ -57,6 +91,21 @@ def environment(ranks: int, rank: int, port: int, given: Mapping[str, str]) -> d
     return {"OMP_NUM_THREADS": threads, **given, **{name: str(value) for name, value in told.items()}}
 
 
+def check_choice(given: Mapping[str, str]) -> None:
+    """Raise UsageError (TRN189) for a way of starting ranks that there is not, or not here."""
+    chosen = given.get(CHOICE) or FORK
+    if chosen not in (FORK, SPAWN):
+        raise UsageError(
+            f"there is no such way to start ranks as {CHOICE} says", code="TRN189", got=chosen,
+            limit=f"{FORK}, {SPAWN}", remedy="unset it: ranks are copies of one process where that can be",
+        )  # fmt: skip
+    if given.get(CHOICE) == FORK and not forks.possible():
+        raise UsageError(
+            "ranks cannot be copies of one process on this system", code="TRN189", got=f"{CHOICE}={FORK}",
+            limit="Linux", remedy=f"unset {CHOICE}, and each rank is started by itself",
+        )  # fmt: skip
+
+
 def start(ranks: int, arguments: Sequence[str], root: Path) -> int:
     """`trnlab run ARGUMENTS` once for each rank; returns the exit status: of the first that failed, else 0.
 
@@ -65,36 +114,73 @@ def start(ranks: int, arguments: Sequence[str], root: Path) -> int:
     return run(ranks, arguments, root, os.environ).status
 
 
-def run(ranks: int, arguments: Sequence[str], root: Path, given: Mapping[str, str]) -> Ended:
-    """As `start`, in an environment."""
+def run(ranks: int, arguments: Sequence[str], root: Path, given: Mapping[str, str], imports: Imports = ()) -> Ended:
+    """As `start`, in an environment. imports: those that the script begins with."""
     port = _free_port()
-    running = [
-        subprocess.Popen(
-            [*COMMAND, "--out", str(folder_of(root, rank)), *arguments], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=environment(ranks, rank, port, given),
-        )
+    commands = [
+        ([*COMMAND, "--out", str(folder_of(root, rank)), *arguments], environment(ranks, rank, port, given))
         for rank in range(ranks)
-    ]  # fmt: skip
-    pumps = [
-        threading.Thread(target=_pump, args=(rank, source, sink), daemon=True)
-        for rank, process in enumerate(running)
-        for source, sink in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
     ]
-    for pump in pumps:
-        pump.start()
-    try:
-        status = _ended(running)
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-        for process in running:
-            process.send_signal(signal.SIGINT)
-    for process in running:
-        process.wait()
-    for pump in pumps:
-        pump.join()
+    check_choice(given)
+    with _started(commands, given.get(CHOICE) != SPAWN and forks.possible(), (*OURS, *imports)) as started:
+        running = [each.process for each in started]
+        pumps = [
+            threading.Thread(target=_pump, args=(rank, source, sink), daemon=True)
+            for rank, each in enumerate(started)
+            for source, sink in ((each.output, sys.stdout), (each.error, sys.stderr))
+        ]
+        for pump in pumps:
+            pump.start()
+        try:
+            status = _ended(running)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+            for process in running:
+                process.send_signal(signal.SIGINT)
+        statuses = tuple(process.wait() for process in running)
+        for pump in pumps:
+            pump.join()
     merge(root, ranks, ended=range(ranks))
     _tell(root)
-    return Ended(status, tuple(process.returncode for process in running))
+    return Ended(status, statuses)
+
+
+@contextmanager
+def _started(
+    commands: Sequence[tuple[list[str], dict[str, str]]], copied: bool, imports: Imports
+) -> Iterator[list[_Started]]:
+    """All ranks, each with pipes for what it says."""
+    started: list[_Started] = []
+    with ExitStack() as stack:
+        if copied:
+            common = {name: value for name, value in commands[0][1].items() if name not in OF_EACH}
+            waiting = stack.enter_context(forks.Forks(imports, common))
+            with suppress(
+                OSError
+            ):  # it did not survive, as where memory is short: the others are started by themselves
+                started += map(partial(_copied, waiting), commands)
+        started += map(_spawned, commands[len(started) :])
+        yield started
+
+
+def _spawned(given: tuple[list[str], dict[str, str]]) -> _Started:
+    command, told = given
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=told)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    return _Started(process, process.stdout, process.stderr)
+
+
+def _copied(waiting: forks.Forks, given: tuple[list[str], dict[str, str]]) -> _Started:
+    command, told = given
+    pipes = os.pipe(), os.pipe()
+    output, error = (os.fdopen(reads, "rb") for reads, _ in pipes)
+    try:
+        process = waiting.start(command[1:], told, [writes for _, writes in pipes])
+    finally:
+        for _, writes in pipes:
+            os.close(writes)
+    return _Started(process, output, error)
 
 
 def _tell(root: Path) -> None:
@@ -114,7 +200,7 @@ def _pump(rank: int, source: IO[bytes], sink: Any) -> None:
             sink.flush()
 
 
-def _ended(running: Sequence[subprocess.Popen[bytes]]) -> int:
+def _ended(running: Sequence[Running]) -> int:
     """Wait for all; once one has failed, only for so long."""
     failed, since = 0, 0.0
     while any(process.poll() is None for process in running):
