@@ -348,7 +348,6 @@ def test_who_asks_by_another_name_or_does_not_ask_is_not_answered(place, monkeyp
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_a_run_is_seen_by_another_process(tmp_path, place):
     """A kernel looks at what is said of it after it ran: what it says is what a monitor reads."""
     script = tmp_path / "script.py"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from s3 import Proxy, environment
 
+from tests import processes
 from tests.runtime.runtime_samples import program
 from trnlab.cli.main import main
 from trnlab.errors import CacheError, UsageError
@@ -199,12 +200,11 @@ def test_a_run_goes_on_without_a_store_that_is_down(server: Proxy, bucket: str, 
     assert "does not answer" in told[0]
 
 
-@pytest.mark.slow
 def test_four_processes_that_start_on_an_empty_s3_build_each_program_once(server: Proxy, bucket: str) -> None:
     worker = Path(__file__).with_name("builder.py")
     command = [sys.executable, str(worker), f"{bucket}/cache", "3"]
     env = {**os.environ, **environment(server), "PYTHONPATH": os.pathsep.join(sys.path)}
-    workers = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    built = [line for process in workers for line in process.communicate(timeout=600)[0].splitlines()]
+    workers = [processes.start(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    built = [line for process in workers for line in processes.communicate(process, timeout=600)[0].splitlines()]
     assert all(process.returncode == 0 for process in workers)
     assert sorted(built) == [f"built {i}" for i in range(3)]

@@ -22,7 +22,7 @@ from trnlab.view.followed import follow
 from trnlab.view.request import Request
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).with_name("thirty_ways.py")
 FILES = """
     open append path low fileio relative remove unlink posix rename replace move copy linked truncate chmod utime
