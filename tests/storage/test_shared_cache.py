@@ -45,22 +45,29 @@ def cache(url: str, told: list[str]) -> Cache:
     return Cache(url, told.append)
 
 
-@pytest.mark.parametrize("keys", [1, 64])
-def test_64_writers_leave_whole_entries(url: str, keys: int) -> None:
+WRITERS = pytest.mark.parametrize("writers", [16, pytest.param(64, marks=pytest.mark.slow)])
+
+
+@WRITERS
+@pytest.mark.parametrize("alone", [False, True])
+def test_many_writers_leave_whole_entries(url: str, writers: int, alone: bool) -> None:
+    keys = writers if alone else 1
+
     def work(i: int) -> tuple[int, bool]:
         cache, key = Cache(url, pytest.fail), i % keys
         fill(cache, key)
         found = cache.get(key_of(key))
         return key, found is not None and found.program.name == f"step{key}"
 
-    with ThreadPoolExecutor(64) as pool:
-        assert all(right for _, right in pool.map(work, range(64)))
+    with ThreadPoolExecutor(writers) as pool:
+        assert all(right for _, right in pool.map(work, range(writers)))
     entries = Cache(url).entries(check=True)
     assert len(entries) == keys
     assert all(entry.problem is None for entry in entries)
 
 
-def test_of_64_that_ask_for_a_program_one_builds_it(url: str) -> None:
+@WRITERS
+def test_of_many_that_ask_for_a_program_one_builds_it(url: str, writers: int) -> None:
     built: list[int] = []
 
     def work(i: int) -> bool:
@@ -72,8 +79,8 @@ def test_of_64_that_ask_for_a_program_one_builds_it(url: str) -> None:
                 fill(cache, 1)
         return cache.get(key_of(1)) is not None
 
-    with ThreadPoolExecutor(64) as pool:
-        assert all(pool.map(work, range(64)))
+    with ThreadPoolExecutor(writers) as pool:
+        assert all(pool.map(work, range(writers)))
     assert len(built) == 1
     assert [item.name for item in Cache(url).store.items("v1/leases/")] == []
 
