@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo     train a GPT on a simulated Trainium and report
 # make test     formatting, lint, types, layers, tests
+# make test-all the same, with the tests that take long (CONTRIBUTING.md lists them)
 # make bench    the speed table
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
 # make jaxgrid  functions of JAX on the chip, and their table
@@ -11,6 +12,7 @@ TARGET ?= trn1.2xlarge
 # Each process gets half of the tests in their order, so that what a file prepares is prepared in one of them, and then
 # takes over from the other what is left.
 PYTEST_ARGS ?= -n 2 --dist worksteal
+test: CHOSEN = -m "not slow"
 
 # The first Python from 3.11 on that can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -25,16 +27,16 @@ DEMO := .venv/.demo
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench opdb jaxgrid zoo format clean
+.PHONY: demo test test-all check bench opdb jaxgrid zoo format clean
 
 demo: $(DEMO)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
 
 # Bytecode first: many tests start processes, each of which would compile all modules of the package where the
 # environment has Python keep none (PYTHONDONTWRITEBYTECODE), or together with others at the start.
-test: check
+test test-all: check
 	@$(BIN)/python -m compileall -q src
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) $(CHOSEN)
 
 check: $(READY)
 	$(BIN)/ruff format --check src tests tools examples

@@ -7,6 +7,12 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_configure(config):
+    from tests import extent
+
+    extent.ALL = "not slow" not in config.option.markexpr
+
+
 def pytest_unconfigure():
     from tests import processes
 

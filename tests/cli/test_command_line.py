@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line end to end, in processes of its own: what it does, and what is shown when something is wrong."""
+"""The command line end to end, in processes of its own: what it does, and what is shown when something is wrong.
+
+The processes are copies of one which has imported PyTorch. New ones, as a shell starts them, are those that tell an
+error, end by an exception, end by a signal, or find no reader; and those that look at what is imported."""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import processes
 
 TRNLAB = [sys.executable, "-m", "trnlab.cli.main"]
 TARGET = ("--target", "trn1.2xlarge")
@@ -52,11 +55,14 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     return {**kept, "TRNLAB_CACHE": str(folder / "cache"), **more}
 
 
-def run(folder: Path, *arguments: str, limit: Callable[[], None] | None = None, **more: str) -> Done:
-    return subprocess.run(
-        [*TRNLAB, *arguments], cwd=folder, env=environment(folder, **more), text=True, capture_output=True,
-        timeout=300, preexec_fn=limit,
-    )  # fmt: skip
+def run(folder: Path, *arguments: str, **more: str) -> Done:
+    return processes.run([*TRNLAB, *arguments], cwd=folder, env=environment(folder, **more), timeout=300)
+
+
+def run_anew(folder: Path, *arguments: str) -> Done:
+    """In a new process, as a shell starts it."""
+    command = [*TRNLAB, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment(folder), text=True, capture_output=True, timeout=300)
 
 
 def script(folder: Path, text: str, name: str = "train.py") -> str:
@@ -166,7 +172,7 @@ def test_isa_shows_an_instruction(folder: Path) -> None:
 
 
 def test_an_unknown_target_is_one_line_with_the_known_ones(folder: Path) -> None:
-    line = one_line(run(folder, "run", "--target", "trn1.2xlage", script(folder, "")), "TRN101")
+    line = one_line(run_anew(folder, "run", "--target", "trn1.2xlage", script(folder, "")), "TRN101")
     assert "did you mean 'trn1.2xlarge'?" in line
     assert not (folder / "runs").exists()
 
@@ -179,9 +185,7 @@ def test_no_target_is_one_line_with_the_ways_to_choose(folder: Path) -> None:
 
 def test_a_plain_python_run_without_a_target_says_how_to_choose(folder: Path) -> None:
     script(folder, "from trnlab.runtime import session\nsession.current()")
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, env=environment(folder), text=True, capture_output=True
-    )
+    done = processes.run([sys.executable, "train.py"], cwd=folder, env=environment(folder))
     assert "TRN120: no target is chosen" in done.stderr
     assert "trnlab run --target" in done.stderr
 
@@ -217,14 +221,18 @@ def test_a_damaged_summary_is_one_line(folder: Path) -> None:
     one_line(run(folder, "profile", "."), "TRN812")
 
 
-def full_disk() -> None:
-    """The nearest thing to a full disk that a test may make: no file may grow."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+# The nearest thing to a full disk that a test may make: no file may grow.
+FULL_DISK = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+"""
+MAIN = "import sys\nfrom trnlab.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 
 
 def test_a_disk_that_is_full_at_the_start_is_one_line_before_anything_runs(folder: Path) -> None:
-    done = run(folder, "run", *TARGET, script(folder, "print('it ran')"), limit=full_disk)
+    command = [sys.executable, "-c", FULL_DISK + MAIN, "run", *TARGET, script(folder, "print('it ran')")]
+    done = processes.run(command, cwd=folder, env=environment(folder))
     one_line(done, "TRN813")
     assert done.stdout == ""
 
@@ -233,14 +241,8 @@ def test_a_disk_that_is_full_at_the_start_is_one_line_before_anything_runs(folde
 def test_a_disk_that_fills_up_costs_the_cache_and_the_report_but_not_the_training(folder: Path, every_s: int) -> None:
     """Also where the summary would have been renewed on the way."""
     assert run(folder, "run", *TARGET, "--cache", "other", script(folder, MATMUL)).returncode == 0
-    fill = f"""
-    import resource, signal
-    from trnlab.runtime import run
-    run.SAVE_EVERY_S = {every_s}
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-"""
-    done = run(folder, "run", *TARGET, "--out", "run", script(folder, fill + MATMUL))
+    fill = f"from trnlab.runtime import run\nrun.SAVE_EVERY_S = {every_s}" + FULL_DISK
+    done = run(folder, "run", *TARGET, "--out", "run", script(folder, fill + textwrap.dedent(MATMUL)))
     assert "result 8.0" in done.stdout
     assert done.returncode == 2
     cache, report = done.stderr.splitlines()
@@ -265,14 +267,13 @@ parser().parse_args(arguments)
 os.seteuid(65534)
 sys.exit(main(arguments))
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=folder, env=environment(folder), text=True, capture_output=True)
+    done = processes.run([sys.executable, "-c", code], cwd=folder, env=environment(folder))
     assert "no permission" in one_line(done, "TRN813")
 
 
 def test_the_users_exception_is_shown_as_the_users_traceback(folder: Path) -> None:
     name = script(folder, "def train():\n    raise ValueError('mine')\ntrain()\n")
-    done = run(folder, "run", *TARGET, name)
+    done = run_anew(folder, "run", *TARGET, name)
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
@@ -331,20 +332,24 @@ def test_a_damaged_cache_entry_is_noticed_rebuilt_and_said(folder: Path) -> None
     assert run(folder, "cache", "verify").returncode == 0
 
 
-def started(folder: Path, text: str) -> subprocess.Popen[str]:
+def started(folder: Path, text: str, begin: Any = processes.start) -> Any:
     """A run whose script has printed its first line; it hears Ctrl-C even where tests run in the background."""
-    process = subprocess.Popen(
-        [*TRNLAB, "run", *TARGET, script(folder, text)], cwd=folder, env=environment(folder), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    hears = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", hears + MAIN, "run", *TARGET, script(folder, text)]
+    process = begin(
+        command, cwd=folder, env=environment(folder), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     return process
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_ends_with_a_partial_summary(folder: Path, number: signal.Signals, status: int) -> None:
+@pytest.mark.parametrize(
+    ("begin", "number", "status"), [(subprocess.Popen, signal.SIGINT, 130), (processes.start, signal.SIGTERM, 143)]
+)
+def test_an_interrupted_run_ends_with_a_partial_summary(
+    folder: Path, begin: Any, number: signal.Signals, status: int
+) -> None:
     text = """
     import time
     from trnlab.runtime import session
@@ -352,9 +357,9 @@ def test_an_interrupted_run_ends_with_a_partial_summary(folder: Path, number: si
     print("running", flush=True)
     time.sleep(60)
 """
-    process = started(folder, text)
+    process = started(folder, text, begin)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=300)
+    _, stderr = processes.communicate(process, timeout=300)
     assert process.returncode == status
     assert "Traceback" not in stderr
     found = summary(folder)
@@ -374,7 +379,7 @@ def test_a_killed_run_leaves_a_summary_that_is_whole_and_says_it_is_partial(fold
         process = started(folder, text)
         time.sleep(0.05 * i)
         process.kill()
-        process.communicate(timeout=300)
+        processes.communicate(process, timeout=300)
         found = summary(folder, f"runs/train-{i}")
         assert (found["status"], found["complete"]) == ("running", False)
         assert found["steps"] == len(found["loss"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import processes
 from trnlab.policy import alternatives, parse
 
 KERNEL = """
@@ -42,8 +43,8 @@ CALLS = (
 
 def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRNLAB", "NEURON"))}
-    return subprocess.run(
-        [sys.executable, "-m", "trnlab.cli.main", "run", *arguments], cwd=folder, text=True, capture_output=True,
+    return processes.run(
+        [sys.executable, "-m", "trnlab.cli.main", "run", *arguments], cwd=folder,
         env={**kept, "TRNLAB_CACHE": str(folder / "cache"), **more}, timeout=300,
     )  # fmt: skip
 
@@ -155,7 +156,7 @@ def test_a_module_whose_package_needs_another_says_which(tmp_path):
     (package / "__init__.py").write_text("import neuronx_frobnicate\n")
     (package / "tool.py").write_text("print('here')\n")
     start = "import sys; from trnlab.cli.main import main; sys.exit(main(['run', '-m', 'package.tool']))"
-    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = processes.run([sys.executable, "-c", start], cwd=tmp_path)
     assert done.returncode == 2
     assert "need another that is not here" in done.stderr
     assert "neuronx_frobnicate" in done.stderr

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import textwrap
 
 import pytest
 
+from tests import processes
 from trnlab.cli.main import main
 
 KERNELS = """
@@ -48,10 +48,7 @@ def script(tmp_path_factory):
 
 
 def trnlab(script, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "trnlab.cli.main", *arguments], cwd=script.parent, text=True, capture_output=True,
-        timeout=300,
-    )  # fmt: skip
+    return processes.run([sys.executable, "-m", "trnlab.cli.main", *arguments], cwd=script.parent, timeout=300)
 
 
 def test_without_a_script_the_options_are_listed(capsys):

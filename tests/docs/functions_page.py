@@ -35,13 +35,16 @@ def row(function: Function) -> str:
     wide = [measured(function, "float32", engine).max() for engine in (CHIP, "interpreter")]
     narrow = [measured(function, format, CHIP).max() for format in ("bfloat16", "float16")]
     instructions, microseconds = cost(function, CHIP)
-    figures = [
-        _ulp(bound(function, "float32")) + _condition(function), *map(_ulp, wide),
-        _ulp(bound(function, "bfloat16")), *map(_ulp, narrow), str(instructions), f"{microseconds:.1f}",
-    ]  # fmt: skip
+    low, high = bounds(function)
+    figures = [low, *map(_ulp, wide), high, *map(_ulp, narrow), str(instructions), f"{microseconds:.1f}"]
     return (
         "| " + " | ".join((function.name.replace("|", "\\|"), *figures, function.method.replace("|", "\\|"))) + " |"
     )
+
+
+def bounds(function: Function) -> tuple[str, str]:
+    """What is allowed in fp32, and in formats of 16 bits."""
+    return _ulp(bound(function, "float32")) + _condition(function), _ulp(bound(function, "bfloat16"))
 
 
 def _ulp(number: float) -> str:

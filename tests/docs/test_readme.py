@@ -4,12 +4,12 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from trnlab.cli.main import main, parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,9 +24,7 @@ COMMANDS = [
 @pytest.mark.parametrize("number", range(len(PYTHON)))
 def test_python_blocks_run(number, tmp_path):
     environment = {**os.environ, "TRNLAB_TARGET": "trn1.2xlarge", "TRNLAB_CACHE": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", PYTHON[number]], cwd=tmp_path, env=environment, text=True, capture_output=True
-    )
+    done = processes.run([sys.executable, "-c", PYTHON[number]], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert re.match(r"loss [01]\.\d+|gelu\(1\) = 0\.8413", done.stdout)
 

@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
 from tutorial_pages import FOLDER, PAGES, alike, blocks, run
 
+from tests import processes
 from trnlab.nki.imports import ROOTS
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    """No target from outside; imports that a page installs go with it."""
+    """No target from outside; imports that a page installs go with it; processes that it starts are copies."""
     for name in ("TRNLAB_TARGET", "NEURON_PLATFORM_TARGET_OVERRIDE", "TRNLAB_CHECKS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(subprocess, "run", processes.run)
     yield
     for name in [n for n in sys.modules if n.split(".")[0] in ROOTS]:
         del sys.modules[name]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.extent import examples
 from trnlab.fabric import choice, cluster, network
 from trnlab.fabric.nccom import Bench
 from trnlab.fabric.timing import cost
@@ -51,7 +52,7 @@ def must_cross(operation, nbytes, share, ranks):
     return nbytes * share * (1 - share) * ranks
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.sampled_from(sorted(NETWORKS)), st.sampled_from(OPERATIONS), st.integers(0, 30), st.integers(0, 2**31))
 def test_nothing_is_faster_than_latency_and_the_bytes_over_any_cut(target, operation, bits, seed):
     assume(bits < 27 or operation != "all_to_all")
@@ -65,7 +66,7 @@ def test_nothing_is_faster_than_latency_and_the_bytes_over_any_cut(target, opera
     assert test.row(nbytes).cost.seconds >= (latency + floor) * (1 - 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.sampled_from(sorted(NETWORKS)), st.sampled_from(["ring", "kangaring"]), st.integers(10, 30),
     st.floats(0.1, 10), st.integers(0, 2**31),

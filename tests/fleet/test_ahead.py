@@ -87,7 +87,6 @@ def test_no_more_is_asked_for_than_there_are_workers():
     assert executor.asked[0][1].cancelled()
 
 
-@pytest.mark.slow
 def test_on_two_processes(tmp_path, capsys):
     config = tmp_path / "small.json"
     config.write_text(
@@ -104,7 +103,6 @@ def test_on_two_processes(tmp_path, capsys):
     assert capsys.readouterr().out == many.out
 
 
-@pytest.mark.slow
 def test_on_a_dask_cluster_of_two_workers(alone):
     """As a user meets it: workers are processes, the command knows the scheduler's address."""
     distributed = pytest.importorskip("distributed")

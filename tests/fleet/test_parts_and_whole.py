@@ -85,7 +85,11 @@ def _both(folder, name, target, instances, ranks, precision="bf16", again="none"
     return _whole(folder, MODELS[name], cluster, ranks, precision, again), (parts.total, sum(parts.bytes.values()))
 
 
-@pytest.mark.parametrize("layout", HELD, ids=lambda layout: f"{layout[0]} {layout[1]} {layout[3]}")
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(HELD[0], marks=pytest.mark.slow), HELD[1]],
+    ids=lambda layout: f"{layout[0]} {layout[1]} {layout[3]}",
+)
 def test_a_step_of_parts_takes_as_long_as_the_script(layout, tmp_path):
     (seconds, memory), parts = _both(tmp_path, *layout)
     assert parts[0] == pytest.approx(seconds, rel=0.05)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from tests.extent import examples
 from trnlab import chips, isa
 from trnlab.chips.spec import Chip
 from trnlab.errors import ConstraintError
@@ -27,7 +28,9 @@ from trnlab.numerics.dtypes import DType, dtype, float32
 from trnlab.numerics.rounding import store, widen
 from trnlab.program.access import AP, Buffer, whole
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(
+    max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)  # fmt: skip
 CHIPS = [chips.get(name) for name in ("trn1", "trn2", "trn3")]
 
 

@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from isa_cases import QUICK, Case, refused, tile, valid_cases
 
+from tests.extent import examples
 from trnlab import isa
 from trnlab.isa.base import ANY_DTYPE, ON_CHIP, Engine, Instruction, Memory, OperandSpec
 from trnlab.isa.costs import COST_CLASSES
@@ -85,7 +86,7 @@ MUTATIONS = [
 def test_one_past_a_shared_limit_is_refused(name: str, mutation: str) -> None:
     """A valid case with one thing changed for the worse does not pass."""
 
-    @settings(QUICK, max_examples=8)
+    @settings(QUICK, max_examples=examples(8))
     @given(case=valid_cases(name), data=st.data())
     def check(case: Case, data: st.DataObject) -> None:
         codes = _spoil(case, mutation, data.draw)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from isa_cases import QUICK, Case, valid_cases
 
+from tests.extent import examples
 from trnlab import isa
 from trnlab.isa.base import Dataflow, Instruction
 from trnlab.numerics.rounding import widen
@@ -85,7 +86,7 @@ FLOWS = (Dataflow.PARTITION, Dataflow.POINTWISE)
 def test_results_depend_on_no_more_than_the_dataflow_says(name: str) -> None:
     """One element of a source is changed: only its partition, or only its own element, may be another afterwards."""
 
-    @settings(QUICK, max_examples=25)
+    @settings(QUICK, max_examples=examples(25))
     @given(case=valid_cases(name), seed=st.integers(0, 2**32))
     def check(case: Case, seed: int) -> None:
         if case.instr.is_dma and "index" in case.ops:

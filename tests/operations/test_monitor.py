@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 import urllib.request
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests import processes
 from trnlab import chips
 from trnlab.cli.main import main, parser
 from trnlab.cli.monitor import Server, handler
@@ -348,7 +348,6 @@ def test_who_asks_by_another_name_or_does_not_ask_is_not_answered(place, monkeyp
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_a_run_is_seen_by_another_process(tmp_path, place):
     """A kernel looks at what is said of it after it ran: what it says is what a monitor reads."""
     script = tmp_path / "script.py"
@@ -366,7 +365,7 @@ def test_a_run_is_seen_by_another_process(tmp_path, place):
     )
     command = [sys.executable, "-m", "trnlab.cli.main", "run", "--target", "trn1.2xlarge", "--no-cache", "--out",
                str(tmp_path / "run"), str(script)]  # fmt: skip
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    ended = processes.run(command, timeout=300, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     line = next(line for line in ended.stdout.splitlines() if line.startswith('{"neuron_runtime_data"'))
     stats = json.loads(line)["neuron_runtime_data"][0]["report"]["execution_stats"]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page in a real browser: it opens, zooms, finds, follows, and keeps its console empty; also with a million
-instructions. Skipped where there is no Chromium or no Playwright.
+instructions. Skipped where there is no Playwright or no Chromium: that of CHROMIUM, of the system, or Playwright's.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,8 +24,6 @@ from trnlab.profile.ranks_panel import ranks
 from trnlab.runtime.lanes import together
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -35,7 +34,11 @@ TIMELINE = "document.querySelector('.timeline').timeline"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        named = os.environ.get("CHROMIUM", "chromium")
+        chromium = shutil.which(named) or shutil.which("chromium-browser") or playwright.chromium.executable_path
+        if not Path(chromium).exists():
+            pytest.skip("needs Chromium: apt-get install chromium, or .venv/bin/playwright install chromium")
+        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield launched
         launched.close()
 

@@ -74,7 +74,6 @@ print("all ran")
 """
 
 
-@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("platform", ["win32", "darwin"])
 def test_everything_runs_without_what_only_linux_has(tmp_path: Path, platform: str) -> None:

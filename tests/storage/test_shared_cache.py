@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from s3 import Proxy, environment
 
+from tests import processes
 from tests.runtime.runtime_samples import program
 from trnlab.cli.main import main
 from trnlab.errors import CacheError, UsageError
@@ -44,22 +45,29 @@ def cache(url: str, told: list[str]) -> Cache:
     return Cache(url, told.append)
 
 
-@pytest.mark.parametrize("keys", [1, 64])
-def test_64_writers_leave_whole_entries(url: str, keys: int) -> None:
+WRITERS = pytest.mark.parametrize("writers", [16, pytest.param(64, marks=pytest.mark.slow)])
+
+
+@WRITERS
+@pytest.mark.parametrize("alone", [False, True])
+def test_many_writers_leave_whole_entries(url: str, writers: int, alone: bool) -> None:
+    keys = writers if alone else 1
+
     def work(i: int) -> tuple[int, bool]:
         cache, key = Cache(url, pytest.fail), i % keys
         fill(cache, key)
         found = cache.get(key_of(key))
         return key, found is not None and found.program.name == f"step{key}"
 
-    with ThreadPoolExecutor(64) as pool:
-        assert all(right for _, right in pool.map(work, range(64)))
+    with ThreadPoolExecutor(writers) as pool:
+        assert all(right for _, right in pool.map(work, range(writers)))
     entries = Cache(url).entries(check=True)
     assert len(entries) == keys
     assert all(entry.problem is None for entry in entries)
 
 
-def test_of_64_that_ask_for_a_program_one_builds_it(url: str) -> None:
+@WRITERS
+def test_of_many_that_ask_for_a_program_one_builds_it(url: str, writers: int) -> None:
     built: list[int] = []
 
     def work(i: int) -> bool:
@@ -71,8 +79,8 @@ def test_of_64_that_ask_for_a_program_one_builds_it(url: str) -> None:
                 fill(cache, 1)
         return cache.get(key_of(1)) is not None
 
-    with ThreadPoolExecutor(64) as pool:
-        assert all(pool.map(work, range(64)))
+    with ThreadPoolExecutor(writers) as pool:
+        assert all(pool.map(work, range(writers)))
     assert len(built) == 1
     assert [item.name for item in Cache(url).store.items("v1/leases/")] == []
 
@@ -199,12 +207,11 @@ def test_a_run_goes_on_without_a_store_that_is_down(server: Proxy, bucket: str, 
     assert "does not answer" in told[0]
 
 
-@pytest.mark.slow
 def test_four_processes_that_start_on_an_empty_s3_build_each_program_once(server: Proxy, bucket: str) -> None:
     worker = Path(__file__).with_name("builder.py")
     command = [sys.executable, str(worker), f"{bucket}/cache", "3"]
     env = {**os.environ, **environment(server), "PYTHONPATH": os.pathsep.join(sys.path)}
-    workers = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    built = [line for process in workers for line in process.communicate(timeout=600)[0].splitlines()]
+    workers = [processes.start(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    built = [line for process in workers for line in processes.communicate(process, timeout=600)[0].splitlines()]
     assert all(process.returncode == 0 for process in workers)
     assert sorted(built) == [f"built {i}" for i in range(3)]

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="me
 
 
 @pytest.mark.torch
-@pytest.mark.slow
 def test_steps_leave_no_objects_behind(tmp_path: Path) -> None:
     found = memory.measured(150, [50, 150], tmp_path)
     (_, before), (_, after) = found[50], found[150]

@@ -22,7 +22,7 @@ from trnlab.view.followed import follow
 from trnlab.view.request import Request
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).with_name("thirty_ways.py")
 FILES = """
     open append path low fileio relative remove unlink posix rename replace move copy linked truncate chmod utime
@@ -171,8 +171,17 @@ def says(text: str, world: World, protection: str) -> None:
             assert str(world.folder / name) in text, name
 
 
-@both
-@pytest.mark.parametrize("command", COMMANDS)
+LONG = {("estimate", HOOKS), ("dry", NAMESPACES), ("doctor", HOOKS)}  # the ways of the others, in other words
+EACH = [
+    pytest.param(command, protection, marks=pytest.mark.slow)
+    if (command, protection) in LONG
+    else (command, protection)
+    for protection in (NAMESPACES, HOOKS)
+    for command in COMMANDS
+]
+
+
+@pytest.mark.parametrize(("command", "protection"), EACH, indirect=["protection"])
 def test_a_script_of_all_ways_changes_nothing(command, protection, world, call, tmp_path):
     status, out, err = call(protection, *COMMANDS[command], str(SCRIPT), *world.arguments)
     assert status == 0 or command == "doctor", err + out

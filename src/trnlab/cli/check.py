@@ -170,6 +170,12 @@ def prepared(kept: Kept | None = None) -> None:
     torch.empty(0, device="neuron")
 
 
+def waiting() -> None:
+    """Make this process one that is copied for each script that is followed: all is imported, and nothing has run."""
+    prepared()
+    import trnlab.frontends.torch.check.report  # noqa: F401  (a second and a half, once instead of in each copy)
+
+
 @contextmanager
 def as_one_of(cluster: Cluster | None, session: Session) -> Iterator[None]:
     """Within the block the process is the session's rank of the cluster, where it is one."""

@@ -118,6 +118,8 @@ def handler(place: Path) -> type[http.server.BaseHTTPRequestHandler]:
 class Server(http.server.ThreadingHTTPServer):
     """So many connections at once and no more, each for so long and no longer."""
 
+    request_queue_size = 128  # that wait to be accepted: of more than a few at once, the rest would wait for seconds
+
     def __init__(self, *args: Any) -> None:
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__(*args)

@@ -29,7 +29,7 @@ def in_view(work: str, args: argparse.Namespace, session: Session) -> tuple[Any,
     lender = Lender(session.cache)
     request = Request(
         work, (args,), allowed(args), _places(args), ((str(keeping.folder()), _LOOPS),),
-        "trnlab.cli.check:prepared",
+        "trnlab.cli.check:waiting",
     )  # fmt: skip
     try:
         return follow(request, lambda kind, *words: lender.answer(*words))
