@@ -17,7 +17,14 @@ from trnlab.graph.interpret import interpret
 from trnlab.program import Program
 from trnlab.sim.functional import run_program
 
-SEEDS = 240
+SEEDS, FEW = 240, 80  # of each kind; the others are for the long run
+
+
+def blocks(seeds, few=FEW):
+    """Twenty seeds a test, those after the first few in the long run alone."""
+    return [pytest.param(first, marks=[pytest.mark.slow] * (first >= few)) for first in range(0, seeds, 20)]
+
+
 ROUND_TRIP = 2.0**-7
 """A conversion to bfloat16 within the graph turns a difference in the last bit of fp32 into a step of bfloat16, 2^-8
 of the value, where the value lies near a midpoint; a second one behind it as much again."""
@@ -32,7 +39,7 @@ def worst(got, expected):
     return np.abs(got - expected).max() / max(1.0, np.abs(expected).max())
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+@pytest.mark.parametrize("first", blocks(SEEDS))
 def test_random_graphs(first):
     for seed in range(first, first + 20):
         made = Generator(seed, ops=8 + seed % 20)
@@ -44,7 +51,7 @@ def test_random_graphs(first):
             assert worst(got, want) <= (ROUND_TRIP if rounded else EXACT), f"seed {seed}, output {i}"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS // 2, 20))
+@pytest.mark.parametrize("first", blocks(SEEDS // 2, FEW // 2))
 def test_random_graphs_in_bfloat16(first):
     for seed in range(first, first + 20):
         made = Generator(seed, ops=8 + seed % 20)
@@ -63,7 +70,7 @@ def test_random_graphs_of_what_is_exact(first):
         assert_same(made.graph(), made.inputs(), chip=("trn1", "trn2", "trn3")[seed % 3])
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+@pytest.mark.parametrize("first", blocks(SEEDS))
 def test_random_graphs_of_hostile_floats(first):
     """fp32, bf16 and fp16 with NaN, infinities, signed zeros, subnormals, 1e-45 to 3e38: every element of every value
     that a program computes, against what the op means for the chip's own operands."""

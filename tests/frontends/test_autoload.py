@@ -20,26 +20,42 @@ def in_fresh_python(code, **environment):
     return json.loads(result.stdout)
 
 
-def test_the_device_is_known_after_import_torch():
-    code = "import torch, json; print(json.dumps(torch.ones(2, device='neuron').add(1).tolist()))"
-    assert in_fresh_python(code) == [2.0, 2.0]
+STARTED = """
+import torch, json, sys
+found = {"modules": sorted(sys.modules), "name": torch._C._get_privateuse1_backend_name()}
+if found["name"] == "neuron":
+    found["sum"] = torch.ones(2, device="neuron").add(1).tolist()
+print(json.dumps(found))
+"""
 
 
-def test_it_loads_nothing_heavy():
+@pytest.fixture(scope="module")
+def with_us():
+    """What `import torch` gives."""
+    return in_fresh_python(STARTED)
+
+
+@pytest.fixture(scope="module")
+def without():
+    """What it gives where PyTorch is told to look for no devices."""
+    return in_fresh_python(STARTED, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+
+def test_the_device_is_known_after_import_torch(with_us):
+    assert with_us["sum"] == [2.0, 2.0]
+
+
+def test_it_loads_nothing_heavy(with_us, without):
     """What costs time on import is PyTorch's own; ours is some twenty small modules."""
-    code = "import torch, json, sys; print(json.dumps(sorted(sys.modules)))"
-    with_us = set(in_fresh_python(code))
-    without = set(in_fresh_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0"))
-    added = with_us - without
+    added = set(with_us["modules"]) - set(without["modules"])
     assert not [m for m in added if m.startswith(HEAVY)]
     assert {m for m in added if not m.startswith("trnlab")} <= {"torch.neuron"}
     assert len(added) <= 26
 
 
-def test_it_can_be_switched_off():
-    code = "import torch, json; print(json.dumps(torch._C._get_privateuse1_backend_name()))"
-    assert in_fresh_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "privateuseone"
-    assert in_fresh_python(code) == "neuron"
+def test_it_can_be_switched_off(with_us, without):
+    assert without["name"] == "privateuseone"
+    assert with_us["name"] == "neuron"
 
 
 def test_compile_step_loads_no_compiler_until_something_is_compiled():

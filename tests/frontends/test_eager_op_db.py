@@ -12,9 +12,9 @@ import warnings
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+from tools.opdb.samples import operators
 from trnlab.errors import TrnlabError
 
 pytestmark = pytest.mark.torch
@@ -71,7 +71,7 @@ def refused(error):
     return error is not None
 
 
-@pytest.mark.parametrize("op", op_db[::STRIDE], ids=name_of)
+@pytest.mark.parametrize("op", operators()[::STRIDE], ids=name_of)
 def test_operator(op):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

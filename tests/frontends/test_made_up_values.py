@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+from tools.opdb.samples import operators
 from trnlab import chips
 from trnlab.frontends.torch.check import unwritten
 from trnlab.frontends.torch.check.report import examine
@@ -19,7 +19,7 @@ VALUES_SAY = {  # how long results are, and what is legal at all
     "combinations", "masked_select", "nonzero", "argwhere", "cov", "nn.functional.gaussian_nll_loss",
     "sparse.sampled_addmm", "native_batch_norm", "_native_batch_norm_legit",
 }  # fmt: skip
-ONE_IN_FOUR = [op for op in op_db if torch.float32 in op.supported_dtypes("cpu")][::4]
+ONE_IN_FOUR = [op for op in operators() if torch.float32 in op.supported_dtypes("cpu")][::4]
 
 
 def forms(result):

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names that functions mention are noted once per function, and other events cost next to nothing."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
+from trnlab.frontends.common.closures import Closures
 from trnlab.frontends.common.image import Image
 from trnlab.frontends.common.watch import Watch
 
@@ -18,6 +20,7 @@ class _Noted:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.opaque: dict[int, Any] = {}
+        self.closures = Closures()
 
     def mention(self, code: Any, names: Any) -> None:
         self.names.append(code.co_name)
@@ -34,6 +37,28 @@ def test_a_function_is_noted_once_and_before_it_returns() -> None:
         _square(1)
         _square(2)
     assert noted.names.count("_square") == 1
+
+
+def _counter(start: int) -> Any:
+    def count() -> int:
+        return start
+
+    return count
+
+
+def test_functions_are_found_by_their_code_whenever_they_are_asked_for() -> None:
+    first, second = _counter(1), _counter(2)
+    closures = Closures()
+    for _ in range(3):  # by a look at all objects, then in a table
+        assert {id(f) for f in closures.of(first.__code__)} == {id(first), id(second)}
+    sys.modules["a module that was imported meanwhile"] = sys
+    try:
+        third = _counter(3)
+        assert third in closures.of(first.__code__)
+    finally:
+        del sys.modules["a module that was imported meanwhile"]
+    closures.forget()
+    assert not closures._table
 
 
 def test_only_a_call_looks_at_its_frame() -> None:

@@ -73,7 +73,6 @@ def trained(model, batch, engine):
     return losses, [p.detach().cpu() for p in model.parameters()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_xla_trains_what_was_captured(name):
     torch.manual_seed(0)

@@ -33,9 +33,19 @@ UNINITIALISED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty
 @cache
 def database() -> dict[str, Any]:
     """The operators of `op_db` by name, variants included ("linalg.norm.subgradients_at_zero")."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    return {op.formatted_name: op for op in operators()}
 
-    return {op.formatted_name: op for op in op_db}
+
+def operators() -> list[Any]:
+    """`op_db`. Before it makes samples PyTorch looks through the stack, with the source of each frame, for the method
+    of a TestCase that asks: nine tenths of the time that they take. Nobody here is one, so that it finds none."""
+    from torch.testing._internal import common_utils
+    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.opinfo import core
+
+    for module in (common_utils, core):
+        module.extract_test_fn = lambda: None
+    return list(op_db)
 
 
 # Results that the CPU leaves empty where its other devices return what their backward pass will read.

@@ -32,6 +32,7 @@ from trnlab.isa.base import Engine, Instruction, Memory, Work
 from trnlab.numerics.dtypes import DType, dtype
 from trnlab.program.access import AP, REFERENCE, Buffer, Reference, operand_records, whole
 from trnlab.program.grids import with_grids, written
+from trnlab.program.legality import Form, Verdict, exact, remember, verdicts
 from trnlab.program.pool import Pool
 from trnlab.program.routine import OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Attrs, Print, Routine
 from trnlab.program.signatures import signature
@@ -74,6 +75,7 @@ class Builder:
         self._line_of: dict[int, tuple[Location | None, int]] = {}  # by identity
         self._line_now: tuple[Any, int] = (..., -1)  # the location of the last instruction, and its index
         self._legal: dict[tuple[object, ...], tuple[int, int]] = {}
+        self._verdicts = verdicts(chip)
         self._last: tuple[Any, ...] = ()  # by what the last instruction is legal, while it can be redirected
 
     # -- memory -------------------------------------------------------------------------------------------------
@@ -286,24 +288,37 @@ class Builder:
         self._last = form = tuple(key)
         known = self._legal.get(form)
         if known is None:
-            known = self._legal[form] = self._checked(instr, engine, arguments)
+            known = self._legal[form] = self._judged(form, instr, engine, arguments)
         self._operands.frombytes(_OPERANDS[len(rows) // REFERENCE].pack(*rows))
         self._rows.frombytes(_ROW.pack(
             instr.opcode, engine, -1 if queue is None else queue, *known, self._line(), left_open,
             len(self._operands) // REFERENCE,
         ))  # fmt: skip
 
-    def _checked(self, instr: Instruction, engine: Engine, arguments: Mapping[str, Any]) -> tuple[int, int]:
+    def _judged(
+        self, form: Form, instr: Instruction, engine: Engine, arguments: Mapping[str, Any]
+    ) -> tuple[int, int]:
         """Indices of the work and the attributes of an instruction that the chip does not refuse."""
+        key = exact(form, arguments.values())
+        verdict = self._verdicts.get(key) if key is not None else None
+        if verdict is None:
+            verdict = self._checked(instr, engine, arguments)
+            if key is not None:
+                remember(self._verdicts, key, verdict)
+        work, given = verdict
+        return self._works.setdefault(work, len(self._works)), self._attributes(instr, given)
+
+    def _checked(self, instr: Instruction, engine: Engine, arguments: Mapping[str, Any]) -> Verdict:
+        """The work and the attributes; raises ConstraintError for what the chip refuses."""
         operands = {
             spec.name: arguments[spec.name].access()
             for spec in instr.operands
             if isinstance(arguments.get(spec.name), Reference)
         }
         given = {name: v for name, v in arguments.items() if v is not None and name not in operands}
-        attrs = self._attributes(instr, {**instr.implied(operands), **given})
-        work = isa.validate(instr, operands, dict(self._attrs[attrs]), engine, self.chip, self.location)
-        return self._works.setdefault(work, len(self._works)), attrs
+        given = {**instr.implied(operands), **given}
+        attrs = self._attrs[self._attributes(instr, given)]
+        return isa.validate(instr, operands, dict(attrs), engine, self.chip, self.location), given
 
     def _attributes(self, instr: Instruction, given: dict[str, Any]) -> int:
         """Index of the attributes in the routine's table."""

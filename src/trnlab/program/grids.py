@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from trnlab import isa
-from trnlab.isa.base import Memory
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer, Grid
 from trnlab.program.routine import COL
@@ -40,14 +39,41 @@ def with_grids(buffers: Sequence[Buffer], operands: Ints, written: np.ndarray[An
     operands: as in `routine.OPERAND_COLUMNS`, with the columns first and last in bytes. written: which of them.
     """
     found = list(buffers)
-    owner = operands[:, COL["buffer"]]
     stores = operands[written & (operands[:, COL["is_hbm"]] != 0)]
-    for number in np.unique(owner[written]).tolist():
-        if buffers[number].memory is Memory.HBM:
-            mine = np.unique(stores[stores[:, COL["buffer"]] == number][:, 2:], axis=0)
-            grid = _best(buffers[number], np.insert(mine, [0, 0], 0, axis=1))
-            found[number] = replace(buffers[number], grid=grid)
+    for number in np.unique(stores[:, COL["buffer"]]).tolist():
+        mine = stores[stores[:, COL["buffer"]] == number][:, 2:]
+        if len(mine) > 1:
+            mine = np.unique(mine, axis=0)
+        mine = np.insert(mine, [0, 0], 0, axis=1)
+        grid = _alone(buffers[number], mine[0].tolist()) if len(mine) == 1 else _best(buffers[number], mine)
+        found[number] = replace(buffers[number], grid=grid)
     return found
+
+
+def _alone(buffer: Buffer, store: Sequence[int]) -> Grid | None:
+    """What `_best` says of a single store, without arrays: it is a slot by itself, of the bytes of its box."""
+    first, last, step = (store[COL[name]] for name in ("first", "last", "partition_step"))
+    size = max(buffer.slot_bytes, 1)
+    best, least = None, (last // size - first // size + 1) * size
+    for pitch in (buffer.nbytes, step) if 0 < step < buffer.nbytes else (buffer.nbytes,):
+        top, bottom, left, right = _box_of(store, pitch)
+        covered = (bottom + 1 - top) * (right + 1 - left)
+        if covered < least:
+            rows = sorted({0, -(-buffer.nbytes // pitch), top, bottom + 1})
+            best, least = Grid(pitch, tuple(rows), tuple(sorted({0, pitch, left, right + 1})), False), covered
+    return best
+
+
+def _box_of(store: Sequence[int], pitch: int) -> tuple[int, int, int, int]:
+    """What `boxes_of` says of one operand: top, bottom, left, right."""
+    first, last, item = store[COL["first"]], store[COL["last"]], BY_CODE[store[COL["dtype"]]].itemsize
+    dims = [(store[COL["partition_step"]], store[COL["partitions"]])]
+    dims += [(store[COL[f"step{i}"]] * item, store[COL[f"count{i}"]]) for i in range(4)]
+    spans = [step * (count - 1) for step, count in dims]
+    left = first % pitch
+    width = item + sum(span for span, (step, _) in zip(spans, dims) if step % pitch)
+    plain = min(spans) >= 0 and first + sum(spans) + item - 1 == last and left + width <= pitch
+    return first // pitch, last // pitch, left if plain else 0, left + width - 1 if plain else pitch - 1
 
 
 def _best(buffer: Buffer, stores: Ints) -> Grid | None:

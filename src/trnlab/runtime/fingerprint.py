@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def causes(settings: list[str], found: list[Difference]) -> str:
 def fingerprint(graph: Graph, chip: chips.Chip, options: Mapping[str, Any]) -> Fingerprint:
     """The fingerprint of compiling `graph` for `chip` with `options` (plain JSON values)."""
     wiring = canonical_hash(graph)
-    figures = hashlib.sha256(chips.to_toml(chip).encode()).hexdigest()
+    figures = _figures(chip)
     version = compiler_version()
     request = json.dumps([wiring, chip.name, figures, options, version], sort_keys=True, allow_nan=False)
     parts = {
@@ -89,6 +90,12 @@ def fingerprint(graph: Graph, chip: chips.Chip, options: Mapping[str, Any]) -> F
         "wiring": wiring,
     }
     return Fingerprint(hashlib.sha256(request.encode()).hexdigest(), graph.name, parts)
+
+
+@lru_cache(maxsize=64)
+def _figures(chip: chips.Chip) -> str:
+    """A digest of all figures of a chip."""
+    return hashlib.sha256(chips.to_toml(chip).encode()).hexdigest()
 
 
 def _inputs(graph: Graph) -> dict[str, str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from trnlab.compiler.emitter import Emitter
@@ -205,15 +206,16 @@ def _free_to_flatten(low: Lowering) -> bool:
 
 
 def _lower_domain(low: Lowering, domain: Domain, turns: SbufTurns) -> None:
-    trials: dict[int, _Trial] = {}
-    forms = (
-        _Form(low, domain, width, count, factor, trials.setdefault(width, _Trial(low, domain, width)))
-        for width, count, factor in _forms(low, domain)
-    )
-    fitting = (form for form in forms if form.total <= low.b.sbuf_limit)
-    best = next(fitting, None)
+    trial = cache(partial(_Trial, low, domain))  # one for all forms of a width
+    forms = (_Form(low, domain, width, count, factor, trial(width)) for width, count, factor in _forms(low, domain))
+    best = next((form for form in forms if form.fits), None)
     if best is not None and (best.again or best.sizes.turns < OVERLAP):
-        best = min([best, *(form for form in fitting if form.keeps)], key=lambda form: form.cost)
+        others = (
+            _Form(low, domain, width, count, factor, trial(width))
+            for width, count, factor in _forms(low, domain)
+            if _may_keep(width, count)
+        )
+        best = min([best, *(form for form in others if form.fits and form.places)], key=lambda form: form.cost)
     if best is not None:
         best.record(turns)
         return
@@ -235,9 +237,9 @@ class _Form:
         self.places = min(max(low.b.sbuf_limit - self.total, 0) // self.again, 2 * self.pieces) if self.again else 0
 
     @property
-    def keeps(self) -> bool:
-        """Whether its sweeps overlap, are not too short, and find something that was kept."""
-        return self.sizes.turns >= TURNS[0][0] and self.width >= 2 * LEAST_PIECE and self.places > 0
+    def fits(self) -> bool:
+        """Whether there is so much of SBUF."""
+        return self.total <= self.low.b.sbuf_limit
 
     @property
     def cost(self) -> float:
@@ -295,6 +297,11 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
         for width in pieces:
             if width >= LEAST_PIECE or least < OVERLAP:
                 yield from ((width, *turn) for turn in _turns(domain, width) if turn[0] >= least)
+
+
+def _may_keep(width: int, count: int) -> bool:
+    """Whether sweeps of a form overlap and are not too short, so that it is worth a trial if it finds what was kept."""
+    return count >= TURNS[0][0] and width >= 2 * LEAST_PIECE
 
 
 def _turns(domain: Domain, width: int) -> Iterator[tuple[int, float]]:

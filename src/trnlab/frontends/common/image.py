@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import math
 import os
 import sys
@@ -42,6 +41,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trnlab.frontends.common.closures import Closures
 from trnlab.frontends.common.kinds import OPEN, TIMES, WHOLE, container, harmless, moves_on
 from trnlab.frontends.common.mentions import mentions
 from trnlab.frontends.common.nodes import (
@@ -140,6 +140,7 @@ class Image:
         self.opaque: dict[int, tuple[Any, str]] = {}  # objects that cannot be looked into
         self._checked: list[Node] = []
         self._codes: dict[int, CodeType] = {}
+        self.closures = Closures()
         self._comparing: set[tuple[int, int]] = set()
         self._empty: list[Any] | None = None
         self._full: list[Node] = []
@@ -189,9 +190,8 @@ class Image:
         known = id(code) in self._codes
         self._codes.update((id(c), c) for c in code.co_consts if isinstance(c, CodeType))
         if code.co_freevars and not known:
-            for function in gc.get_referrers(code):
-                if isinstance(function, FunctionType) and function.__code__ is code:
-                    self._reach(function, function.__qualname__, (None, ""))
+            for function in self.closures.of(code):
+                self._reach(function, function.__qualname__, (None, ""))
 
     def _settle(self) -> None:
         while self._waiting:

@@ -39,6 +39,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._previous)
+        self.image.closures.forget()
         if self._collects:
             gc.enable()
 

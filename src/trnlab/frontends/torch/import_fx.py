@@ -29,7 +29,7 @@ from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.narrow_numbers import in_format
 from trnlab.frontends.torch.refusals import UnsupportedOp
-from trnlab.frontends.torch.split import pytorchs
+from trnlab.frontends.torch.split import kept
 from trnlab.frontends.torch.types import is_narrowed, is_opaque, is_wide, type_of, unnarrowed
 from trnlab.frontends.torch.vendor_limits import note_limits
 from trnlab.graph.builder import GraphBuilder
@@ -79,13 +79,16 @@ class Imported:
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's core decompositions, without the operators that have a lowering of their own: those stay whole."""
-    table = {
-        **pytorchs(),
-        **fused_modules.decompositions(),
-        **grouped.decompositions(),
-        **composed.decompositions(),
-    }
-    return {op: how for op, how in table.items() if op not in LOWERINGS} | factors.decompositions()
+    global _kept
+    base, lowered = kept(), tuple(LOWERINGS)
+    if _kept is None or _kept[0] is not base or _kept[1] != lowered:
+        table = {**base, **fused_modules.decompositions(), **grouped.decompositions(), **composed.decompositions()}
+        whole = {op: how for op, how in table.items() if op not in LOWERINGS} | factors.decompositions()
+        _kept = base, lowered, whole
+    return dict(_kept[2])
+
+
+_kept: tuple[Any, tuple[Any, ...], dict[Any, Callable[..., Any]]] | None = None
 
 
 def import_fx(module: fx.GraphModule, name: str, aliases: dict[int, str] | None = None) -> Imported:

@@ -24,13 +24,18 @@ _kept: tuple[_Registered, _Table] | None = None
 def pytorchs() -> _Table:
     """By operator: those of PyTorch's core set, those of other libraries that PyTorch itself splits for autograd, and
     `_ALSO`."""
+    return dict(kept())
+
+
+def kept() -> _Table:
+    """The same, which is not the caller's own: the same object until somebody registers operators."""
     global _kept
-    kept = _kept
-    if kept is None or kept[0] != _registered():
+    known = _kept
+    if known is None or known[0] != _registered():
         table = _made()
         # Looking for operators loads some: these count as registered from now on.
-        kept = _kept = _registered(), table
-    return dict(kept[1])
+        known = _kept = _registered(), table
+    return known[1]
 
 
 def _registered() -> _Registered:

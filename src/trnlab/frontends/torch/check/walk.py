@@ -23,7 +23,7 @@ from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.assumed import note_values
 from trnlab.frontends.torch.capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
-from trnlab.frontends.torch.check.alive import alive
+from trnlab.frontends.torch.check.alive import alive, only_new_ones
 from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
@@ -361,6 +361,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
     walk = Walked(Survey(), mail)
     with ExitStack() as stack:
         enter = stack.enter_context
+        enter(only_new_ones())
         enter(activate(session))
         enter(use(_Engine(walk)))
         enter(surveyed(walk.survey))
