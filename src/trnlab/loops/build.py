@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,22 @@ def make(job: str) -> tuple[str, dict[str, Any], bytes]:
         code, needs = emitting.exported(loops.EXPORTS[job])
         return job, {"needs": _checked(job, needs)}, code
     name, _, arguments = job.partition("(")
-    import_module(name.rpartition(".")[0])
     symbol = f"loop_{hashlib.sha256(job.encode()).hexdigest()[:16]}"
-    code, needs, returns = emitting.called(loops.LOOPS[name], kinds.parse(f"({arguments}"), symbol)
+    code, needs, returns = emitting.called(found(name), kinds.parse(f"({arguments}"), symbol)
     return symbol, {"entry": job, "returns": returns, "needs": _checked(job, needs)}, code
+
+
+def found(name: str) -> loops.Loop:
+    """A loop by its name."""
+    if name not in loops.LOOPS:
+        import_module(name.rpartition(".")[0])
+    return loops.LOOPS[name]
+
+
+def placed(about: dict[str, Any], before: bytes, code: bytes) -> dict[str, Any]:
+    """The description of an object that follows others in a file."""
+    digest = hashlib.sha256(code).hexdigest()
+    return {**about, "begin": len(before), "end": len(before) + len(code), "sha256": digest}
 
 
 def _checked(job: str, needs: set[str]) -> list[str]:
@@ -77,9 +89,7 @@ def _work(share: int, shares: int, out: Path) -> None:
                 flush=True,
             )
             continue
-        header["objects"][symbol] = {
-            **about, "begin": len(code), "end": len(code) + len(made), "sha256": hashlib.sha256(made).hexdigest(),
-        }  # fmt: skip
+        header["objects"][symbol] = placed(about, code, made)
         code += made
         print("done", flush=True)
     out.write_bytes(json.dumps(header).encode() + b"\n" + code)
@@ -99,7 +109,7 @@ def build(target: Path, processes: int = 2, processor: str | None = None) -> Non
     parts = [target.with_name(f"{target.name}.{os.getpid()}.{share}") for share in range(processes)]
     try:
         _run(parts, environment, total, began)
-        write_atomic(target, _joined(parts, processor))
+        write_atomic(target, joined(map(_read, parts), processor))
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
@@ -143,18 +153,22 @@ def _lines(workers: list[subprocess.Popen[str]]) -> Iterator[str]:
                     waiting.unregister(ready.fileobj)
 
 
-def _joined(parts: list[Path], processor: str | None) -> bytes:
+def _read(part: Path) -> tuple[dict[str, Any], bytes]:
+    first, _, code = part.read_bytes().partition(b"\n")
+    return json.loads(first)["objects"], code
+
+
+def joined(parts: Iterable[tuple[dict[str, Any], bytes]], processor: str | None) -> bytes:
     """One file of what several processes have made."""
     objects: dict[str, Any] = {}
     entries: dict[str, Any] = {}
     code = b""
-    for part in parts:
-        first, _, rest = part.read_bytes().partition(b"\n")
-        for symbol, about in json.loads(first)["objects"].items():
+    for described, more in parts:
+        for symbol, about in described.items():
             if "entry" in about:
                 entries[about.pop("entry")] = {"symbol": symbol, "returns": about.pop("returns")}
             objects[symbol] = {**about, "begin": about["begin"] + len(code), "end": about["end"] + len(code)}
-        code += rest
+        code += more
     header = {**_about(processor), "entries": entries, "objects": objects}
     return json.dumps(header).encode() + b"\n" + code
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import compiler
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.runtime import nrtdynmod
@@ -26,6 +27,14 @@ types: Any = import_module("numba.core.types")
 _I64, _I32, _I8 = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _BYTES, _NOTHING = _I8.as_pointer(), ir.VoidType()
 _HEADER = 64  # bytes, of which Numba's code knows the first 40
+
+
+class _Emitted(JITCodeLibrary):  # type: ignore[misc]
+    """What becomes an object, and nothing that this process calls: Numba's own functions keep Numba's memory."""
+
+    def _finalize_final_module(self) -> None:
+        self._verify_declare_only_symbols()
+        self._finalized = True
 
 
 def called(loop: Loop, arguments: tuple[Name, ...], symbol: str) -> tuple[bytes, set[str], str]:
@@ -185,9 +194,9 @@ def _object(module: Any, lowered: Any, keep: set[str]) -> tuple[bytes, set[str]]
 
 def _emitted(module: Any, lowered: Any, keep: set[str]) -> tuple[bytes, set[str]]:
     codegen = cpu_target.target_context.codegen()
-    library = codegen.create_library(module.name)
+    library = _Emitted(codegen, module.name)
     library.add_ir_module(module)
-    memory = codegen.create_library(f"{module.name} memory")
+    memory = _Emitted(codegen, f"{module.name} memory")
     own = _module(f"{module.name} memory")
     _memory(own)
     library.add_linking_library(lowered.library)

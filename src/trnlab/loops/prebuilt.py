@@ -59,14 +59,14 @@ class Made:
         self._engine: Any = None
         self._loaded: set[str] = set()
 
-    def address(self, symbol: str) -> int:
-        """Of a function of the loop `symbol`."""
+    def address(self, symbol: str, part: str = "") -> int:
+        """Of the loop `symbol`, or of what belongs to it."""
         with _LOCK:
             if self._engine is None:
                 self._engine = _engine()
             self._load(symbol)
             self._engine.finalize_object()
-            return int(self._engine.get_function_address(symbol))
+            return int(self._engine.get_function_address(symbol + part))
 
     def _load(self, symbol: str) -> None:
         """Bring the object of a symbol into memory, and those that it calls."""
@@ -159,11 +159,14 @@ def vectors() -> dict[str, int] | None:
 def entry(name: str, arguments: str) -> Function | None:
     """A loop for arguments of these names, or None."""
     found = made()
-    about = found.header["entries"].get(name + arguments) if found is not None else None
-    if found is None or about is None:
-        return None
+    return None if found is None else entry_of(found, name, arguments)
+
+
+def entry_of(found: Made, name: str, arguments: str) -> Function | None:
+    """As `entry`, of a file."""
+    about = found.header["entries"].get(name + arguments)
     try:
-        return _entry(found, name, about)
+        return None if about is None else _entry(found, name, about)
     except (RuntimeError, ValueError, OSError):
         return None
 
@@ -171,7 +174,7 @@ def entry(name: str, arguments: str) -> Function | None:
 def _entry(found: Made, name: str, about: dict[str, str]) -> Function:
     symbol, (returns,) = about["symbol"], kinds.parse(f"({about['returns']})")
     call, count = _CALL(found.address(symbol)), kinds.count_of(returns)
-    release = _RELEASE(found.address(symbol) and found._engine.get_function_address(f"{symbol}_release"))
+    release = _RELEASE(found.address(symbol, "_release"))
 
     def entry(*args: Any) -> Any:
         given: list[int] = []
