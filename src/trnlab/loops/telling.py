@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-AFTER_S = 1.0  # of compiling in this process, until it is said
+AFTER_S = 1.0  # of the processor, until it is said
 SILENT = "TRNLAB_LOOPS_SILENT"  # for processes whose parent tells
 EVERY_S = 5.0  # between one line and the next
 
@@ -25,7 +25,7 @@ class Teller:
         """A function is compiled; perhaps for another one that is."""
         self._depth += 1
         if self._depth == 1:
-            self._began = time.monotonic()
+            self._began = time.process_time()
 
     def on_end(self, event: Any) -> None:
         """It is done."""
@@ -33,7 +33,7 @@ class Teller:
         if self._depth:
             return
         self._done += 1
-        self._spent += time.monotonic() - self._began
+        self._spent += time.process_time() - self._began
         if self._spent >= self._due:
             self._due = self._spent + EVERY_S
             say(
