@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trnlab.errors import TrnlabError, UsageError
+from trnlab.loops import places
 from trnlab.porting.result import ERROR, Finding, Place, Report
 from trnlab.runtime.lent_cache import Lender, LentCache
 from trnlab.runtime.session import Session
-from trnlab.sim.functional import keeping
 from trnlab.view.effects import ALLOWED, NETWORK, SUBPROCESSES, Effects
 from trnlab.view.followed import ENDED, ROOM, Ended, follow
 from trnlab.view.request import Request
@@ -28,7 +28,7 @@ def in_view(work: str, args: argparse.Namespace, session: Session) -> tuple[Any,
     which is plain data, and what the script would have done. Raises Ended, and what the function raised."""
     lender = Lender(session.cache)
     request = Request(
-        work, (args,), allowed(args), _places(args), ((str(keeping.folder()), _LOOPS),),
+        work, (args,), allowed(args), _places(args), ((str(places.own_folder()), _LOOPS),),
         "trnlab.cli.check:waiting",
     )  # fmt: skip
     try:

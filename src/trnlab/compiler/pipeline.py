@@ -42,6 +42,7 @@ from trnlab.compiler.packing import Unit, label, pack
 from trnlab.compiler.placement import lifetimes_of, place
 from trnlab.compiler.precision import cast_loads, cast_matmuls
 from trnlab.compiler.products import sum_beside_products, sum_products
+from trnlab.compiler.progress import counted
 from trnlab.compiler.recognize import recognize
 from trnlab.compiler.recompute import recompute
 from trnlab.compiler.rounding import round_last
@@ -224,7 +225,7 @@ class Assembly:
         """All calls in order."""
         units = filled(shifted(pack(self.groups, self.part), self.part, self.world), self.part, self.world)
         self._name_tensors(units)
-        return [call for unit in units for call in self._calls(unit)]
+        return [call for unit in counted(units) for call in self._calls(unit)]
 
     # -- routines -----------------------------------------------------------------------------------------------
     def _calls(self, unit: Unit) -> Iterable[Call]:

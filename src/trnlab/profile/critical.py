@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from trnlab.loops import compiled
 from trnlab.profile.data import Ints, Step
 from trnlab.timeline import CAUSES, ENGINES
 
@@ -59,7 +59,7 @@ def pieces(step: Step) -> Pieces:
     return Pieces(*(np.ascontiguousarray(columns[:, i]) for i in range(5)))
 
 
-@njit(cache=True)
+@compiled
 def _cut_all(
     path: Any, start: Any, end: Any, begin: Any, done: Any, blocker: Any, held: Any, cause: Any, engine: Any,
     is_dma: Any, completion: int, found: Any,

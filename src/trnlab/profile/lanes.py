@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from trnlab.loops import compiled
 from trnlab.profile.critical import Pieces
 from trnlab.profile.data import Ints
 from trnlab.timeline import ENGINES, Timeline
@@ -106,7 +106,7 @@ def _stack(start: Ints, end: Ints) -> list[Ints]:
     return [order[row == number] for number in range(count)]
 
 
-@njit(cache=True)
+@compiled
 def _rows_of(start: Any, end: Any, most: int) -> Any:
     """The row of each interval, the first one that is free; in order of start."""
     free = np.full(most, np.int64(-1))

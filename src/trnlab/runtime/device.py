@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from trnlab import compiler
+from trnlab.compiler.progress import watched
 from trnlab.errors import RunError
 from trnlab.graph.canonical import diff
 from trnlab.graph.collectives import has_collectives
@@ -36,6 +37,7 @@ from trnlab.runtime.faults import require_links
 from trnlab.runtime.fingerprint import Fingerprint, causes, fingerprint
 from trnlab.runtime.memory import forecast_graph
 from trnlab.runtime.notices import say
+from trnlab.runtime.progress import Compiling
 from trnlab.runtime.session import Compiled, Session
 from trnlab.sim.functional import Machine, RunOptions, run_program
 
@@ -168,7 +170,7 @@ def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) 
         because = causes(wanted.settings_changed(earlier.fingerprint), diff(earlier.graph, graph))
         say(f"compiling {graph.name!r} again, because of {because}")
     text = to_text(graph, locations=True, whole=False)
-    program = compiler.compile(graph, session.chip, options_of(graph, session), _known(graph, wanted, session))
+    program = _compiled(graph, wanted, session)
     seconds = time.perf_counter() - started
     metadata = _metadata(graph, wanted, session, seconds)
     if session.cache is not None:
@@ -176,6 +178,16 @@ def _build(graph: Graph, wanted: Fingerprint, session: Session, started: float) 
     cache = "off" if session.cache is None else "miss"
     program = _on_network(program, session)
     return Executable(program, text, metadata, session.chip, cache, seconds, cores=_cores(program, session))
+
+
+def _compiled(graph: Graph, wanted: Fingerprint, session: Session) -> Program:
+    """Compile, and say how far it is where a script is run."""
+    progress = Compiling(graph.name, session.chip.name, session.cache is not None)
+    with watched(progress) if session.run is not None else contextlib.nullcontext():
+        program = compiler.compile(graph, session.chip, options_of(graph, session), _known(graph, wanted, session))
+    if session.run is not None:
+        progress.ended()
+    return program
 
 
 def _cores(program: Program, session: Session) -> int:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
+from trnlab.loops import compiled
 from trnlab.profile.names import short_label
 from trnlab.program.routine import COL, OPEN_PLACE, Program, Routine
 from trnlab.timeline import CAUSES, Timeline
@@ -166,7 +166,7 @@ def _places_open(routine: Routine) -> bool:
     return bool(len(routine.left_open) and (routine.left_open & OPEN_PLACE).all())
 
 
-@njit(cache=True)
+@compiled
 def _make_way(rows: Ints, start: Ints, end: Ints) -> None:
     """End the use of a tile, at the latest, where that of another one in its place begins. In order of `start`.
 
@@ -224,7 +224,7 @@ def _scratch_sides(routine: Routine) -> tuple[Ints, Ints]:
     return np.unique(owner[touches & (role == 0)]), np.unique(owner[touches & (role > 0)])
 
 
-@njit(cache=True)
+@compiled
 def _extend(
     call: Any, calls: Ints, first_operand: Ints, operands: Ints, places: Ints, start: Any, done: Any, begins: Ints,
     ends: Ints,
@@ -239,7 +239,7 @@ def _extend(
             ends[place] = max(ends[place], done[i])
 
 
-@njit(cache=True)
+@compiled
 def _find_buffers(
     blocker: Any, waits: Any, writes_now: Any, wrote: Any, call: Any, calls: Ints, args: Ints, tensor_name: Ints,
     first_operand: Ints, operands: Ints, writes: Any, buffers: Ints, found: Any,
@@ -264,7 +264,7 @@ def _find_buffers(
                         )
 
 
-@njit(cache=True)
+@compiled
 def _shared(
     x: Ints, y: Ints, mine: Ints, theirs: Ints, together: bool, buffers: Ints, args: Ints, tensor_name: Ints
 ) -> Any:

@@ -9,26 +9,26 @@ import llvmlite.binding as llvm
 import pytest
 from numba import njit
 from numba.core.errors import TypingError
-from numba.types import float32
-from numba.types import int64 as i64
 
+from trnlab.loops import Exported
+from trnlab.loops.kinds import float32, i64
 from trnlab.sim.functional import linking
-from trnlab.sim.functional.binding import Loop, Stubs
+from trnlab.sim.functional.binding import Stubs
 from trnlab.sim.functional.linking import check_linked, exported, from_python, link
 
 _KIND = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64, ctypes.c_float)
 _HALF = _KIND(lambda whole, rest: whole / 2 + rest)
 
 
-def _stubbed(symbol: str, resolve: Callable[[Loop], int]) -> tuple[Stubs[Loop], Any]:
-    stubs = Stubs([Loop(symbol, float32(i64, float32))], resolve)
+def _stubbed(symbol: str, resolve: Callable[[Exported], int]) -> tuple[Stubs[Exported], Any]:
+    stubs = Stubs([Exported(symbol, float32(i64, float32), _HALF)], resolve)
     return stubs, _KIND(llvm.address_of_symbol(symbol))
 
 
 def test_a_loop_is_asked_for_once() -> None:
     asked: list[str] = []
 
-    def resolve(loop: Loop) -> int:
+    def resolve(loop: Exported) -> int:
         asked.append(loop.symbol)
         return ctypes.cast(_HALF, ctypes.c_void_p).value or 0
 

@@ -11,6 +11,7 @@ from numba import cfunc
 from numba.core import config
 from numba.types import int64 as i64
 
+from trnlab.loops.places import own_folder
 from trnlab.sim.functional import keeping
 from trnlab.sim.functional.linking import versioned
 
@@ -34,7 +35,7 @@ def test_the_second_finds_what_the_first_has_compiled() -> None:
     first, again = _compiled(), _compiled()
     assert (first.cache_hits, again.cache_hits) == (0, 1)
     assert again.ctypes(21) == 42
-    (made,) = keeping.folder().iterdir()
+    (made,) = own_folder().iterdir()
     assert {path.suffix for path in made.iterdir()} == {".nbi", ".nbc"}
     assert made.stat().st_mode & 0o077 == 0
 
@@ -47,16 +48,16 @@ def test_only_loops_are_kept_here_and_numbas_setting_goes_first(monkeypatch: pyt
 
 
 def test_a_folder_that_others_may_write_to_is_left_alone() -> None:
-    keeping.folder().mkdir()
-    keeping.folder().chmod(0o777)
+    own_folder().mkdir()
+    own_folder().chmod(0o777)
     assert keeping.Shared.from_function(versioned(_twice), __file__) is None
 
 
 def test_loops_of_other_sources_go_after_a_month() -> None:
-    old, recent = keeping.folder() / "numba-old", keeping.folder() / "numba-recent"
+    old, recent = own_folder() / "numba-old", own_folder() / "numba-recent"
     for place in (old, recent):
         place.mkdir(parents=True)
-    keeping.folder().chmod(0o700)
+    own_folder().chmod(0o700)
     os.utime(old, (time.time() - 40 * 24 * 3600,) * 2)
     assert keeping.Shared.from_function(versioned(_twice), __file__) is not None
     assert (old.exists(), recent.exists()) == (False, True)
@@ -65,15 +66,15 @@ def test_loops_of_other_sources_go_after_a_month() -> None:
 def test_what_somebody_put_there_stays(tmp_path: Path) -> None:
     mine = {"numba-old/notes.txt", "notes/of.nbi", "numba-other/deep/of.nbi"}
     for name in (*mine, "numba-old/f-1.py311.nbi", "numba-old/f-1.py311.1.nbc"):
-        path = keeping.folder() / name
+        path = own_folder() / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "of.nbi").write_bytes(b"x")
-    (keeping.folder() / "numba-link").symlink_to(tmp_path / "elsewhere")
-    for place in keeping.folder().iterdir():
+    (own_folder() / "numba-link").symlink_to(tmp_path / "elsewhere")
+    for place in own_folder().iterdir():
         os.utime(place, (time.time() - 40 * 24 * 3600,) * 2)
-    keeping._forget_old(keeping.folder())
-    found = {p.relative_to(keeping.folder()).as_posix() for p in keeping.folder().rglob("*") if p.is_file()}
+    keeping._forget_old(own_folder())
+    found = {p.relative_to(own_folder()).as_posix() for p in own_folder().rglob("*") if p.is_file()}
     assert found == mine
     assert (tmp_path / "elsewhere" / "of.nbi").exists()

@@ -7,12 +7,10 @@ import os
 import sysconfig
 from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-import numba
-import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -26,7 +24,9 @@ from trnlab.frontends.common.nodes import EVERY, Attributes, Fields, Items, Name
 from trnlab.frontends.torch.distributed.surroundings import surroundings
 from trnlab.nki.kernel import Kernel
 
-_FIXED = tuple(f"{Path(str(m.__file__)).parent}/" for m in (torch, trnlab, np, numba, llvmlite))
+# Numba is looked for and not imported: a process that finds all loops compiled does without it.
+_PACKAGES = (find_spec(name) for name in ("torch", "trnlab", "numpy", "numba", "llvmlite"))
+_FIXED = tuple(f"{Path(str(spec.origin)).parent}/" for spec in _PACKAGES if spec is not None)
 _NAMES_ONLY = tuple(f"{Path(str(torch.__file__)).parent}/{part}/" for part in ("nn", "optim", "amp"))
 _AVERAGES = f"{Path(trnlab.__file__).parent}/frontends/torch/running_averages.py"  # in the place of PyTorch's code
 _STANDARD = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib"))

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from trnlab.isa.base import Memory
+from trnlab.loops import compiled
 from trnlab.program.access import forms
 from trnlab.program.passes.draft import PATTERN, START, WRITES, Bools, Draft, Ints, is_packed
 from trnlab.program.passes.merge_plan import fixed_instructions, memory_pieces, merging
@@ -46,7 +46,7 @@ def _covers_rows(draft: Draft) -> Bools:
     return found
 
 
-@njit(cache=True)
+@compiled
 def _sweep(
     backwards: Ints, begins: Ints, access: Ints, low: Ints, high: Ints, covers: Any, pieces: int, removable: Any,
     deleted: Any,

@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from trnlab import isa
 from trnlab.isa.base import Memory
 from trnlab.isa.meeting import Meeting
+from trnlab.loops import compiled
 from trnlab.program.access import operand_records
 from trnlab.program.passes.draft import OPCODE, WRITES, Draft, Ints
 from trnlab.program.routine import COL, OPEN_ORDER
@@ -61,7 +61,7 @@ def _pieces(draft: Draft) -> tuple[Ints, Ints, int]:
     return np.searchsorted(cuts, low), np.searchsorted(cuts, high, side="right") - 1, len(cuts)
 
 
-@njit(cache=True)
+@compiled
 def _demanded(
     begins: Ints, access: Ints, first: Ints, last: Ints, pieces: int, stores: Any, before: Ints
 ) -> Ints:  # pragma: no cover
@@ -109,7 +109,7 @@ def _demanded(
     return order
 
 
-@njit(cache=True)
+@compiled
 def _edges(begins: Ints, access: Ints, first: Ints, last: Ints, pieces: int, edges: Ints) -> int:  # pragma: no cover
     """Pairs (earlier, later) of instructions of which the later depends on the earlier, some of them several times.
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from trnlab import isa
 from trnlab.errors import ConstraintError
 from trnlab.isa.base import Engine
+from trnlab.loops import compiled
 from trnlab.program.access import AP, MAX_FREE_DIMS, Dims, Pattern, pattern, pattern_of
 from trnlab.program.passes.draft import ATTR, ENGINE, OPCODE, PATTERN, ROLE, START, WORK, Bools, Draft, Ints
 from trnlab.program.passes.merge_plan import Code, Plan, code_of, fixed_instructions, plan, tiles_of
@@ -169,7 +169,7 @@ def _repeated(old: Pattern, step: int, size: int, kept: int) -> Dims | None:
     return None if rest or len(dims) > MAX_FREE_DIMS else dims
 
 
-@njit(cache=True)
+@compiled
 def _merged(nest: Nest, code: Code, found: Plan) -> Merged:  # pragma: no cover
     """Split the loops at what is merged, and merge it. Fills in the steps of the instructions that stay for all."""
     ids, size = nest.ids.copy(), np.ones(code.opcode.shape[0], np.int64)
@@ -185,7 +185,7 @@ def _merged(nest: Nest, code: Code, found: Plan) -> Merged:  # pragma: no cover
     return merged
 
 
-@njit(cache=True)
+@compiled
 def _split(
     nest: Nest, code: Code, found: Plan, merged: Merged, loop: int, start: int, stop: int, groups: int
 ) -> int:  # pragma: no cover
@@ -216,7 +216,7 @@ def _split(
     return groups
 
 
-@njit(cache=True)
+@compiled
 def _merge(code: Code, found: Plan, merged: Merged, model: int, part: Ints, groups: int) -> int:  # pragma: no cover
     """Make one instruction of these, like `model`, unless their tiles cannot lie side by side; returns `groups`."""
     if part.shape[0] == 1:
@@ -235,7 +235,7 @@ def _merge(code: Code, found: Plan, merged: Merged, model: int, part: Ints, grou
     return groups
 
 
-@njit(cache=True)
+@compiled
 def _join(code: Code, merged: Merged, part: Ints, operand: int, groups: int) -> int:  # pragma: no cover
     """Put the tiles of an operand side by side, in order: 1 for a new group, 0 where they are so, -1 for others."""
     first = code.owner[code.begins[part[0]] + operand]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from trnlab import isa
 from trnlab.isa.base import Engine, Memory
 from trnlab.isa.meeting import Meeting
+from trnlab.loops import compiled
 from trnlab.program.access import forms
 from trnlab.program.passes.draft import (
     ATTR,
@@ -184,7 +184,7 @@ def plan(draft: Draft, nest: Nest, code: Code, tiles: Tiles, columns: int) -> Pl
     return Plan(width, together, step)
 
 
-@njit(cache=True)
+@compiled
 def _find(nest: Nest, code: Code, tiles: Tiles, columns: int, width: Ints, step: Ints) -> None:  # pragma: no cover
     """Fill in width and step where all iterations have the same instruction at equal distances."""
     seen, turn = np.zeros(tiles.nbytes.shape[0], np.int64), 0
@@ -201,7 +201,7 @@ def _find(nest: Nest, code: Code, tiles: Tiles, columns: int, width: Ints, step:
             turn += code.begins[same[0] + 1] - code.begins[same[0]]
 
 
-@njit(cache=True)
+@compiled
 def _width(
     code: Code, tiles: Tiles, columns: int, same: Ints, step: Ints, seen: Ints, turn: int
 ) -> int:  # pragma: no cover
@@ -225,7 +225,7 @@ def _width(
     return int(count) if count > 1 and widest * count <= columns else 0
 
 
-@njit(cache=True)
+@compiled
 def _alike(code: Code, one: int, other: int) -> bool:  # pragma: no cover
     """Whether two instructions differ only in where their operands lie."""
     begin, shift = code.begins[one], code.begins[other] - code.begins[one]
@@ -242,7 +242,7 @@ def _alike(code: Code, one: int, other: int) -> bool:  # pragma: no cover
     return True
 
 
-@njit(cache=True)
+@compiled
 def _step(code: Code, tiles: Tiles, same: Ints, operand: int, seen: Ints, turn: int) -> int:  # pragma: no cover
     """Bytes between an operand of one iteration and of the next; NEVER where that is not always the same.
 
@@ -268,7 +268,7 @@ def _step(code: Code, tiles: Tiles, same: Ints, operand: int, seen: Ints, turn: 
     return int(tiles.nbytes[tile])
 
 
-@njit(cache=True)
+@compiled
 def _keep_order(nest: Nest, code: Code, width: Ints) -> None:  # pragma: no cover
     """Merge nothing that would swap two accesses of which one writes.
 
@@ -298,7 +298,7 @@ def _keep_order(nest: Nest, code: Code, width: Ints) -> None:  # pragma: no cove
                 width[top + slot // 2] = 0
 
 
-@njit(cache=True)
+@compiled
 def _touch(state: Ints, loop: int, iteration: int, slot: int, access: int) -> int:  # pragma: no cover
     """Note an access to a piece of memory; returns the last slot at which earlier iterations conflict with it."""
     if state[0] != loop:
@@ -316,7 +316,7 @@ def _touch(state: Ints, loop: int, iteration: int, slot: int, access: int) -> in
     return int(latest)
 
 
-@njit(cache=True)
+@compiled
 def _keep_room(
     nest: Nest, code: Code, tiles: Tiles, sbuf: int, banks: int, width: Ints, together: Ints
 ) -> None:  # pragma: no cover
@@ -350,7 +350,7 @@ def _keep_room(
         together[loop] = _limit(width[top : top + size], np.cumsum(waiting), np.cumsum(filled), sbuf, banks)
 
 
-@njit(cache=True)
+@compiled
 def _note_uses(
     nest: Nest, code: Code, iteration: int, first: int, user: Ints, begin: Ints, end: Ints
 ) -> None:  # pragma: no cover
@@ -368,7 +368,7 @@ def _note_uses(
             end[tile] = nest.slot[at]
 
 
-@njit(cache=True)
+@compiled
 def _limit(width: Ints, waiting: Ints, filled: Ints, sbuf: int, banks: int) -> int:  # pragma: no cover
     """Merge over as many iterations as have room: bytes of tiles that wait, banks that are filled, by slot.
 

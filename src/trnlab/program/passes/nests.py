@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from trnlab.loops import compiled
 from trnlab.program.passes.draft import ATTR, ENGINE, OPCODE, PATTERN, ROLE, START, Draft, Ints
 from trnlab.program.spans import Spans
 
@@ -87,7 +87,7 @@ def _forms(draft: Draft) -> Ints:
     return found
 
 
-@njit(cache=True)
+@compiled
 def _align(
     iterations: Ints, begin: Ints, end: Ints, alike: Ints, opcode: Ints, length: Ints, match: Ints, slot: Ints
 ) -> None:  # pragma: no cover
@@ -110,7 +110,7 @@ def _align(
         top += size
 
 
-@njit(cache=True)
+@compiled
 def _same_bodies(begin: Ints, end: Ints, first: int, last: int, opcode: Ints) -> bool:  # pragma: no cover
     """Whether iterations first..last (excluded) have the same opcodes."""
     size = end[first] - begin[first]
@@ -123,7 +123,7 @@ def _same_bodies(begin: Ints, end: Ints, first: int, last: int, opcode: Ints) ->
     return True
 
 
-@njit(cache=True)
+@compiled
 def _match_first(begin: Ints, end: Ints, first: int, key: Ints, match: Ints, slot: Ints) -> bool:  # pragma: no cover
     """Find the instructions of the second iteration among those of the first, in order; False where some are not."""
     size, p = match.shape[0], 0

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from trnlab.loops import compiled
 from trnlab.program.builder import END
 from trnlab.program.passes.draft import OWNER, Draft, Ints
 from trnlab.program.routine import COL
@@ -30,7 +30,7 @@ def rename_overwritten(draft: Draft) -> None:
     draft.references[:, OWNER] = owner
 
 
-@njit(cache=True)
+@compiled
 def _split(ends: Ints, owner: Ints, access: Ints, candidate: Any, origins: Ints) -> int:
     """Replace each buffer of `owner` by its version; new ones are numbered behind the buffers that there are.
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from trnlab.isa.base import Memory
+from trnlab.loops import compiled
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import Buffer
 from trnlab.program.routine import COL, Routine
@@ -146,7 +146,7 @@ def _overlapping(buffers: list[Buffer]) -> list[list[Buffer]]:
     return [group for group in groups if len(group) > 1]
 
 
-@njit(cache=True)
+@compiled
 def _gcd(a: int, b: int) -> int:
     a, b = abs(a), abs(b)
     while b:
@@ -154,7 +154,7 @@ def _gcd(a: int, b: int) -> int:
     return a
 
 
-@njit(cache=True)
+@compiled
 def _runs(
     operands: Array, itemsize: Array, of_buffer: Array, byte: Array, partition: Array, out: Array, units: Array
 ) -> None:
@@ -189,7 +189,7 @@ def _runs(
             units[region, 1] = _gcd(_gcd(units[region, 1], at), record[_PARTS])
 
 
-@njit(cache=True)
+@compiled
 def _scale(
     operands: Array,
     of_buffer: Array,

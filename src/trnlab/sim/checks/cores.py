@@ -18,9 +18,9 @@ from math import gcd
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from trnlab.errors import ConstraintError, Location
+from trnlab.loops import compiled
 from trnlab.numerics.dtypes import BY_CODE
 from trnlab.program.access import MAX_FREE_DIMS
 from trnlab.program.gang import Gang, Member, points, where
@@ -150,7 +150,7 @@ def _near(mine: Accesses, others: Accesses) -> Array:
     return near
 
 
-@njit(cache=True)
+@compiled
 def _mark(memory: Array, operands: Array, rows: Array, flags: Array, items: Array, core: int) -> bool:
     """Note in a map of bytes who touches them; as the second core, whether one conflicts with the first.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from trnlab.loops import compiled
 from trnlab.program.routine import COL
 from trnlab.sim.checks.access_ranges import BASE, DIMS, RUN
 from trnlab.sim.checks.taint import (
@@ -53,7 +53,7 @@ _LOOP, _ITERATION, _PARENT, _DEPTH, _BUFFERS, _GRID = range(6)
 _MANY = -1
 
 
-@njit(cache=True)
+@compiled
 def _carried(spans: Array, a: int, b: int, buffer: int, is_hbm: int) -> int:
     """The loop of which the spans a and b are in different iterations while the buffer is outside of it, or -1."""
     if a == b or a < 0 or b < 0:
@@ -70,7 +70,7 @@ def _carried(spans: Array, a: int, b: int, buffer: int, is_hbm: int) -> int:
     return -1
 
 
-@njit(cache=True)
+@compiled
 def _tell(found: Array, count: int, kind: int, operand: int, cells: int, other: int, loop: int) -> int:
     if count < found.shape[0]:
         row = found[count]
@@ -79,7 +79,16 @@ def _tell(found: Array, count: int, kind: int, operand: int, cells: int, other: 
     return count
 
 
-@njit(cache=True)
+@compiled
+def _largest(values: Array, first: int, last: int) -> int:
+    """Of those in [first, last); -1 where there is none above."""
+    most = -1
+    for i in range(first, last):
+        most = max(most, values[i])
+    return most
+
+
+@compiled
 def scan(
     first_operand: Array,
     ranges: Array,
@@ -113,7 +122,7 @@ def scan(
     """
     told = slow = 0
     marks, rows, columns = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
-    has_spans = span_of.max() >= 0 if span_of.shape[0] else False
+    has_spans = _largest(span_of, 0, span_of.shape[0]) >= 0
     for i in range(first_operand.shape[0] - 1):
         kind = what[i]
         undefined, whole = False, 0
@@ -134,7 +143,7 @@ def scan(
                         whole = max(whole, some)
                 if kind & OCTETS:
                     for p in range(0, tallest, 8):
-                        rows[p : p + 8] = rows[p : p + 8].max()
+                        rows[p : p + 8] = _largest(rows, p, min(p + 8, tallest))
                 if kind & MULTIPLIES:
                     first = records[first_operand[i]]
                     rows, columns = np.zeros(first[_PARTS], np.int64), np.zeros(elements(first), np.int64)
@@ -263,7 +272,7 @@ def scan(
     return told
 
 
-@njit(cache=True)
+@compiled
 def _program(spans: Array, span: int) -> int:
     """The program of a grid that a span lies in, or -1."""
     while span >= 0:

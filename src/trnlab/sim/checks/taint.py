@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from trnlab.loops import compiled
 from trnlab.program.routine import COL
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +32,7 @@ _DTYPE, _BUFFER, _START, _PARTS, _PSTEP, _OFFSET, _HBM, _STEP = (
 BYTE, PARTITION, CELL_BYTES, CELL_PARTITIONS, ROW, FIRST, OBSERVED = range(7)
 
 
-@njit(cache=True)
+@compiled
 def elements(record: Array) -> int:
     """Elements per partition."""
     count = 1
@@ -41,7 +41,7 @@ def elements(record: Array) -> int:
     return count
 
 
-@njit(cache=True)
+@compiled
 def cell_of(record: Array, item: int, table: Array, partition: int, element: int) -> int:
     """The first cell of an element."""
     row = table[record[_BUFFER]]
@@ -56,7 +56,7 @@ def cell_of(record: Array, item: int, table: Array, partition: int, element: int
     return int(row[FIRST] + at * row[ROW] + byte // row[CELL_BYTES])
 
 
-@njit(cache=True)
+@compiled
 def gather(
     k: int,
     record: Array,
@@ -89,7 +89,7 @@ def gather(
     return some
 
 
-@njit(cache=True)
+@compiled
 def gather_columns(
     k: int, record: Array, item: int, table: Array, writer: Array, taint: Array, columns: Array
 ) -> None:
@@ -102,7 +102,7 @@ def gather_columns(
                 columns[e % columns.shape[0]] = mark
 
 
-@njit(cache=True)
+@compiled
 def taint_of(k: int, first: int, span: int, writer: Array, taint: Array) -> int:
     """The taint of the cells of one element that operand k reads, or 0."""
     for cell in range(first, first + span):
@@ -113,7 +113,7 @@ def taint_of(k: int, first: int, span: int, writer: Array, taint: Array) -> int:
     return 0
 
 
-@njit(cache=True)
+@compiled
 def propagate(
     record: Array,
     item: int,

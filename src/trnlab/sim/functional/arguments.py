@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-from numba.np import arrayobj
 
+from trnlab.loops import intrinsic
+from trnlab.loops.kinds import Kind, float32, i64
 from trnlab.sim.functional.copying import DIMENSIONS, WALK
 from trnlab.sim.functional.kernels import FLOATS, INTS, SLOTS
 from trnlab.sim.functional.views import VIEW
@@ -26,14 +25,18 @@ def address(typingctx: Any, array: Any) -> Any:
         held = context.make_array(signature.args[0])(context, builder, args[0])
         return builder.ptrtoint(held.data, ir.IntType(64))
 
-    return types.int64(array), codegen
+    return i64.numba()(array), codegen
 
 
-def _array(dtype: types.Type, *shape: int) -> Any:
-    kind = types.Array(dtype, len(shape), "C")
-
+def _array(item_kind: Kind, *shape: int) -> Any:
     @intrinsic
     def array(typingctx: Any, address: Any) -> Any:
+        from numba import types
+        from numba.np import arrayobj
+
+        dtype = item_kind.numba()
+        kind = types.Array(dtype, len(shape), "C")
+
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             made = context.make_array(kind)(context, builder)
             item = context.get_abi_sizeof(context.get_data_type(dtype))
@@ -53,8 +56,8 @@ def _array(dtype: types.Type, *shape: int) -> Any:
 
 
 # Nothing is compared with these lengths when compiled code indexes: rows of integers may be shorter.
-operands = _array(types.int64, SLOTS, VIEW)
-packed_operands = _array(types.int64, 2, VIEW)
-two_walks = _array(types.int64, 2, DIMENSIONS, WALK)
-columns = _array(types.int64, INTS)
-numbers = _array(types.float32, FLOATS)
+operands = _array(i64, SLOTS, VIEW)
+packed_operands = _array(i64, 2, VIEW)
+two_walks = _array(i64, 2, DIMENSIONS, WALK)
+columns = _array(i64, INTS)
+numbers = _array(float32, FLOATS)

@@ -13,29 +13,27 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import types
-from numba.core.typing import Signature
+
+from trnlab.loops.kinds import Signature, float32, i64, void
 
 _I64 = ir.IntType(64)
-_TYPES = {types.int64: _I64, types.float32: ir.FloatType(), types.void: ir.VoidType()}
+_TYPES = {i64: _I64, float32: ir.FloatType(), void: ir.VoidType()}
 _ASK = ir.FunctionType(ir.VoidType(), [_I64])
 _RESOLVE = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
-@dataclass
-class Loop:
-    """What compiled code calls by its symbol."""
+class Symbol(Protocol):
+    """What compiled code calls by its symbol. signature: of int64, float32 and void."""
 
     symbol: str
-    signature: Signature  # of int64, float32 and void
+    signature: Signature
 
 
-L = TypeVar("L", bound=Loop)
+L = TypeVar("L", bound=Symbol)
 
 
 class Stubs(Generic[L]):
@@ -48,8 +46,8 @@ class Stubs(Generic[L]):
         counter = _variable(module, "unresolved", _I64(0))
         ask = _I64(ctypes.cast(self._callback, ctypes.c_void_p).value)
         for number, loop in enumerate(loops):
-            arguments = [_TYPES[argument] for argument in loop.signature.args]
-            kind = ir.FunctionType(_TYPES[loop.signature.return_type], arguments)
+            arguments = [_TYPES[argument] for argument in loop.signature.arguments]
+            kind = ir.FunctionType(_TYPES[loop.signature.returns], arguments)
             _stub(module, loop.symbol, kind, _resolver(module, number, kind, counter, ask))
         self._engine = _engine(module)
         self._counter = self._word(counter.name)
@@ -112,6 +110,8 @@ def _variable(module: Any, name: str, value: Any) -> Any:
 
 def _engine(module: Any) -> Any:
     """Machine code of the module, with jumps where it says tail calls."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(opt=2, jit=True)
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()

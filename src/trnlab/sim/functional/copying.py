@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from numba.types import int64 as i64
-from numba.types import void
-
+from trnlab.loops.kinds import i64, void
 from trnlab.sim.functional.formats import load_run, store_run
 from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import copy_bytes, read_u8, read_u16, read_u32, write_u8, write_u16, write_u32

@@ -7,11 +7,10 @@ All take addresses. The switch on the operator is outside of the loops, so each 
 from __future__ import annotations
 
 import numpy as np
-from numba.types import float32, void
-from numba.types import int64 as i64
 
 from trnlab.isa.activations import ACTIVATIONS
 from trnlab.isa.alu import ALU
+from trnlab.loops.kinds import float32, i64, void
 from trnlab.sim.functional import functions as fn
 from trnlab.sim.functional.linking import exported, inline
 from trnlab.sim.functional.native import load_f32, read_f32, sqrt, store_f32, write_f32

@@ -8,8 +8,8 @@ finite numbers: masks hold infinities on purpose, and what reads one may write o
 from __future__ import annotations
 
 import numpy as np
-from numba.types import int64 as i64
 
+from trnlab.loops.kinds import i64
 from trnlab.sim.functional.arguments import address, columns, numbers, operands
 from trnlab.sim.functional.kernels import (
     COPY_PREDICATED,

@@ -9,9 +9,8 @@ round half to even, then saturate (rounding-modes.rst:71), NaN to zero.
 from __future__ import annotations
 
 import numpy as np
-from numba.types import int64 as i64
-from numba.types import void
 
+from trnlab.loops.kinds import i64, void
 from trnlab.numerics import dtypes
 from trnlab.sim.functional.linking import exported, inline
 from trnlab.sim.functional.native import (

@@ -19,18 +19,12 @@ import numba
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, _CacheLocator
 
+from trnlab.loops.places import VERSIONED, own_folder
 from trnlab.storage.plain import removed
 
-VERSIONED = "source_digest"  # the closure variable that a loop's digest is in, see `linking.versioned`
 _FOLDER = re.compile(r"numba-.+")
 _FILE = re.compile(r".+\.nb[ic](\.tmp\..+)?")
 _KEPT_S = 30 * 24 * 3600.0  # seconds that loops of other sources stay after they were made (assumed)
-
-
-def folder() -> Path:
-    """Of all loops of this user."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "trnlab-loops"
 
 
 class Shared(_CacheLocator):  # type: ignore[misc]
@@ -41,7 +35,7 @@ class Shared(_CacheLocator):  # type: ignore[misc]
 
     def get_cache_path(self) -> str:
         """A folder for these sources and this Numba."""
-        return str(folder() / f"numba-{numba.__version__}-{self._digest[:32]}")
+        return str(own_folder() / f"numba-{numba.__version__}-{self._digest[:32]}")
 
     def get_source_stamp(self) -> str:
         """What has to be the same for a loop to be used."""

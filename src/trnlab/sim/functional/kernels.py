@@ -8,9 +8,8 @@ of its random stream for stochastic rounding (0: round to nearest even).
 from __future__ import annotations
 
 import numpy as np
-from numba.types import int64 as i64
-from numba.types import void
 
+from trnlab.loops.kinds import i64, void
 from trnlab.numerics.philox import KEY_STEPS, MULTIPLIERS
 from trnlab.numerics.philox import ROUNDS as PHILOX_ROUNDS
 from trnlab.numerics.threefry import PARITY, ROTATIONS

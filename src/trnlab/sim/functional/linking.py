@@ -8,66 +8,68 @@ the first start short. `jit` is for the small functions that should be inlined i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import CellType, FunctionType
-from typing import Any
-
-from numba import cfunc, njit, types
-from numba.core.typing import Signature
+from typing import TYPE_CHECKING, Any
 
 from trnlab.isa import activations, alu
+from trnlab.loops import Exported, Lazy, Loop, prebuilt
+from trnlab.loops.kinds import Signature
+from trnlab.loops.places import VERSIONED
+from trnlab.loops.vectors import LANES, REGISTERS
 from trnlab.numerics import dtypes, mx
 from trnlab.program import access, routine
-from trnlab.sim.functional import keeping
-from trnlab.sim.functional.binding import Loop, Stubs
-from trnlab.sim.functional.inlining import Inlined
+
+if TYPE_CHECKING:
+    from trnlab.sim.functional.binding import Stubs
 
 Function = Callable[..., Any]
 _PREFIX = "trnlab_"
 
 
-@dataclass
-class _Export(Loop):
-    function: Function
-    compiled: Any = None
-
-
-_EXPORTS: list[_Export] = []
-_STUBS: list[Stubs[_Export]] = []  # of all that are linked, in order
+_EXPORTS: list[Exported] = []
+_STUBS: list[Stubs[Any]] = []  # of all that are linked, in order
 _FAILED: dict[int, BaseException] = {}  # by thread: the first while a loop was compiled for a compiled caller
 _TAKEN: list[type[BaseException]] = []  # one for each unresolved call that is known
 _COMPILING = threading.RLock()
 
 
-def jit(function: Function) -> Function:
+def jit(function: Function) -> Lazy:
     """Compile on use; division by zero gives infinity or NaN, as on the chip."""
-    compiled: Function = njit(error_model="numpy", pipeline_class=Inlined)(function)
-    return compiled
+    return Lazy(function, _inlined)
 
 
-def inline(function: Function) -> Function:
+def inline(function: Function) -> Lazy:
     """As `jit`, and always inlined: for what happens to one element, so that the loop around it vectorises."""
-    compiled: Function = njit(error_model="numpy", forceinline=True, pipeline_class=Inlined)(function)
-    return compiled
+    return Lazy(function, functools.partial(_inlined, forceinline=True))
 
 
-def exported(signature: Signature) -> Callable[[Function], Any]:
+def _inlined(function: Function, **options: Any) -> Any:
+    from numba import njit
+
+    from trnlab.loops.inlining import Inlined
+
+    return njit(error_model="numpy", pipeline_class=Inlined, **options)(function)
+
+
+def exported(signature: Signature) -> Callable[[Function], Exported]:
     """Decorator: compile the function by itself, for compiled callers. Only numbers pass; addresses are int64."""
 
-    def register(function: Function) -> Any:
-        symbol = _PREFIX + function.__name__
-        _EXPORTS.append(_Export(symbol, signature, function))
-        return types.ExternalFunction(symbol, signature)
+    def register(function: Function) -> Exported:
+        _EXPORTS.append(Exported(_PREFIX + function.__name__, signature, function))
+        return _EXPORTS[-1]
 
     return register
 
 
 def link() -> None:
     """Have symbols for whatever was exported. A loop itself is loaded or compiled when it is first called."""
+    from trnlab.sim.functional.binding import Stubs
+
     with _COMPILING:
         first = sum(len(stubs) for stubs in _STUBS)
         if new := _EXPORTS[first:]:
@@ -89,21 +91,25 @@ def check_linked() -> None:
         raise error
 
 
-def from_python(external: Any) -> Function:
-    """An exported loop as a Python function of integers and floats; it must be linked."""
-    export = next(export for export in _EXPORTS if export.symbol == external.symbol)
+def from_python(external: Exported) -> Function:
+    """An exported loop as a Python function of integers and floats."""
+    if (made := prebuilt.exported(external.symbol, external.signature)) is not None:
+        return made[1]
+    link()
 
     def call(*args: Any) -> Any:
-        result = _compiled(export).ctypes(*args)
+        result = _compiled(external).ctypes(*args)
         check_linked()
         return result
 
     return call
 
 
-def _resolve(export: _Export) -> int:
+def _resolve(export: Exported) -> int:
     """The loop's address, or 0. Called by compiled code, which no exception passes through."""
     try:
+        if (made := prebuilt.exported(export.symbol, export.signature)) is not None:
+            return made[0]
         return int(_compiled(export).address)
     except BaseException as error:
         _TAKEN.append(type(error))
@@ -111,19 +117,35 @@ def _resolve(export: _Export) -> int:
         return 0
 
 
-def _compiled(export: _Export) -> Any:
+def _compiled(export: Exported) -> Any:
     """The loop, compiled or from the cache on disk."""
+    from numba import cfunc
+
+    from trnlab.loops import telling
+    from trnlab.sim.functional import keeping
+
+    keeping.install()
+    telling.listen()
     with _COMPILING:
         if export.compiled is None:
-            compile_one = cfunc(export.signature, cache=True, error_model="numpy")
+            compile_one = cfunc(export.signature.numba(), cache=True, error_model="numpy")
             export.compiled = compile_one(versioned(export.function))
     return export.compiled
 
 
-def entry(function: Function) -> Function:
+def entry(function: Function) -> Loop:
     """Compile a function that Python calls: cached, without the interpreter lock."""
-    compiled: Function = njit(cache=True, nogil=True, error_model="numpy")(versioned(function))
-    return compiled
+    return Loop(function, _entry)
+
+
+def _entry(function: Function) -> Any:
+    from numba import njit
+
+    from trnlab.sim.functional import keeping
+
+    keeping.install()
+    link()
+    return njit(cache=True, nogil=True, error_model="numpy")(versioned(function))
 
 
 def versioned(function: Function) -> Function:
@@ -133,20 +155,18 @@ def versioned(function: Function) -> Function:
     """
     assert isinstance(function, FunctionType)
     assert function.__closure__ is None
-    code = function.__code__.replace(co_freevars=(keeping.VERSIONED,))
-    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, (CellType(_DIGEST),))
+    code = function.__code__.replace(co_freevars=(VERSIONED,))
+    copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, (CellType(_digest()),))
     copy.__module__, copy.__qualname__, copy.__doc__ = function.__module__, function.__qualname__, function.__doc__
     return copy
 
 
+@functools.cache
 def _digest() -> str:
     """Of this package's files, and of those whose numbers are compiled into the loops."""
     digest = hashlib.sha256()
     tables = [Path(str(module.__file__)) for module in (dtypes, mx, alu, activations, access, routine)]
     for path in [*sorted(Path(__file__).parent.glob("*.py")), *tables]:
         digest.update(path.read_bytes())
+    digest.update(str((LANES, REGISTERS)).encode())
     return digest.hexdigest()
-
-
-_DIGEST = _digest()
-keeping.install()

@@ -31,7 +31,7 @@ from trnlab.sim.functional import kernels as k
 from trnlab.sim.functional.finite import NAN, WRITTEN, WRITTEN_AFTER_INFINITY
 from trnlab.sim.functional.formats import store_array
 from trnlab.sim.functional.interpreter import BAD_ROW, DONE, NOT_FINITE, TO_PYTHON, run
-from trnlab.sim.functional.linking import check_linked, from_python, link
+from trnlab.sim.functional.linking import check_linked, from_python
 from trnlab.sim.functional.matmul import PANELS
 from trnlab.sim.functional.meaning import Rounder, array_at, execute_meaning, operand_array
 from trnlab.sim.functional.microscaling import nc_matmul_mx, quantize_mx
@@ -133,7 +133,6 @@ class Machine:
     """
 
     def __init__(self, chip: Chip, options: RunOptions | None = None, *, sbuf_bytes: int | None = None) -> None:
-        link()
         self.chip, self.options = chip, options or RunOptions()
         whole = int(chip.sbuf.bytes_per_partition.value)
         wanted = whole if sbuf_bytes is None else -(-sbuf_bytes // _ALIGNED) * _ALIGNED  # partitions start aligned

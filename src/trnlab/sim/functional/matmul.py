@@ -10,9 +10,8 @@ next matmul stays packed.
 from __future__ import annotations
 
 import numpy as np
-from numba.types import int64 as i64
-from numba.types import void
 
+from trnlab.loops.kinds import i64, void
 from trnlab.sim.functional.formats import BF16
 from trnlab.sim.functional.linking import exported, jit
 from trnlab.sim.functional.native import (

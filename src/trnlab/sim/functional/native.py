@@ -10,31 +10,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from trnlab.loops import External, intrinsic
+from trnlab.loops.kinds import i32
+from trnlab.loops.vectors import LANES, REGISTERS
 
 _F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 
 
-def _lanes() -> tuple[int, int]:
-    """fp32 lanes of one vector register and how many registers there are, on this machine."""
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 16, 32
-    if features.get("avx2"):
-        return 8, 16
-    return 4, 32 if features.get("neon") else 16
-
-
-LANES, _REGISTERS = _lanes()
 TILE_N = 2 * LANES  # moving columns of one register tile of the matmul
-TILE_M = 8 if _REGISTERS == 32 else 4  # stationary columns of it
+TILE_M = 8 if REGISTERS == 32 else 4  # stationary columns of it
 
 
-def _loader(kind: types.Type, element: ir.Type, signed: bool | None, streaming: bool) -> Any:
+def _typed(returns: str, *arguments: str) -> Any:
+    """A signature of Numba's, which is imported when the first loop is compiled."""
+    from numba import types
+
+    return getattr(types, returns)(*(getattr(types, argument) for argument in arguments))
+
+
+def _loader(kind: str, element: ir.Type, signed: bool | None, streaming: bool) -> Any:
     @intrinsic
     def load(typingctx: Any, base: Any, index: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -45,12 +41,12 @@ def _loader(kind: types.Type, element: ir.Type, signed: bool | None, streaming: 
                 return value
             return builder.sext(value, _I32) if signed else builder.zext(value, _I32)
 
-        return kind(types.int64, types.int64), codegen
+        return _typed(kind, "int64", "int64"), codegen
 
     return load
 
 
-def _storer(kind: types.Type, element: ir.Type, narrow: bool, streaming: bool) -> Any:
+def _storer(kind: str, element: ir.Type, narrow: bool, streaming: bool) -> Any:
     @intrinsic
     def store(typingctx: Any, base: Any, index: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -60,7 +56,7 @@ def _storer(kind: types.Type, element: ir.Type, narrow: bool, streaming: bool) -
                 instruction.set_metadata("noalias", _scopes(builder.module))
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, kind), codegen
+        return _typed("void", "int64", "int64", kind), codegen
 
     return store
 
@@ -77,42 +73,42 @@ def _scopes(module: Any) -> Any:
 
 _I16, _I8 = ir.IntType(16), ir.IntType(8)
 
-load_f32 = _loader(types.float32, _F32, None, False)
-load_u32 = _loader(types.uint32, _I32, None, False)
-load_i32 = _loader(types.int32, _I32, None, False)
-store_f32 = _storer(types.float32, _F32, False, False)
+load_f32 = _loader("float32", _F32, None, False)
+load_u32 = _loader("uint32", _I32, None, False)
+load_i32 = _loader("int32", _I32, None, False)
+store_f32 = _storer("float32", _F32, False, False)
 
 # For loops from one array to another: `read_*` and `write_*` promise that nothing written is read later in the same
 # function, except element i of the same array before it is written. So a loop in place vectorises like any other.
-read_f32 = _loader(types.float32, _F32, None, True)
-read_u32 = _loader(types.uint32, _I32, None, True)
-read_i32 = _loader(types.int32, _I32, None, True)
-read_u16 = _loader(types.uint32, _I16, False, True)
-read_i16 = _loader(types.int32, _I16, True, True)
-read_u8 = _loader(types.uint32, _I8, False, True)
-read_i8 = _loader(types.int32, _I8, True, True)
-write_f32 = _storer(types.float32, _F32, False, True)
-write_u32 = _storer(types.uint32, _I32, False, True)
-write_i32 = _storer(types.int32, _I32, False, True)
-write_u16 = _storer(types.uint32, _I16, True, True)
-write_i16 = _storer(types.int32, _I16, True, True)
-write_u8 = _storer(types.uint32, _I8, True, True)
-write_i8 = _storer(types.int32, _I8, True, True)
+read_f32 = _loader("float32", _F32, None, True)
+read_u32 = _loader("uint32", _I32, None, True)
+read_i32 = _loader("int32", _I32, None, True)
+read_u16 = _loader("uint32", _I16, False, True)
+read_i16 = _loader("int32", _I16, True, True)
+read_u8 = _loader("uint32", _I8, False, True)
+read_i8 = _loader("int32", _I8, True, True)
+write_f32 = _storer("float32", _F32, False, True)
+write_u32 = _storer("uint32", _I32, False, True)
+write_i32 = _storer("int32", _I32, False, True)
+write_u16 = _storer("uint32", _I16, True, True)
+write_i16 = _storer("int32", _I16, True, True)
+write_u8 = _storer("uint32", _I8, True, True)
+write_i8 = _storer("int32", _I8, True, True)
 
 
-def _bitcast(source: types.Type, target: types.Type, llvm_type: ir.Type) -> Any:
+def _bitcast(source: str, target: str, llvm_type: ir.Type) -> Any:
     @intrinsic
     def cast(typingctx: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return builder.bitcast(args[0], llvm_type)
 
-        return target(source), codegen
+        return _typed(target, source), codegen
 
     return cast
 
 
-bits = _bitcast(types.float32, types.uint32, _I32)  # the bits of a float32
-from_bits = _bitcast(types.uint32, types.float32, _F32)  # the float32 of some bits
+bits = _bitcast("float32", "uint32", _I32)  # the bits of a float32
+from_bits = _bitcast("uint32", "float32", _F32)  # the float32 of some bits
 
 
 @intrinsic
@@ -122,7 +118,7 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.call(_math(builder, "fma", _F32, 3), args)
 
-    return types.float32(types.float32, types.float32, types.float32), codegen
+    return _typed("float32", "float32", "float32", "float32"), codegen
 
 
 @intrinsic
@@ -132,7 +128,7 @@ def sqrt(typingctx: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.call(_math(builder, "sqrt", _F32, 1), args)
 
-    return types.float32(types.float32), codegen
+    return _typed("float32", "float32"), codegen
 
 
 @intrinsic
@@ -142,7 +138,7 @@ def rint(typingctx: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.call(_math(builder, "rint", _F32, 1), args)
 
-    return types.float32(types.float32), codegen
+    return _typed("float32", "float32"), codegen
 
 
 @intrinsic
@@ -152,14 +148,18 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
         target, source = (builder.inttoptr(address, pointer) for address in args[:2])
+        from numba.core import cgutils
+
         cgutils.raw_memmove(builder, target, source, args[2], 1, align=1)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64), codegen
+    return _typed("void", "int64", "int64", "int64"), codegen
 
 
 def _math(builder: Any, name: str, kind: ir.Type, arity: int) -> Any:
     suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+    from numba.core import cgutils
+
     signature = ir.FunctionType(kind, [kind] * arity)
     return cgutils.get_or_insert_function(builder.module, signature, f"llvm.{name}.{suffix}")
 
@@ -206,7 +206,7 @@ def multiply_tile(typingctx: Any, a: Any, b: Any, c: Any, pitch: Any, depth: Any
             builder.store(result, pointer, align=4)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6), codegen
+    return _typed("void", *["int64"] * 6), codegen
 
 
 def _tile_step(builder: Any, vector: Any, a: Any, b: Any, step: Any, sums: list[Any]) -> list[Any]:
@@ -231,7 +231,7 @@ def load_acquire(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "acquire", 8)
 
-    return types.int64(types.int64), codegen
+    return _typed("int64", "int64"), codegen
 
 
 @intrinsic
@@ -242,7 +242,7 @@ def store_release(typingctx: Any, address: Any, value: Any) -> Any:
         builder.store_atomic(args[1], builder.inttoptr(args[0], _I64.as_pointer()), "release", 8)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), codegen
+    return _typed("void", "int64", "int64"), codegen
 
 
 @intrinsic
@@ -250,10 +250,12 @@ def clock(typingctx: Any) -> Any:
     """The host's cycle counter."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        from numba.core import cgutils
+
         counter = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter")
         return builder.call(counter, [])
 
-    return types.int64(), codegen
+    return _typed("int64"), codegen
 
 
-give_way = types.ExternalFunction("sched_yield", types.int32())  # of the C library: let another thread have the core
+give_way = External("sched_yield", i32())  # of the C library: let another thread have the core

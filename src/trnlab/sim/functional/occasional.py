@@ -7,8 +7,7 @@ it. What these kernels need is in arrays that the interpreter has; only addresse
 
 from __future__ import annotations
 
-from numba.types import int64 as i64
-
+from trnlab.loops.kinds import i64
 from trnlab.sim.functional.arguments import address, columns, numbers, operands, packed_operands, two_walks
 from trnlab.sim.functional.copying import convert_view, copy_view, may_overlap
 from trnlab.sim.functional.kernels import (

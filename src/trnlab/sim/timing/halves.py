@@ -14,10 +14,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from trnlab import isa
 from trnlab.isa.base import Memory
+from trnlab.loops import compiled
 from trnlab.numerics import dtypes
 from trnlab.program.gang import points
 from trnlab.program.routine import COL, Routine
@@ -202,7 +202,7 @@ STEP0, FIRST, LAST = _C["step0"], _C["first"], _C["last"]
 ASK, SET, CLEAR = range(3)
 
 
-@njit(cache=True)
+@compiled
 def _backwards(
     first_operand: Array, table: Ints, access: Ints, buffers: Ints, sizes: Ints, wanted: Array, sbuf: Array,
     psum: Array, slots: Array,
@@ -224,7 +224,7 @@ def _backwards(
     return needed
 
 
-@njit(cache=True)
+@compiled
 def _touch(operand: Ints, buffers: Ints, sizes: Ints, sbuf: Array, psum: Array, slots: Array, what: int) -> bool:
     """Ask whether any cell of an operand is needed; set all that it touches; or clear those that it covers."""
     kind, address, bottom, top = buffers[operand[BUFFER]]

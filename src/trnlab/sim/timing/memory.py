@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from trnlab.chips.spec import Chip
+from trnlab.loops import compiled
 from trnlab.program.routine import Call, Program, Routine
 from trnlab.sim.timing.order import DMA, NEVER, READ_AT, WROTE, Ints
 from trnlab.sim.timing.order import slots as new_slots
@@ -147,7 +147,7 @@ def _inherit(region: Region, old: Region) -> None:
             region.write[:], region.write_index[:] = times[last], indices[last]
 
 
-@njit(cache=True)
+@compiled
 def _gather(
     first: int, low: Ints, high: Ints, granule: int, shared: Ints, shared_index: Ints, slots: Ints, column: int
 ) -> None:
@@ -159,7 +159,7 @@ def _gather(
                 slots[s, column], slots[s, column + 1] = shared[g], shared_index[g] * 8 + DMA
 
 
-@njit(cache=True)
+@compiled
 def _scatter(
     first: int, low: Ints, high: Ints, granule: int, slots: Ints, column: int, shared: Ints, shared_index: Ints
 ) -> None:

@@ -29,7 +29,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from trnlab.loops import compiled
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, Any]
@@ -124,7 +125,7 @@ def unpack(use: int) -> tuple[slice, int]:
     return slice(first, first + (use >> MORE_SHIFT & MORE_MASK) + 1), use >> READ_SHIFT
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def run(
     rows: Ints,
     row_of: Array,
@@ -245,7 +246,7 @@ def run(
                     slot[s, WROTE], slot[s, WRITER] = max(slot[s, WROTE], finish), mark
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _parts_free(parts: int, part: Ints) -> Any:
     """When the last of these parts of the PE array is free, and who holds it; no parts: all of it."""
     if parts == 0:
@@ -257,7 +258,7 @@ def _parts_free(parts: int, part: Ints) -> Any:
     return free, user
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _hold_parts(parts: int, until: int, index: int, part: Ints) -> None:
     """Remember that an instruction uses parts of the PE array; the last row is the latest of all."""
     if parts == 0:
@@ -269,7 +270,7 @@ def _hold_parts(parts: int, until: int, index: int, part: Ints) -> None:
         part[PARTS_OF_ARRAY, 0], part[PARTS_OF_ARRAY, 1] = until, index
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _ports(bits: int, first: int, last: int, uses: Ints) -> int:
     """The ports as bits: SBUF's, PSUM's, one per bank of PSUM."""
     ports = bits & (SBUF_PORT | PSUM_PORT)
@@ -281,7 +282,7 @@ def _ports(bits: int, first: int, last: int, uses: Ints) -> int:
     return ports
 
 
-@njit(cache=True)
+@compiled
 def _paced(t: int, work: int, slow: int, parameters: Ints, window: Ints) -> int:
     """How long the PE array takes from `t` on for what takes `work` at full rate and `slow` at half rate."""
     if work == 0 or slow == 0:  # a what-if in which it costs nothing
@@ -303,7 +304,7 @@ def _paced(t: int, work: int, slow: int, parameters: Ints, window: Ints) -> int:
         now += left
 
 
-@njit(cache=True)
+@compiled
 def _port_free(ports: int, engine: int, t: int, busy: int, arbitration: int, port: Ints, count: Ints) -> Any:
     """The earliest time from `t` on at which the engine that shares the ports leaves them alone for `busy`.
 
@@ -327,7 +328,7 @@ def _port_free(ports: int, engine: int, t: int, busy: int, arbitration: int, por
     return t, by
 
 
-@njit(cache=True)
+@compiled
 def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: Ints, count: Ints) -> None:
     """Remember that an engine uses its ports from `t` on."""
     side = 0 if engine == VECTOR else 1
@@ -338,7 +339,7 @@ def _hold_ports(ports: int, engine: int, t: int, busy: int, index: int, port: In
             count[p, side] += 1
 
 
-@njit(cache=True, forceinline=True)
+@compiled(forceinline=True)
 def _transfer(
     row: Ints,
     ready: int,
@@ -391,7 +392,7 @@ def _transfer(
     return first, last + share, by
 
 
-@njit(cache=True)
+@compiled
 def _competing(begin: int, share: int, cut: Ints) -> int:
     """How long a lane takes from `begin` on for what takes `share` alone. Rows of `cut`, ascending: from when on, and
     how much of WHOLE is left of it.
@@ -412,7 +413,7 @@ def _competing(begin: int, share: int, cut: Ints) -> int:
     return int(now - begin + (remaining * WHOLE + cut[low, 1] - 1) // cut[low, 1])
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _remember(low: int, high: int, made: int, stagger: int, lane: Ints, gap: Ints, gaps: Ints, last: int) -> None:
     """Note on which lanes a transfer from `made` on leaves a gap behind."""
     g = gaps[GAPS, 0] & (GAPS - 1)
@@ -428,7 +429,7 @@ def _remember(low: int, high: int, made: int, stagger: int, lane: Ints, gap: Int
     gaps[GAPS, 0] += 1
 
 
-@njit(cache=True)
+@compiled
 def _backfill(
     row: Ints, share: int, made: int, by: int, before: int, index: int, ring: Ints, lane: Ints, gap: Ints, gaps: Ints
 ) -> Any:
@@ -484,13 +485,13 @@ def _backfill(
     return first, last, blocked
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _has_room(g: int, made: int, share: int, gaps: Ints) -> bool:
     """Whether some gap of a set may be long enough, and late enough, for `share` from `made` on."""
     return bool(gaps[g, 0] >= made + share) & bool(gaps[g, 1] >= share)
 
 
-@njit(cache=True, inline="always")
+@compiled(inline="always")
 def _measure(g: int, gap: Ints, gaps: Ints) -> None:
     """The latest end and the longest of a set of gaps."""
     latest, longest = np.int64(NEVER), np.int64(0)

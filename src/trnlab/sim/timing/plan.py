@@ -11,11 +11,11 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Engine, Work
+from trnlab.loops import compiled
 from trnlab.numerics import dtypes
 from trnlab.program.routine import Routine
 from trnlab.sim.timing import order
@@ -302,7 +302,7 @@ _NAMES = {
 }
 
 
-@njit(cache=True)
+@compiled
 def _scan(
     opcode: Array,
     engine: Array,
@@ -364,7 +364,7 @@ def _scan(
     return count
 
 
-@njit(cache=True)
+@compiled
 def _grow(keys: Ints, count: int, size: int) -> Any:
     """The hash table of `_scan`, four times as large."""
     size *= 4

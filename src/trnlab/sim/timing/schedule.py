@@ -15,12 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from trnlab import isa
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
 from trnlab.isa.meeting import Meeting
+from trnlab.loops import compiled
 from trnlab.policy import Policy
 from trnlab.program.routine import COL, OPEN_ENGINE, OPEN_ORDER, OPEN_PLACE, Routine
 from trnlab.sim.timing import order
@@ -116,7 +116,7 @@ def _moves(routine: Routine, base: Plan, policy: Policy) -> Array:
     return kept
 
 
-@njit(cache=True)
+@compiled
 def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array, slots: int, edges: Array) -> int:
     """Pairs (before, after, waits): `after` waits for the result, or only for its turn. Counts them when there is no
     room, else fills them in.
@@ -171,7 +171,7 @@ def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array
                 found[n] = last_of[engine] * 2
                 n += 1
             last_of[engine] = i
-        found[:n].sort()
+        _sort(found, n)
         previous = np.int64(-1)
         for m in range(n - 1, -1, -1):
             before = found[m] >> 1
@@ -193,7 +193,21 @@ def _edges(first_use: Array, uses: Ints, moves: Array, rows: Ints, row_of: Array
     return count
 
 
-@njit(cache=True)
+@compiled
+def _sort(values: Ints, count: int) -> None:
+    """Order the first of them in place, by ever smaller distances: few as a rule, and no memory is asked for."""
+    distance = count // 2
+    while distance > 0:
+        for i in range(distance, count):
+            value, j = values[i], i
+            while j >= distance and values[j - distance] > value:
+                values[j] = values[j - distance]
+                j -= distance
+            values[j] = value
+        distance //= 2
+
+
+@compiled
 def _before(a: int, b: int, due: Ints) -> bool:
     """The order of a heap of instructions: by when they are due, where that is given, then by number."""
     if due.shape[0] > 0 and due[a] != due[b]:
@@ -201,7 +215,7 @@ def _before(a: int, b: int, due: Ints) -> bool:
     return a < b
 
 
-@njit(cache=True)
+@compiled
 def _push(heap: Ints, size: int, i: int, due: Ints) -> int:
     """Add an instruction to a binary heap, the first in front. due: fixed times by number, or empty."""
     k = size
@@ -212,7 +226,7 @@ def _push(heap: Ints, size: int, i: int, due: Ints) -> int:
     return size + 1
 
 
-@njit(cache=True)
+@compiled
 def _pop(heap: Ints, size: int, due: Ints) -> Any:
     """Take the first instruction of a heap."""
     first = heap[0]
@@ -232,7 +246,7 @@ def _pop(heap: Ints, size: int, due: Ints) -> Any:
     return first, size
 
 
-@njit(cache=True)
+@compiled
 def _list(
     rows: Ints,
     row_of: Array,
@@ -349,7 +363,7 @@ def _list(
     return True
 
 
-@njit(cache=True)
+@compiled
 def _release(
     i: int,
     rows: Ints,

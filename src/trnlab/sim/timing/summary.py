@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from trnlab.loops import compiled
 from trnlab.sim.timing.order import ISSUE
 from trnlab.timeline import DMA_ENGINES, ENGINES, Column, Timeline
 
@@ -193,7 +193,7 @@ def _union(start: Column, end: Column) -> int:
     return int(reach[-1] - start[0] - gaps)
 
 
-@njit(cache=True)
+@compiled
 def _before(i: int, by_issue: bool, blocker: Any, cause: Any, held: Any, begin: Any) -> Any:
     """The instruction that held back `i`, whether by occupying the engine, and whether it held back the transfer.
 
@@ -205,7 +205,7 @@ def _before(i: int, by_issue: bool, blocker: Any, cause: Any, held: Any, begin: 
     return blocker[i], cause[i] == ISSUE, False
 
 
-@njit(cache=True)
+@compiled
 def _path(last: int, blocker: Any, cause: Any, held: Any, begin: Any) -> Any:
     """From `last` back through what held each back."""
     path, i, by_issue = [last], last, False
@@ -216,7 +216,7 @@ def _path(last: int, blocker: Any, cause: Any, held: Any, begin: Any) -> Any:
         path.append(i)
 
 
-@njit(cache=True)
+@compiled
 def _walk(
     last: int,
     start: Ints,

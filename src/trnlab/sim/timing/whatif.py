@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from trnlab import chips
 from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
+from trnlab.loops import compiled
 from trnlab.program.routine import Program, Routine
 from trnlab.sim.timing import order
 from trnlab.sim.timing.plan import Plan, forget
@@ -111,7 +111,7 @@ def more_copies(program: Program, chip: Chip, copies: int) -> tuple[Program, Edi
     return replace(program, routines=tuple(routines)), edit
 
 
-@njit(cache=True)
+@compiled
 def _rename(visit: Any, first_operand: Any, uses: Any, on_chip: int, num_slots: int, copies: int) -> Any:
     """The uses with slots of the copy whose turn it is."""
     turn, was_read = np.zeros(on_chip, np.int64), np.zeros(on_chip, np.bool_)
