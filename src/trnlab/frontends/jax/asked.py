@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,14 @@ class Asked:
     _told: bool = False
 
     def __post_init__(self) -> None:
-        succeeded = _succeeded(self)
-        self._loss = next((i for i, kind in enumerate(self.outputs) if _is_loss(kind)), None)
+        self.passes(())
+
+    def passes(self, through: Collection[int]) -> None:
+        """Told which results are arguments as they came: an evaluation returns the model's state, too."""
+        succeeded = _succeeded(self, through)
+        numbers = [i for i, kind in enumerate(self.outputs) if _is_loss(kind)]
+        called_so = [i for i in numbers if self.results is not None and "loss" in self.results[i].lower()]
+        self._loss = next(iter(called_so + numbers), None)
         self._is_update = bool(succeeded)
         self._batch = [i for i, kind in enumerate(self.inputs) if kind and kind[0] and i not in succeeded]
 
@@ -121,7 +127,7 @@ def _is_loss(kind: Kind | None) -> bool:
     return kind is not None and kind[0] == () and "float" in kind[1]
 
 
-def _succeeded(asked: Asked) -> set[int]:
+def _succeeded(asked: Asked, through: Collection[int]) -> set[int]:
     """The arguments whose successors, or gradients, are among the results: parameters, an optimizer's state.
 
     Where arguments have names within trees (params['dense']['kernel']), those of results must end alike; elsewhere
@@ -134,7 +140,7 @@ def _succeeded(asked: Asked) -> set[int]:
     named = asked.results is not None and any(t and is_array(k) for t, k in zip(tails, asked.inputs))
     offered: Counter[Any] = Counter()
     for i, kind in enumerate(asked.outputs):
-        if is_array(kind):
+        if is_array(kind) and i not in through:
             offered[_tail(asked.results[i]) if named and asked.results is not None else "", kind] += 1
     found = set()
     for i, (tail, kind) in enumerate(zip(tails, asked.inputs)):

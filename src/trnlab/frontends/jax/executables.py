@@ -30,7 +30,6 @@ from trnlab.frontends.stablehlo import Program, import_module
 from trnlab.frontends.stablehlo.formats import in_precision
 from trnlab.graph.ir import TensorType
 from trnlab.runtime import session
-from trnlab.runtime.notices import say
 
 Array = np.ndarray[Any, Any]
 _PATIENCE_S = 3600.0  # that a core of a simulated chip may take to come to the next collective
@@ -50,7 +49,9 @@ class ChipExecutable:
         self._module, self._compile_on_host = module, compile_on_host
         self._host: Any = None
         self._runs: dict[Any, list[Run]] = {}  # for each way of computing, one per device
-        self._donated = _donated(module)
+        (main,) = (op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
+        self._donated = _donated(main)
+        asked.passes(_through(main))
         self.program: Program | None = None
         self.refused: TrnlabError | None = None
 
@@ -181,19 +182,14 @@ def _shown(array: Array, kind: TensorType) -> Array:
     return array.astype(wanted, copy=False)
 
 
-def _donated(module: Any) -> list[int]:
+def _donated(main: Any) -> list[int]:
     """The arguments whose memory the module may take."""
-    (main,) = (op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
     given = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else ()
     found = [ir.DictAttr(attrs) for attrs in given]
     return [i for i, attrs in enumerate(found) if "tf.aliasing_output" in attrs or "jax.buffer_donor" in attrs]
 
 
-def announce(line: str) -> None:
-    """Say something once."""
-    if line not in _said:
-        _said.add(line)
-        say(line)
-
-
-_said: set[str] = set()
+def _through(main: Any) -> list[int]:
+    """The results that are arguments as they came."""
+    *_, end = main.regions[0].blocks[0].operations
+    return [i for i, value in enumerate(end.operands) if isinstance(value.owner, ir.Block)]

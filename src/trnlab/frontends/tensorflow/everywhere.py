@@ -81,9 +81,9 @@ def _call_flat(original: Callable[..., Any]) -> Callable[..., Any]:
     """A function of tensors and handles of variables is called: from Python, as a program; from another, as ever."""
     from tensorflow.python.eager import context
 
-    from trnlab.frontends.tensorflow import executed
-
     def call_flat(self: Any, *args: Any) -> Any:
+        from trnlab.frontends.tensorflow import executed  # with Keras, which may be what imports TensorFlow
+
         if not context.executing_eagerly() or executed.is_tracing():
             return original(self, *args)
         try:
