@@ -105,8 +105,8 @@ def main(args: argparse.Namespace) -> int:
     script.file  # noqa: B018  (says at once when it cannot be read)
     install_imports(override=args.own_nki)
     vendor_imports.install(override=args.own_nki)
-    unedited.install(session)
-    status = run_script(script, session, args.out)
+    with unedited.reaching_the_chip(session):
+        status = run_script(script, session, args.out)
     _tell_of_checkpoints(session)
     return status
 

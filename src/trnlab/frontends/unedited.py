@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a script compiles by itself with JAX, TensorFlow or Keras goes to the chip, without a line that says so.
 
-`install` is called before a script runs (`trnlab run`), and does nothing until the script imports one of them.
+Nothing of them is imported before the script does it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -20,24 +21,38 @@ CHIP, HOST = "chip", "host"
 _KERAS_ON_TORCH = "KERAS_TORCH_DEVICE"  # Keras' own name for it
 
 
-def install(session: Session, environment: Mapping[str, str] = os.environ) -> None:
-    """From here on `jax.jit`, `tf.function` and Keras' loops use the chip of the session, if somebody chose one.
+@contextmanager
+def reaching_the_chip(session: Session, environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Within the block `jax.jit`, `tf.function` and Keras' loops use the chip of the session, if somebody chose one.
 
     Raises UsageError (TRN291) where TRNLAB_JIT says something else than where compiled functions run.
     """
     place = environment.get(JIT) or CHIP
     if place not in (CHIP, HOST):
         raise UsageError(
-            f"{JIT} does not say where functions run that a script compiles", code="TRN291", limit=f"{CHIP} or {HOST}",
-            got=place, remedy="set it to one of these, or unset it",
+            f"{JIT} does not say where functions run that a script compiles", code="TRN291",
+            limit=f"{CHIP} or {HOST}", got=place, remedy="set it to one of these, or unset it",
         )  # fmt: skip
     if place == HOST or not session.chosen:
+        yield
         return
-    when_imported("jax", lambda: _call("jax", "install", session))
-    when_imported("tensorflow", lambda: _call("tensorflow", "install_functions"))
-    when_imported("keras", lambda: _call("tensorflow", "install_keras"))
-    os.environ.setdefault(_KERAS_ON_TORCH, "neuron")
+    undo: list[Callable[[], object]] = []
 
+    def entered(framework: str, name: str, *arguments: Any) -> None:
+        module = import_module(f"trnlab.frontends.{framework}.everywhere")
+        undo.append(module.uninstall)
+        getattr(module, name)(*arguments)
 
-def _call(framework: str, name: str, *arguments: Any) -> None:
-    getattr(import_module(f"trnlab.frontends.{framework}.everywhere"), name)(*arguments)
+    undo.append(when_imported("jax", lambda: entered("jax", "install", session)))
+    undo.append(when_imported("tensorflow", lambda: entered("tensorflow", "install_functions")))
+    undo.append(when_imported("keras", lambda: entered("tensorflow", "install_keras")))
+    mine = environment is os.environ and _KERAS_ON_TORCH not in os.environ
+    if mine:
+        os.environ[_KERAS_ON_TORCH] = "neuron"
+    try:
+        yield
+    finally:
+        if mine:
+            del os.environ[_KERAS_ON_TORCH]
+        for each in undo:
+            each()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What JAX says of a function that it compiles: whose it is, what its arguments and results are called, its effects.
 
-A function of the script, or of a library that the script uses, is compiled as a whole; one of JAX's own is an operator
-by itself, which XLA runs on the host.
+A function of the script, or of a library that the script uses, is compiled as a whole; one of JAX's own is an
+operator by itself, which XLA runs on the host.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Asked:
     outputs: list[Kind | None]
     obstacle: str = ""
     _loss: int | None = field(init=False)
-    _is_update: bool = field(init=False)
+    is_update: bool = field(init=False)
+    kinds: dict[str, str] = field(init=False)
     _batch: list[int] = field(init=False)
     _told: bool = False
 
@@ -56,11 +57,30 @@ class Asked:
     def passes(self, through: Collection[int]) -> None:
         """Told which results are arguments as they came: an evaluation returns the model's state, too."""
         succeeded = _succeeded(self, through)
-        numbers = [i for i, kind in enumerate(self.outputs) if _is_loss(kind)]
+        numbers = [i for i, kind in enumerate(self.outputs) if _is_loss(kind) and not self._is_kept(i)]
         called_so = [i for i in numbers if self.results is not None and "loss" in self.results[i].lower()]
         self._loss = next(iter(called_so + numbers), None)
-        self._is_update = bool(succeeded)
+        self.is_update = bool(succeeded)
+        self.kinds = self._kinds(succeeded)
         self._batch = [i for i, kind in enumerate(self.inputs) if kind and kind[0] and i not in succeeded]
+
+    def _kinds(self, succeeded: Collection[int]) -> dict[str, str]:
+        """What arguments are, by name: of those that a step replaces, an optimizer's are called so, or come behind
+        the parameters with the same last key."""
+        found: dict[str, str] = {}
+        seen: set[Any] = set()
+        for i, name in enumerate(self.names or ()):
+            tail = _tail(name), self.inputs[i]
+            later = bool(tail[0]) and tail in seen
+            seen.add(tail)
+            state = "opt" in name.lower() or later
+            found[name] = "batch" if i not in succeeded else "state" if state else "parameter"
+        return found
+
+    def _is_kept(self, result: int) -> bool:
+        """Whether a number among the results is the next value of one among the arguments: a metric's total."""
+        tail = _tail(self.results[result]) if self.results is not None else ""
+        return bool(tail) and any(_tail(name) == tail for name in self.names or ())
 
     def require(self) -> None:
         """Raises UnsupportedOpError (TRN295) for what no program of the chip has."""
@@ -76,9 +96,15 @@ class Asked:
             say(f"TRN293: {self.name!r} runs on the host: {error.code}: {error.what.splitlines()[0]}{where}")
         self._told = True
 
+    def followed(self, shapes: Sequence[tuple[int, ...]], engine: Engine) -> None:
+        """As `done`, where the script is only followed."""
+        if self.is_update:
+            given = [np.empty(shapes[i], "i4" if "int" in str(self.inputs[i]) else "f4") for i in self._batch]
+            engine.step_done(0.0, _learned_from(given))
+
     def done(self, results: Sequence[Array], arguments: Sequence[Array], engine: Engine) -> None:
         """The function ran: where it is a training step, whoever keeps the run hears of it."""
-        if not self._is_update:
+        if not self.is_update:
             return
         if self._loss is None:
             optimizer_stepped()
@@ -133,6 +159,7 @@ def _succeeded(asked: Asked, through: Collection[int]) -> set[int]:
     Where arguments have names within trees (params['dense']['kernel']), those of results must end alike; elsewhere
     equal shapes and formats are enough.
     """
+
     def is_array(kind: Kind | None) -> bool:
         return kind is not None and len(kind[0]) > 0 and "float" in kind[1]
 

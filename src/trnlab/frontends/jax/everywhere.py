@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every `jax.jit` of a script that nobody edited, on the simulated chip (ADR 100).
 
-What `jax.jit`, `pmap`, `shard_map`, Flax's `nnx.jit` and Equinox' `filter_jit` compile comes to one place in JAX, as a
-module of StableHLO with its devices. `install` stands there: functions of the script, and of libraries, become programs
-of the chip; operators of JAX outside of such functions stay with XLA on the host, as does what the chip has no form for.
+What `jax.jit`, `pmap`, `shard_map`, Flax's `nnx.jit` and Equinox' `filter_jit` compile comes to one place in JAX, as
+a module of StableHLO with its devices. `install` stands there: functions of the script, and of libraries, become
+programs of the chip; operators of JAX outside of such functions stay with XLA on the host, as does what the chip has
+no form for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import jax
 
 from trnlab.fabric.cluster import Cluster
+from trnlab.frontends.common import engine
 from trnlab.frontends.jax.asked import Asked, asked_of, is_the_scripts
 from trnlab.frontends.jax.executables import ChipExecutable
 from trnlab.runtime.notices import say
@@ -40,21 +42,22 @@ def install(session: Session | None = None) -> bool:
     try:
         _check_places()
     except (ImportError, AttributeError) as error:
-        say(f"TRN292: functions of JAX {jax.__version__} run on the host, for this version is not known here ({error}); "
-            "trnlab.frontends.jax.jit in the place of jax.jit takes them to the chip")  # fmt: skip
+        say(f"TRN292: functions of JAX {jax.__version__} run on the host, for this version is not known here "
+            f"({error}); trnlab.frontends.jax.jit in the place of jax.jit takes them to the chip")  # fmt: skip
         return False
     undo = [_replace(*place) for place in _places()]
     _installed.extend(undo)
-    if session is not None:
+    if session is not None and engine.follower() is None and session.communicator is None:
         _as_many_devices(Cluster(session.target, session.instances).ranks)
     return True
 
 
 def uninstall() -> None:
     """Leave what is compiled from now on with XLA."""
+    if _installed:
+        jax.clear_caches()  # what was compiled is found there
     while _installed:
         _installed.pop()()
-    jax.clear_caches()  # what was compiled is found there
 
 
 @contextmanager
@@ -120,7 +123,9 @@ def _from_hlo(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
-    def compile_or_get_cached(backend: Any, computation: Any, devices: Any, options: Any, *args: Any, **kw: Any) -> Any:
+    def compile_or_get_cached(
+        backend: Any, computation: Any, devices: Any, options: Any, *args: Any, **kw: Any
+    ) -> Any:
         asked = _asked.get()
         if asked is None or backend.platform != "cpu" or not is_the_scripts(asked, _by_name):
             return original(backend, computation, devices, options, *args, **kw)

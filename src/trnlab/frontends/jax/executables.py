@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for a loaded executable of XLA: a program of the simulated chip, on each device that JAX wants it on.
+"""What stands in for an executable of XLA: a program of the simulated chip, on each device that JAX wants it on.
 
 JAX keeps everything that is its own: it traces, places arguments, makes arrays of results, and knows what is donated.
 Between, it asks an executable to compute lists of device arrays from such lists, and that is what is here.
@@ -74,6 +74,9 @@ class ChipExecutable:
 
     def execute_sharded(self, arguments: Sequence[Any], with_tokens: bool = False) -> Any:
         """Compute; each argument and each result has one array per device."""
+        follower = engine.follower()
+        if follower is not None:
+            return self._followed(follower, arguments, with_tokens)
         runs = self._loaded()
         if runs is None:
             return self._execute_on_host(arguments, with_tokens)
@@ -92,6 +95,20 @@ class ChipExecutable:
             [[jax.device_put(_shown(found[d][i], kind), device) for d, device in enumerate(self.devices)]
              for i, kind in enumerate(kinds)]
         )  # fmt: skip
+
+    def _followed(self, follower: engine.Follower, arguments: Sequence[Any], with_tokens: bool) -> Any:
+        """Compute on the host, and say what the chip would run."""
+        if self.program is None and self.refused is None:
+            try:
+                self.program = self._read()
+            except UnsupportedOpError as error:
+                self.refused = error
+                follower.left(self.asked.name, error)
+        results = self.on_host().execute_sharded(arguments, **({"with_tokens": True} if with_tokens else {}))
+        if self.program is not None:
+            follower.follow("jax.jit", list(self.program.graphs()), self.asked.kinds, self.asked.is_update)
+            self.asked.followed([np.shape(a) for a in arguments], engine.current())
+        return results
 
     def _execute_on_host(self, arguments: Sequence[Any], with_tokens: bool) -> Any:
         host_ops.current().add(f"jax.jit({self.asked.name})")
@@ -115,12 +132,23 @@ class ChipExecutable:
                 return None
         return self._runs[key]
 
-    def _compiled(self, now: session.Session) -> list[Run]:
-        many = len(self.devices)
+    def _read(self) -> Program:
+        """The program of one device."""
+        many, now = len(self.devices), session.current()
         self.asked.require()
+        cores = Cluster(now.target, now.instances).ranks
+        if many > cores:
+            raise UnsupportedOpError(
+                f"it runs on {many} devices, and the target has fewer cores", code="TRN294", limit=cores, got=many,
+                remedy="choose a larger target, or a mesh of as many devices as it has cores",
+            )  # fmt: skip
         module = self._module if many == 1 else partitioned(self._compile_on_host)
         program = import_module(module, self.asked.name, names=self.asked.names, ranks=many)
-        self.program = in_precision(program, session.asked())
+        return in_precision(program, session.asked())
+
+    def _compiled(self, now: session.Session) -> list[Run]:
+        many = len(self.devices)
+        self.program = self._read()
         if many == 1:
             return [self.program.load(engine.current().compile)]
         loaded = []
@@ -184,8 +212,7 @@ def _shown(array: Array, kind: TensorType) -> Array:
 
 def _donated(main: Any) -> list[int]:
     """The arguments whose memory the module may take."""
-    given = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else ()
-    found = [ir.DictAttr(attrs) for attrs in given]
+    found = [ir.DictAttr(attrs) for attrs in main.attributes.get("arg_attrs", ())]
     return [i for i, attrs in enumerate(found) if "tf.aliasing_output" in attrs or "jax.buffer_donor" in attrs]
 
 

@@ -19,8 +19,10 @@ from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.stablehlo import mlir
 
 _PASS = "spmd-partitioning"
-_MESH = re.compile(r'sdy\.mesh @(\S+) = <\[([^\]]*)\](?:, device_ids=\[([^\]]*)\])?>')
-_GROUPS = re.compile(r"#stablehlo\.replica_group_mesh_axes<mesh = @(\w+), axes = \[((?:#stablehlo\.axis_ref<[^>]*>(?:, )?)*)\]>")
+_MESH = re.compile(r"sdy\.mesh @(\S+) = <\[([^\]]*)\](?:, device_ids=\[([^\]]*)\])?>")
+_GROUPS = re.compile(
+    r"#stablehlo\.replica_group_mesh_axes<mesh = @(\w+), axes = \[((?:#stablehlo\.axis_ref<[^>]*>(?:, )?)*)\]>"
+)
 _AXIS = re.compile(r'name = "([^"]+)"(?:, sub_axis_info = \((\d+)\)(\d+))?')
 
 
@@ -31,7 +33,10 @@ def partitioned(compile_on_host: Callable[..., Any]) -> Any:
     """
     with tempfile.TemporaryDirectory(prefix="trnlab-") as folder:
         compile_on_host(
-            xla_dump_to=folder, xla_dump_hlo_pass_re=f"{_PASS}.*", xla_dump_hlo_as_proto=True, xla_dump_hlo_as_text=False
+            xla_dump_to=folder,
+            xla_dump_hlo_pass_re=f"{_PASS}.*",
+            xla_dump_hlo_as_proto=True,
+            xla_dump_hlo_as_text=False,
         )
         found = sorted(Path(folder).glob(f"*.after_{_PASS}.*.hlo.pb"))
         if not found:

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every `tf.function` and every Keras loop of a script that nobody edited, on the simulated chip (ADR 101).
 
-A `tf.function` keeps what TensorFlow makes of it: when it is traced, its variables, its gradients. What it executes in
-the end is a function of tensors and variables, forward or backward; that is where `install` stands. Keras' loops give
-their functions an iterator, which the chip does not have: of them a batch's step is taken (`keras_model`).
+A `tf.function` keeps what TensorFlow makes of it: when it is traced, its variables, its gradients. What it executes
+in the end is a function of tensors and variables, forward or backward; that is where `install_functions` stands.
+Keras' loops give their functions an iterator, which the chip does not have: of them a batch's step is taken
+(`keras_model`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from trnlab import host_ops
 from trnlab.errors import NumericsError, TrnlabError, UnsupportedOpError
+from trnlab.frontends.common import engine
 from trnlab.runtime.notices import say
 
 _installed: list[Callable[[], None]] = []
@@ -86,8 +88,12 @@ def _call_flat(original: Callable[..., Any]) -> Callable[..., Any]:
 
         if not context.executing_eagerly() or executed.is_tracing():
             return original(self, *args)
+        follower = engine.follower()
         try:
-            return executed.run(self, args)
+            if follower is None:
+                return executed.run(self, args)
+            executed.follow(self, args, follower)
+            return original(self, *args)
         except executed.NotWorthIt:
             return original(self, *args)
         except (UnsupportedOpError, executed.NotRepresentable) as error:
@@ -148,9 +154,7 @@ def _obstacle(model: Any) -> str:
 class _Either:
     """A model's function of batches on the chip, until it refuses; from then on, with the same batch, Keras' own."""
 
-    def __init__(
-        self, model: Any, kind: str, ours: Callable[[Any], Any], make_theirs: Callable[[], object]
-    ) -> None:
+    def __init__(self, model: Any, kind: str, ours: Callable[[Any], Any], make_theirs: Callable[[], object]) -> None:
         self.model, self.kind, self.ours, self.make_theirs = model, kind, ours, make_theirs
 
     def __call__(self, batches: Any) -> Any:
@@ -173,5 +177,3 @@ def _noted(batches: Any, seen: list[Any]) -> Iterator[Any]:
     for batch in batches:
         seen.append(batch)
         yield batch
-
-

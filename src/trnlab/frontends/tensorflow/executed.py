@@ -79,9 +79,35 @@ def name_of(function: Any) -> str:
 def run(function: Any, arguments: Sequence[Any]) -> list[tf.Tensor]:
     """The results of `function`, computed on the chip; variables that it writes are written.
 
-    Raises UnsupportedOpError, NumericsError (TRN211) or NotRepresentable where it cannot be, before anything happened.
+    Raises UnsupportedOpError, NumericsError (TRN211), NotRepresentable or NotWorthIt, before anything happened.
     """
     key = (*map(_form, arguments), id(engine.current()), id(session.active()), session.precision_now())
+    loaded = _found(function, arguments, key)
+    with record.stop_recording():
+        return _run(loaded, arguments, function)
+
+
+def follow(function: Any, arguments: Sequence[Any], follower: engine.Follower) -> None:
+    """Say what the chip would run of `function`, which somebody else computes. Raises as `run`."""
+    loaded = _found(function, arguments, (*map(_form, arguments), id(follower)))
+    kinds = [_variable(a) if a.dtype == tf.resource else None for a in arguments]
+    written = set(loaded.written)
+    named = {
+        _name(function, i): "batch"
+        if kind is None or i not in written
+        else "parameter"
+        if kind.shape.rank
+        else "state"
+        for i, kind in enumerate(kinds)
+    }
+    follower.follow("tf.function", list(loaded.program.graphs()), named, _learns(loaded, arguments))
+    if _learns(loaded, arguments):
+        from trnlab.frontends.tensorflow.step import learned_from
+
+        engine.current().step_done(0.0, learned_from([a for a in arguments if a.dtype != tf.resource]))
+
+
+def _found(function: Any, arguments: Sequence[Any], key: Hashable) -> _Loaded:
     refused = _refused.setdefault(function, {})
     if key in refused:
         raise refused[key]
@@ -92,9 +118,7 @@ def run(function: Any, arguments: Sequence[Any]) -> list[tf.Tensor]:
         except (TrnlabError, NotRepresentable, NotWorthIt) as error:
             refused[key] = error
             raise
-    loaded = known[key]
-    with record.stop_recording():
-        return _run(loaded, arguments, function)
+    return known[key]
 
 
 def _form(argument: Any) -> Hashable:
@@ -135,7 +159,12 @@ def _loaded(function: Any, arguments: Sequence[Any]) -> _Loaded:
         raise NotRepresentable("the compiler leaves out some of its arguments")
     written = [aliases[i] for i in range(len(own), len(program.result_types))]
     in_precision(program, session.asked())
-    return _Loaded(program, program.load(engine.current().compile), given, own, written)
+    run = _nobody if engine.follower() is not None else program.load(engine.current().compile)
+    return _Loaded(program, run, given, own, written)
+
+
+def _nobody(arguments: Sequence[Array]) -> list[Array]:
+    raise AssertionError("what is followed is computed by somebody else")
 
 
 def _check(function: Any, arguments: Sequence[Any]) -> None:
@@ -146,7 +175,9 @@ def _check(function: Any, arguments: Sequence[Any]) -> None:
     kinds += [_variable(a) for a in arguments if a.dtype == tf.resource]
     for kind in kinds:
         if kind is None:
-            raise NotRepresentable("it uses a resource that is no variable: a data set's iterator, a table or a queue")
+            raise NotRepresentable(
+                "it uses a resource that is no variable: a data set's iterator, a table or a queue"
+            )
         if getattr(kind, "dtype", kind) in _HOSTS:
             raise NotRepresentable(f"the chip has no format for {getattr(kind, 'dtype', kind).name}")
     for output in function.function_type.flat_outputs:
@@ -201,10 +232,15 @@ def _read(argument: Any) -> Any:
     return tf.raw_ops.ReadVariableOp(resource=argument, dtype=kind.dtype)
 
 
-def _tell_of_step(loaded: _Loaded, arguments: Sequence[Any], made: Sequence[tf.Tensor]) -> None:
-    """A function that writes variables of floats, not only numbers, learns; its first number is the loss."""
+def _learns(loaded: _Loaded, arguments: Sequence[Any]) -> bool:
+    """Whether a function writes variables of floats, and not only numbers."""
     kinds = [_variable(arguments[place]) for place in loaded.written]
-    if not any(kind is not None and kind.dtype.is_floating and kind.shape.rank for kind in kinds):
+    return any(kind is not None and kind.dtype.is_floating and kind.shape.rank for kind in kinds)
+
+
+def _tell_of_step(loaded: _Loaded, arguments: Sequence[Any], made: Sequence[tf.Tensor]) -> None:
+    """Where it learns, its first number is the loss."""
+    if not _learns(loaded, arguments):
         return
     loss = next((t for t in made if t.dtype.is_floating and t.shape.rank == 0), None)
     if loss is None:
