@@ -126,6 +126,8 @@ def asked_of(name: str, values: Mapping[str, Any], inputs: Sequence[Any], output
     if values.get("host_callbacks") or values.get("ordered_effects") or values.get("unordered_effects"):
         obstacle = "it calls back into Python (jax.debug.print, io_callback and the like)"
     plain = re.sub(r"^\w+\((.*)\)$", r"\1", name)
+    if plain == "<lambda>":
+        plain = f"lambda_{source.rpartition(':')[2]}"  # by its line, as others without a name
     known = [str(n) for n in names] if names is not None and len(names) == len(inputs) else None
     return Asked(plain, source, known, shown, [_kind(a) for a in inputs], [_kind(a) for a in outputs], obstacle)
 

@@ -179,7 +179,7 @@ def _made(original: Callable[..., Any]) -> Callable[..., Any]:
     return make_jit
 
 
-_JIT_FILES = (f"{_JAX}_src{os.sep}api.py", f"{_JAX}_src{os.sep}pjit.py", __file__)
+_JIT_FILES = (*(f"{_JAX}_src{os.sep}{name}.py" for name in ("api", "pjit", "traceback_util")), __file__)
 
 
 def _lowered(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -177,16 +177,16 @@ def _ranks(now: session.Session, many: int) -> list[session.Session]:
     """A session for each of so many cores; the first is `now`'s own, and tells its run."""
     known = _worlds.get((id(now), many))
     if known is not None:
-        return known
+        return known[1]
     world, hub = world_of(Cluster(now.target, now.instances).name, many, now.faults), Hub(many, _PATIENCE_S)
     made = [Threads(world, rank, hub.of(rank)) for rank in range(many)]
     others = [replace(now, communicator=each, core=None, run=None, counters=session.Counters()) for each in made]
     others[0] = replace(now, communicator=made[0], core=None)
-    _worlds[id(now), many] = others
+    _worlds[id(now), many] = now, others
     return others
 
 
-_worlds: dict[tuple[int, int], list[session.Session]] = {}
+_worlds: dict[tuple[int, int], tuple[session.Session, list[session.Session]]] = {}  # by whose, which is kept
 
 
 class _Results:
