@@ -205,14 +205,23 @@ def asked(names, results, shapes, made):
 
 
 W, B = (4, 3), (3,)
+PARAMETERS, MOVED = ["p['w']", "p['b']", "x"], ["result[0]['w']", "result[0]['b']", "result[1]"]
+NAMED = ["result[0]['accuracy']", "result[0]['loss']", "result[1]['w']"]
 STEPS = {
-    "parameters and a loss": (["p['w']", "p['b']", "x"], ["result[0]['w']", "result[0]['b']", "result[1]"], [W, B, (8, 4)], [W, B, ()], True, 2),
-    "gradients and a loss": (["state.params['w']", "x"], ["result[0]", "result[1]['w']"], [W, (8, 4)], [(), W], True, 0),
-    "metrics are no loss": (["m.total", "m.w", "x"], ["result.total", "result.w"], [(), W, (8, 4)], [(), W], True, None),
-    "a loss among metrics": (["s['w']"], ["result[0]['accuracy']", "result[0]['loss']", "result[1]['w']"], [W], [(), (), W], True, 1),
+    "parameters and a loss": (PARAMETERS, MOVED, [W, B, (8, 4)], [W, B, ()], True, 2),
+    "gradients and a loss": (
+        ["state.params['w']", "x"],
+        ["result[0]", "result[1]['w']"],
+        [W, (8, 4)],
+        [(), W],
+        True,
+        0,
+    ),
+    "metrics are no loss": (["m.a", "m.w", "x"], ["result.a", "result.w"], [(), W, (8, 4)], [(), W], True, None),
+    "a loss among metrics": (["s['w']"], NAMED, [W], [(), (), W], True, 1),
     "without names": (None, None, [W, (8, 4)], [W, ()], True, 1),
     "an evaluation": (["p['w']", "x"], ["result[0]", "result[1]"], [W, (8, 4)], [(), (8, 4)], False, 0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", STEPS, ids=str)
@@ -278,7 +287,8 @@ np.testing.assert_allclose(w, 1 - 0.1 * x.T @ (2 * n / n.size), rtol=1e-5)
 assert w.sharding.is_fully_replicated
 summed = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(x.reshape(2, 4, 4))
 np.testing.assert_allclose(summed[1], x[:4] + x[4:], rtol=1e-6)
-gathered = jax.jit(jax.shard_map(lambda x: jax.lax.all_gather(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P(None, "data")))
+gather = jax.shard_map(lambda x: jax.lax.all_gather(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P(None, "data"))
+gathered = jax.jit(gather)
 np.testing.assert_array_equal(gathered(jax.device_put(x, rows))[0], np.concatenate([x[:4], x[:4]]))
 """
 
