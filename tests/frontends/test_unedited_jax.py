@@ -287,8 +287,8 @@ np.testing.assert_allclose(w, 1 - 0.1 * x.T @ (2 * n / n.size), rtol=1e-5)
 assert w.sharding.is_fully_replicated
 summed = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(x.reshape(2, 4, 4))
 np.testing.assert_allclose(summed[1], x[:4] + x[4:], rtol=1e-6)
-gather = jax.shard_map(lambda x: jax.lax.all_gather(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P(None, "data"))
-gathered = jax.jit(gather)
+specs = {"mesh": mesh, "in_specs": P("data"), "out_specs": P(None, "data")}
+gathered = jax.jit(jax.shard_map(lambda x: jax.lax.all_gather(x, "data"), **specs))
 np.testing.assert_array_equal(gathered(jax.device_put(x, rows))[0], np.concatenate([x[:4], x[:4]]))
 """
 
