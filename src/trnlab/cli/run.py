@@ -15,7 +15,7 @@ from trnlab import checks, policy
 from trnlab.chips import apply_settings
 from trnlab.errors import UsageError
 from trnlab.files import write_atomic
-from trnlab.frontends import vendor_imports
+from trnlab.frontends import unedited, vendor_imports
 from trnlab.graph.ir import Graph
 from trnlab.graph.stablehlo import to_stablehlo
 from trnlab.nki.imports import install_imports
@@ -108,7 +108,8 @@ def main(args: argparse.Namespace) -> int:
     script.file  # noqa: B018  (says at once when it cannot be read)
     install_imports(override=args.own_nki)
     vendor_imports.install(override=args.own_nki)
-    status = run_script(script, session, args.out)
+    with unedited.reaching_the_chip(session):
+        status = run_script(script, session, args.out)
     _tell_of_checkpoints(session)
     return status
 

@@ -39,10 +39,14 @@ def estimate(report: Report) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+_WITHOUT_VALUES = ("", "eager", "compile_step", "torch.compile")
+
+
 def head(report: Report) -> str:
     """What was looked at."""
     what = "step" if report.learns else "forward pass"
-    steps = f"{report.steps} {what}{('s' if report.learns else 'es') * (report.steps != 1)} followed without values"
+    values = "without values" if report.how in _WITHOUT_VALUES else "with the host's values"
+    steps = f"{report.steps} {what}{('s' if report.learns else 'es') * (report.steps != 1)} followed {values}"
     how = {"eager": "nothing compiled"}.get(report.how, report.how)
     size = f", {report.parameters:,} parameters" if report.parameters else ""
     per = f", {report.per_step:,} {report.counted or 'tokens'} a step" if report.per_step else ""

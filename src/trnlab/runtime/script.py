@@ -128,9 +128,13 @@ def _finish(run: Run, outcome: str) -> int:
 
 def nothing_ran(run: Run) -> str:
     """What to say when a script came to its end without using the device, with the likely reason."""
-    host = sum(run.session.counters.host.totals().values())
+    counted = run.session.counters.host
+    host = sum(counted.totals().values())
+    compiled = any("(" in name for names in counted.by_name().values() for name in names)  # jax.jit(step)
     if re.search(r"^\s*def test_", run.script.read_text(errors="replace"), re.MULTILINE):
         reason = f"it only defines tests: trnlab run -m pytest {run.script.name}"
+    elif compiled:
+        reason = "of what the script compiles, the chip has no form, as the lines above say"
     elif host:
         reason = (
             f"all {host:,} operators on neuron tensors ran on the host, which is eager mode: compile them, see "
@@ -138,8 +142,8 @@ def nothing_ran(run: Run) -> str:
         )
     else:
         reason = (
-            "call a kernel (@nki.jit) on arrays, compile a model on device 'neuron', or a function of JAX with "
-            "trnlab.frontends.jax.jit"
+            "call a kernel (@nki.jit) on arrays, compile a model on device 'neuron', or a function with jax.jit or "
+            "tf.function"
         )
     return f"nothing ran on the simulated chip; {reason}"
 

@@ -7,14 +7,14 @@ with use(InterpreterEngine()):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 
 from trnlab import host_ops
-from trnlab.errors import NumericsError
+from trnlab.errors import NumericsError, TrnlabError
 from trnlab.graph.ir import Check, Graph
 
 Array = np.ndarray[Any, Any]
@@ -172,6 +172,24 @@ def use(engine: Engine) -> Iterator[Engine]:
         yield engine
     finally:
         _active.pop()
+
+
+class Follower(Protocol):
+    """An engine that runs nothing: a script is followed, and its frameworks compute on the host what it reads."""
+
+    def follow(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
+        """These graphs would run now, compiled by `how`. kinds: of inputs by name: "parameter", "state", "batch"."""
+        ...
+
+    def left(self, name: str, error: TrnlabError) -> None:
+        """The function of this name would run on the host, for this reason."""
+        ...
+
+
+def follower() -> Follower | None:
+    """The engine in use where it follows; what it is told of has to be computed otherwise."""
+    found: Any = _active[-1]
+    return found if hasattr(found, "follow") else None
 
 
 def report_step(loss: Any, tokens: int = 0) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, mhlo, stablehlo
+from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
 
 import trnlab
@@ -62,6 +62,7 @@ def context() -> Any:
     stablehlo.register_dialect(made)
     chlo.register_dialect(made)
     mhlo.register_mhlo_dialect(made)
+    sdy.register_dialect(made)
     stablehlo.register_stablehlo_passes()
     return made
 

@@ -79,6 +79,10 @@ class ChipFunction:
         with session.computing(*self.formats):
             trace = self._trace(args, kwargs, leaves)
             self.captured = trace.captured
+            follower = engine.follower()
+            if follower is not None:
+                _follow(trace.captured, follower)
+                return self.python_function(*args, **kwargs)
             results = _run(trace, leaves)
         self._record(trace.captured, args, kwargs, leaves, results)
         return _reported(trace.captured.result, results)
@@ -119,7 +123,8 @@ class ChipFunction:
         if trace is None:
             self._say_what_changed()
             captured = capture(self.python_function, args, kwargs, self.name)
-            trace = _Trace(captured, captured.program.load(engine.current().compile))
+            run = captured.program.load(engine.current().compile) if engine.follower() is None else _nobody
+            trace = _Trace(captured, run)
             while len(self._traces) >= _MOST_PROGRAMS:
                 self._traces.pop(next(iter(self._traces)))
             form = self._form_of(args, kwargs, leaves)  # as the trace has left it: layers that count calls in Python
@@ -155,6 +160,21 @@ def function(
     if isinstance(python_function, tf.types.experimental.PolymorphicFunction):
         python_function = python_function.python_function
     return ChipFunction(python_function, name, formats=(precision, precision_rules))
+
+
+def _nobody(arguments: Sequence[Array]) -> list[Array]:
+    raise AssertionError("what is followed is computed by TensorFlow")
+
+
+def _follow(captured: CapturedFunction, follower: engine.Follower) -> None:
+    """Say what the chip would run; TensorFlow computes it."""
+    written = set(map(id, captured.written))
+    kinds = {
+        role.name: role.kind if role.kind == "parameter" else "state" if role.kind != "batch"
+        and id(captured.captures[role.place]) in written else "batch" for role in captured.inputs
+    }  # fmt: skip
+    learns = any(v.dtype.is_floating and v.shape.rank for v in captured.written)
+    follower.follow("TensorFlow", list(captured.program.graphs()), kinds, learns)
 
 
 def _run(trace: _Trace, leaves: Sequence[Any]) -> list[tf.Tensor]:

@@ -22,8 +22,8 @@ from trnlab.errors import TrnlabError, UsageError
 from trnlab.frontends.tensorflow.locations import Lines
 from trnlab.frontends.tensorflow.refusals import not_lowered, not_static
 
-_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"  # for whose bridge TensorFlow writes HLO; nothing runs there
-_ALIAS = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
+DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"  # for whose bridge TensorFlow writes HLO; nothing runs there
+ALIAS = re.compile(r"parameter_number = (\d+) : i64\}, output_index = array<i64: (\d+)>")
 _NAMED = re.compile(r'^(#loc\d+ = )loc\("([^"]+)"\)$', re.MULTILINE)
 _DYNAMIC = re.compile(r"tensor<[^>]*(\?|#stablehlo\.bounds)")
 
@@ -61,15 +61,20 @@ def lower(function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.Tenso
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # without a device TensorFlow draws a random number to find one
-            serialized = traced.experimental_get_compiler_ir(*specs)("hlo_serialized", device_name=_DEVICE)
+            serialized = traced.experimental_get_compiler_ir(*specs)("hlo_serialized", device_name=DEVICE)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise not_lowered(error, name, lines) from error
+    text = static_text(serialized, lines, name)
+    aliases = {int(out): int(argument) for argument, out in ALIAS.findall(text)}
+    return Lowered(text, captures, [t.dtype for t in concrete.outputs], aliases, lines)
+
+
+def static_text(serialized: bytes, lines: Lines, name: str) -> str:
+    """The module of StableHLO for serialized HLO, with the user's lines. Raises UnsupportedOpError (TRN242)."""
     text = _stablehlo(serialized)
     if _DYNAMIC.search(text):
         raise not_static(text, _DYNAMIC, name, lines)
-    text = _with_lines(text, lines)
-    aliases = {int(out): int(argument) for argument, out in _ALIAS.findall(text)}
-    return Lowered(text, captures, [t.dtype for t in concrete.outputs], aliases, lines)
+    return _with_lines(text, lines)
 
 
 @contextmanager

@@ -15,6 +15,12 @@ from typing import Any
 import keras
 
 _PLAIN = (bool, int, float, str, type(None))
+_NO_NUMBERS = (
+    "built",
+    "stop_training",
+    "stop_evaluating",
+    "stop_predicting",
+)  # what Keras' loops note for themselves
 _DEPTH = 3  # objects within objects: a layer's wrapper's regularizer
 
 
@@ -35,7 +41,7 @@ def numbers_of(*owners: Any) -> dict[str, Any]:
 
 def _numbers(owner: Any, label: str, depth: int) -> Iterator[tuple[str, Any]]:
     for name, value in getattr(owner, "__dict__", {}).items():
-        if name.startswith("_") or name == "built":
+        if name.startswith("_") or name in _NO_NUMBERS:
             continue
         if isinstance(value, _PLAIN):
             yield f"{label}.{name}", value

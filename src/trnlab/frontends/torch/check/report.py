@@ -74,6 +74,8 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
         report.notes += [_exchanged(work.asked, replace(session, target=target)) for target in targets]
     if step.host and not step.graphs:
         report.notes.append("no time, memory or price is told, because nothing of the step is compiled")
+    if step.how:
+        report.notes.append(f"what the script saw of {step.how} was computed, on the host: nothing of it is made up")
     if walk.survey.refused and report.targets:
         report.notes.append("time and memory are without the operators that are refused")
     report.seconds = time.perf_counter() - started
@@ -107,7 +109,7 @@ def _exchanged(asked: Sequence[Asked], session: Session) -> str:
 def _how(step: Step) -> str:
     if step.captured is not None:
         return "compile_step"
-    return "torch.compile" if step.graphs else "eager"
+    return step.how or ("torch.compile" if step.graphs else "eager")
 
 
 def _of_target(walk: Walked, work: Work | Pipeline, target: Target, session: Session) -> TargetResult:
@@ -190,7 +192,10 @@ def work_of(walk: Walked, step: Step) -> Work:
     ]
     learns = step.learns or any(g.name.startswith("back") for g in times)
     phase, passes = ("", 1) if learns else (FORWARD, gcd(*times.values()))
-    parts = [Part(g, n // passes, _kinds(step, g), phase=phase) for g, n in times.items()]
+    parts = [
+        Part(g, n // passes, _kinds(step, g), _loss(g) if step.how and learns else None, phase=phase)
+        for g, n in times.items()
+    ]
     return Work(parts, kept, step.per_step, learns=learns)
 
 
@@ -205,6 +210,11 @@ def _kinds(step: Step, graph: Graph) -> tuple[str, ...]:
     )
     kinds = step.kinds.get(graph, {})
     return tuple(kinds.get(v.name or "", other) for v in graph.inputs)
+
+
+def _loss(graph: Graph) -> int | None:
+    """The output of a whole step that is its loss: the first number that is no whole one."""
+    return next((i for i, v in enumerate(graph.outputs) if v.shape == () and v.dtype.is_float), None)
 
 
 def names_of() -> dict[int, str]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from trnlab.errors import Location, TrnlabError, UsageError
+from trnlab.frontends import unedited
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch.assumed import note_values
 from trnlab.frontends.torch.capture import CapturedStep
@@ -69,6 +70,7 @@ class Step:
     counted: str = ""
     read: Counter[Loader] = field(default_factory=Counter)  # batches of each data set
     learns: bool = False  # whether `loss.backward()` was called
+    how: str = ""  # what of another framework compiled its graphs
 
 
 class Walked:
@@ -142,6 +144,13 @@ class Walked:
             self._count(inputs.values())
         kinds = {id(t): kind for kind, named in self.kept.items() for _, t in named.values()}
         self.now.kinds[graph] = {name: kinds[id(x)] for name, x in inputs.items() if id(x) in kinds}
+
+    def of_another(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
+        """Graphs of another framework than PyTorch ran; see `Follower`."""
+        self._begins()
+        self.now.graphs += graphs
+        self.now.how, self.now.learns = how, self.now.learns or learns
+        self.now.kinds.update((graph, dict(kinds)) for graph in graphs)
 
     def _count(self, inputs: Iterable[Any]) -> None:
         batch = [x for x in inputs if isinstance(x, Tensor) and not isinstance(x, nn.Parameter) and x.dim()]
@@ -347,6 +356,17 @@ class _Engine(Followed):
             except TrnlabError:
                 return math.inf
 
+    def follow(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
+        """See `Follower`."""
+        self.walk.of_another(how, graphs, kinds, learns)  # type: ignore[attr-defined]
+
+    def left(self, name: str, error: TrnlabError) -> None:
+        """See `Follower`."""
+        self.walk.survey.note(  # type: ignore[attr-defined]
+            error.code, error.what.splitlines()[0], error.where, why=f"{name!r} runs on the host because of that",
+            do=error.remedy or "", severity=WARNING, subject=name,
+        )  # fmt: skip
+
     def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
         walk: Any = self.walk
         leaves = torch.utils._pytree.tree_leaves(batch)
@@ -371,6 +391,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         if session.communicator is not None:
             enter(pipelines_told(walk))
         enter(saved_with_holes(walk.aside))
+        enter(unedited.reaching_the_chip(session))
         said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
         enter(Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote))

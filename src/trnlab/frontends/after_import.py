@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Something to do once a script has imported a module, so that nobody else pays for the import."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+
+def when_imported(name: str, call: Callable[[], object]) -> Callable[[], None]:
+    """Call `call` once module `name` has been imported, at once where it is; returns what forgets about it."""
+    if name in sys.modules:
+        call()
+        return lambda: None
+    finder = _Once(name, call)
+    sys.meta_path.insert(0, finder)
+    return finder.forget
+
+
+class _Once(importlib.abc.MetaPathFinder):
+    """Waits for the module to be imported."""
+
+    def __init__(self, name: str, call: Callable[[], object]) -> None:
+        self.name, self.call = name, call
+
+    def forget(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """That of whoever else finds the module, with `call` behind what it executes."""
+        if fullname != self.name:
+            return None
+        self.forget()
+        spec = importlib.util.find_spec(fullname)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is not None:
+            run = loader.exec_module
+
+            def loaded(module: ModuleType) -> None:
+                run(module)
+                self.call()
+
+            loader.exec_module = loaded
+        return spec

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What JAX says of a function that it compiles: whose it is, what its arguments and results are called, its effects.
+
+A function of the script, or of a library that the script uses, is compiled as a whole; one of JAX's own is an
+operator by itself, which XLA runs on the host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from trnlab.errors import TrnlabError, UnsupportedOpError
+from trnlab.frontends.common.engine import Engine, optimizer_stepped
+from trnlab.runtime.notices import say
+
+Array = np.ndarray[Any, Any]
+Kind = tuple[tuple[int, ...], str]
+_JAX = str(Path(jax.__file__).parent) + os.sep
+_WRAPPERS = (f"{_JAX}_src{os.sep}pmap.py",)  # functions of JAX that stand for one of the script
+_LOOPS = ("scan", "while", "cond")  # operators that hold code of the script
+_KEY = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\")\]|\.(\w+)")
+_INDEX = re.compile(r"\[\d+\]|^\w+")
+
+
+@dataclass
+class Asked:
+    """See the head of this module. names: of the arguments that are used; results: paths in what is returned.
+
+    inputs, outputs: shapes and formats in the same orders; None for what is no plain array.
+    """
+
+    name: str
+    source: str
+    names: list[str] | None
+    results: list[str] | None
+    inputs: list[Kind | None]
+    outputs: list[Kind | None]
+    obstacle: str = ""
+    _loss: int | None = field(init=False)
+    is_update: bool = field(init=False)
+    kinds: dict[str, str] = field(init=False)
+    _batch: list[int] = field(init=False)
+    _told: bool = False
+
+    def __post_init__(self) -> None:
+        self.passes(())
+
+    def passes(self, through: Collection[int]) -> None:
+        """Told which results are arguments as they came: an evaluation returns the model's state, too."""
+        succeeded = _succeeded(self, through)
+        numbers = [i for i, kind in enumerate(self.outputs) if _is_loss(kind) and not self._is_kept(i)]
+        called_so = [i for i in numbers if self.results is not None and "loss" in self.results[i].lower()]
+        self._loss = next(iter(called_so + numbers), None)
+        self.is_update = bool(succeeded)
+        self.kinds = self._kinds(succeeded)
+        self._batch = [i for i, kind in enumerate(self.inputs) if kind and kind[0] and i not in succeeded]
+
+    def _kinds(self, succeeded: Collection[int]) -> dict[str, str]:
+        """What arguments are, by name: of those that a step replaces, an optimizer's are called so, or come behind
+        the parameters with the same last key."""
+        found: dict[str, str] = {}
+        seen: set[Any] = set()
+        for i, name in enumerate(self.names or ()):
+            tail = _tail(name), self.inputs[i]
+            later = bool(tail[0]) and tail in seen
+            seen.add(tail)
+            state = "opt" in name.lower() or later
+            found[name] = "batch" if i not in succeeded else "state" if state else "parameter"
+        return found
+
+    def _is_kept(self, result: int) -> bool:
+        """Whether a number among the results is the next value of one among the arguments: a metric's total."""
+        tail = _tail(self.results[result]) if self.results is not None else ""
+        return bool(tail) and any(_tail(name) == tail for name in self.names or ())
+
+    def require(self) -> None:
+        """Raises UnsupportedOpError (TRN295) for what no program of the chip has."""
+        if self.obstacle:
+            raise UnsupportedOpError(
+                self.obstacle, code="TRN295", remedy="keep it out of the function, or leave that on the host"
+            )
+
+    def tell(self, error: TrnlabError) -> None:
+        """Say, once, that the host runs this, and why."""
+        if not self._told:
+            where = f", at {error.where.file}:{error.where.line}" if error.where is not None else ""
+            say(f"TRN293: {self.name!r} runs on the host: {error.code}: {error.what.splitlines()[0]}{where}")
+        self._told = True
+
+    def followed(self, shapes: Sequence[tuple[int, ...]], engine: Engine) -> None:
+        """As `done`, where the script is only followed."""
+        if self.is_update:
+            given = [np.empty(shapes[i], "i4" if "int" in str(self.inputs[i]) else "f4") for i in self._batch]
+            engine.step_done(0.0, _learned_from(given))
+
+    def done(self, results: Sequence[Array], arguments: Sequence[Array], engine: Engine) -> None:
+        """The function ran: where it is a training step, whoever keeps the run hears of it."""
+        if not self.is_update:
+            return
+        if self._loss is None:
+            optimizer_stepped()
+        else:
+            engine.step_done(float(results[self._loss]), _learned_from([arguments[i] for i in self._batch]))
+
+
+def asked_of(name: str, values: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Asked:
+    """From what JAX hands to its compiler: `values` by their names there, abstract values of inputs and outputs."""
+    info = values.get("all_args_info")
+    debug = getattr(info, "debug_info", None)
+    source = str(getattr(debug, "func_src_info", "") or "")
+    given = getattr(debug, "arg_names", None)
+    kept = values.get("kept_var_idx") or ()
+    names = [given[i] for i in sorted(kept) if i < len(given)] if given is not None else None
+    paths = getattr(debug, "result_paths", None)
+    shown = [str(path) for path in paths] if isinstance(paths, tuple) and len(paths) == len(outputs) else None
+    obstacle = ""
+    if values.get("host_callbacks") or values.get("ordered_effects") or values.get("unordered_effects"):
+        obstacle = "it calls back into Python (jax.debug.print, io_callback and the like)"
+    plain = re.sub(r"^\w+\((.*)\)$", r"\1", name)
+    if plain == "<lambda>":
+        plain = f"lambda_{source.rpartition(':')[2]}"  # by its line, as others without a name
+    known = [str(n) for n in names] if names is not None and len(names) == len(inputs) else None
+    return Asked(plain, source, known, shown, [_kind(a) for a in inputs], [_kind(a) for a in outputs], obstacle)
+
+
+def is_the_scripts(asked: Asked, also: set[str]) -> bool:
+    """Whether a function is of the script or a library, and not an operator of JAX. also: what was jitted by name."""
+    file = asked.source.rpartition(" at ")[2].rpartition(":")[0]
+    if not file or asked.source in also:
+        return asked.source in also
+    if file.startswith(_JAX):
+        return file in _WRAPPERS or asked.name in _LOOPS
+    return True
+
+
+def _kind(aval: Any) -> Kind | None:
+    if not hasattr(aval, "dtype") or jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended):
+        return None
+    return tuple(aval.shape), str(aval.dtype)
+
+
+# -- training steps ------------------------------------------------------------------------------------------------
+
+
+def _is_loss(kind: Kind | None) -> bool:
+    return kind is not None and kind[0] == () and "float" in kind[1]
+
+
+def _succeeded(asked: Asked, through: Collection[int]) -> set[int]:
+    """The arguments whose successors, or gradients, are among the results: parameters, an optimizer's state.
+
+    Where arguments have names within trees (params['dense']['kernel']), those of results must end alike; elsewhere
+    equal shapes and formats are enough.
+    """
+
+    def is_array(kind: Kind | None) -> bool:
+        return kind is not None and len(kind[0]) > 0 and "float" in kind[1]
+
+    tails = [_tail(name) for name in asked.names] if asked.names is not None else [""] * len(asked.inputs)
+    named = asked.results is not None and any(t and is_array(k) for t, k in zip(tails, asked.inputs))
+    offered: Counter[Any] = Counter()
+    for i, kind in enumerate(asked.outputs):
+        if is_array(kind) and i not in through:
+            offered[_tail(asked.results[i]) if named and asked.results is not None else "", kind] += 1
+    found = set()
+    for i, (tail, kind) in enumerate(zip(tails, asked.inputs)):
+        key = tail if named else "", kind
+        if is_array(kind) and offered[key] and (tail or not named):
+            offered[key] -= 1
+            found.add(i)
+    return found
+
+
+def _tail(path: str) -> str:
+    """The last key by name in a path, with the numbers behind it; nothing of state.params[0][1]."""
+    keys = list(_KEY.finditer(path))
+    return path[keys[-1].start() :] if keys else ""
+
+
+def _learned_from(arrays: Sequence[Array]) -> int:
+    """How many tokens (elements of the last array of integers), or else samples, are in the batch."""
+    batch = [a for a in arrays if not (a.dtype == np.uint32 and a.shape == (2,))]  # which is a key of random numbers
+    ids = [a for a in batch if np.issubdtype(a.dtype, np.integer) and a.dtype != np.uint8]
+    return int(ids[-1].size) if ids else int(batch[-1].shape[0]) if batch else 0
