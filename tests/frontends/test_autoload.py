@@ -26,14 +26,14 @@ def test_the_device_is_known_after_import_torch():
 
 
 def test_it_loads_nothing_heavy():
-    """What costs time on import is PyTorch's own; ours is some twenty small modules."""
+    """What costs time on import is PyTorch's own; ours is some thirty small modules."""
     code = "import torch, json, sys; print(json.dumps(sorted(sys.modules)))"
     with_us = set(in_fresh_python(code))
     without = set(in_fresh_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0"))
     added = with_us - without
     assert not [m for m in added if m.startswith(HEAVY)]
     assert {m for m in added if not m.startswith("trnlab")} <= {"torch.neuron"}
-    assert len(added) <= 26
+    assert len(added) <= 32  # six of them are where private names of PyTorch are
 
 
 def test_it_can_be_switched_off():
