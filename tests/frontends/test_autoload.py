@@ -46,11 +46,11 @@ def test_the_device_is_known_after_import_torch(with_us):
 
 
 def test_it_loads_nothing_heavy(with_us, without):
-    """What costs time on import is PyTorch's own; ours is some twenty small modules."""
+    """What costs time on import is PyTorch's own; ours is some thirty small modules."""
     added = set(with_us["modules"]) - set(without["modules"])
     assert not [m for m in added if m.startswith(HEAVY)]
     assert {m for m in added if not m.startswith("trnlab")} <= {"torch.neuron"}
-    assert len(added) <= 26
+    assert len(added) <= 32  # six of them are where private names of PyTorch are
 
 
 def test_it_can_be_switched_off(with_us, without):

@@ -300,7 +300,7 @@ def _forms(low: Lowering, domain: Domain) -> Iterator[tuple[int, int, float]]:
 
 
 def _may_keep(width: int, count: int) -> bool:
-    """Whether sweeps of a form overlap and are not too short, so that it is worth a trial if it finds what was kept."""
+    """Whether sweeps of a form overlap and are long enough: it is worth a trial if it finds what was kept."""
     return count >= TURNS[0][0] and width >= 2 * LEAST_PIECE
 
 

@@ -18,6 +18,8 @@ import torch.utils.checkpoint as checkpointing
 from torch import fx
 from torch.fx import traceback as fx_traceback
 
+from trnlab.frontends.torch.pytorch.tensors import RECOMPUTING
+
 _META, _KEY = "custom", "trnlab_again"  # FX copies the dictionary of this name from node to node
 
 
@@ -56,7 +58,7 @@ class Parts:
         """Within the block what a checkpoint runs again is a part."""
         parts = self
 
-        class Recomputing(checkpointing._recomputation_hook):
+        class Recomputing(getattr(*RECOMPUTING)):
             def __enter__(self) -> Any:
                 self.stack = ExitStack()
                 self.stack.enter_context(computed_again(parts.new()))
@@ -73,7 +75,7 @@ class Parts:
                 return backward(ctx, *gradients)
 
         with (
-            patch.object(checkpointing, "_recomputation_hook", Recomputing),
+            patch.object(*RECOMPUTING, Recomputing),
             patch.object(checkpointing.CheckpointFunction, "backward", staticmethod(reentrant)),
         ):
             yield

@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from trnlab.frontends.torch.attempts import of_attempt
+from trnlab.frontends.torch.pytorch.collectives import default_store
 
 _questions = itertools.count()
 
@@ -44,5 +45,5 @@ def among_ranks(rank: int, ranks: int) -> Votes | None:
     """How the ranks of this job agree; None for one rank, and where the script has not initialised a group yet."""
     if ranks == 1 or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() != ranks:
         return None
-    store = dist.distributed_c10d._get_default_store()
+    store = default_store()
     return Votes(of_attempt(store), rank, ranks) if store is not None else None

@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
+
+from trnlab.errors import Location
+from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode
+from trnlab.frontends.torch.pytorch.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorDeviceMismatchError,
 )
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from trnlab.errors import Location
-from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.survey import Survey
 from trnlab.porting.result import ERROR, WARNING
 

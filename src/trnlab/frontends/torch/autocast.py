@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey, DispatchKeySet, _ExcludeDispatchKeyGuard
 
 from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet, ExcludedKeys
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _widest(values: Any) -> torch.dtype:
 
 def _kernel(op: Any, choose: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
-        with _ExcludeDispatchKeyGuard(_AUTOCAST_KEY):
+        with ExcludedKeys(_AUTOCAST_KEY):
             kind = choose((*args, *kwargs.values()))
             return op(*_cast(args, kind), **{k: _cast(v, kind) for k, v in kwargs.items()})
 

@@ -7,11 +7,20 @@ import os
 def autoload() -> None:
     """Make `torch.device("neuron")` and `torch.compile(backend="neuron")` known.
 
+    On a release of PyTorch that was not tried it says so, in a line, and leaves PyTorch as it is.
+
     With TRNLAB_TARGET, as in the processes that torchrun and `accelerate launch` start, the imports of the vendor's
     packages too, by which libraries find the device; packages that are installed win.
     """
-    from trnlab.frontends.torch import device
+    from trnlab.errors import UsageError
 
+    try:
+        from trnlab.frontends.torch import device
+    except UsageError as error:  # of the release of PyTorch, which shall work for others all the same
+        from trnlab.runtime.notices import tell
+
+        tell(error)
+        return
     device.register()
     if os.environ.get("TRNLAB_TARGET"):
         from trnlab.frontends import vendor_imports

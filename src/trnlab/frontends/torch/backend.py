@@ -16,15 +16,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from functorch.compile import (  # type: ignore[import-untyped]
-    make_boxed_func,
-    min_cut_rematerialization_partition,
-)
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
-from torch._guards import CompileContext
-from torch._library.fake_class_registry import FakeScriptObject
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import CheckpointPolicy
@@ -37,11 +29,21 @@ from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.import_fx import Imported, decompositions, import_fx
 from trnlab.frontends.torch.python_numbers import PythonNumbers, is_host_number
+from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
+from trnlab.frontends.torch.pytorch.fakes import FakeScriptObject, unset_fake_temporarily
+from trnlab.frontends.torch.pytorch.places import LOGGER_OF_FRAMES
+from trnlab.frontends.torch.pytorch.tracing import (
+    CompileContext,
+    aot_autograd,
+    follow_recurrent_layers,
+    make_boxed_func,
+    min_cut_rematerialization_partition,
+)
 from trnlab.frontends.torch.types import is_opaque
 from trnlab.guards import collected
 from trnlab.runtime.notices import say
 
-torch._dynamo.config.allow_rnn = True  # else nn.LSTM and its like stay outside of compiled code, operator by operator
+follow_recurrent_layers()
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -79,7 +81,7 @@ class _GivenUp(logging.Filter):
         return self._enabled(record.levelno)
 
 
-_GivenUp(logging.getLogger("torch._dynamo.convert_frame"))
+_GivenUp(logging.getLogger(LOGGER_OF_FRAMES))
 
 
 def neuron(module: fx.GraphModule, examples: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -107,7 +109,7 @@ def _partition(module: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.
     """Forward and backward graph. What was drawn at random is kept for the backward pass, also where checkpointing
     asks for all to be computed again: each graph has a seed of its own."""
     for node in module.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
+        if isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
             results = [n for n in node.users if n.target is operator.getitem]
             for drawn in (node, *results):
                 drawn.meta["recompute"] = CheckpointPolicy.MUST_SAVE

@@ -19,8 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from trnlab.frontends.common.captured import Captured, Role
 from trnlab.frontends.common.image import Image
@@ -35,6 +33,8 @@ from trnlab.frontends.torch.import_fx import EXACT, import_fx
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.optimizer_numbers import Before, Number
 from trnlab.frontends.torch.outside import Outside, leaf_like
+from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.running_averages import averages_as_tensors
 from trnlab.frontends.torch.state import TorchState, visit_hooks
 from trnlab.frontends.torch.subject import COUNTS, RATES, Place, Subject, check_devices, prepare

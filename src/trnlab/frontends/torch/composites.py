@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from trnlab.frontends.torch.dispatch import implement
 from trnlab.frontends.torch.grouped import grouped_mm
+from trnlab.frontends.torch.pytorch.dispatcher import modes_off
+from trnlab.frontends.torch.pytorch.tensors import safe_softmax
 
 _LIBRARIES: list[torch.library.Library] = []
 _SCHEMAS = (
@@ -114,7 +115,7 @@ def _written_out(
     scores = (q @ k.transpose(-2, -1)) * scale
     if bias is not None:
         scores = scores + bias
-    weights = torch._safe_softmax(_causal(scores) if causal else scores, -1).to(q.dtype)
+    weights = safe_softmax(_causal(scores) if causal else scores, -1).to(q.dtype)
     return (torch.dropout(weights, dropout_p, True) if dropout_p > 0 else weights) @ v
 
 
@@ -136,7 +137,7 @@ def _refuse_as_pytorch_does(
     """Raise what PyTorch raises for operands that do not fit: its own operator, on tensors without data or modes."""
     if any(isinstance(n, torch.SymInt) for x in (q, k, v) for n in x.shape):
         return
-    with _disable_current_modes():
+    with modes_off():
         given = [
             None if x is None else torch.empty(tuple(x.shape), dtype=x.dtype, device="meta") for x in (q, k, v, mask)
         ]

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-_DATA: Any = torch._C.TensorBase.data  # type: ignore[attr-defined]
+from trnlab.frontends.torch.pytorch.tensors import data_of_tensors
 
 
 def _set(tensor: Any, value: Any) -> None:
     if not (isinstance(value, torch.Tensor) and _moves(tensor, value)):
-        _DATA.__set__(tensor, value)
+        data_of_tensors.__set__(tensor, value)
         return
     given, gradient = value.detach(), tensor.grad
     if isinstance(tensor, nn.Parameter):
@@ -39,4 +39,4 @@ def _moves(tensor: Any, value: torch.Tensor) -> bool:
 
 def register() -> None:
     """Let tensors take such data. Called once."""
-    torch.Tensor.data = property(_DATA.__get__, _set, _DATA.__delete__)  # type: ignore[assignment,method-assign]
+    torch.Tensor.data = property(data_of_tensors.__get__, _set, data_of_tensors.__delete__)  # type: ignore[assignment,method-assign]

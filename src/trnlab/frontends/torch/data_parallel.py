@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.torch.groups import ranks_of
+from trnlab.frontends.torch.pytorch.functional import collectives as functional
 
 Named = Sequence[tuple[str, Tensor, Tensor]]
 

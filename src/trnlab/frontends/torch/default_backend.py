@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.pytorch.tensors import inductor
 
 
 def on_device(module: torch.fx.GraphModule, examples: Sequence[Any]) -> bool:
@@ -45,5 +47,5 @@ def _chosen(inductor: Callable[..., Any]) -> Callable[..., Any]:
 
 def register() -> None:
     """Let PyTorch's default choice look at its graphs. Called once."""
-    default: Any = torch._TorchCompileInductorWrapper
+    default: Any = inductor
     default.__call__ = _chosen(default.__call__)

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.common.image import Change, Image
 from trnlab.frontends.common.nodes import ORDER, Cached, Globals, Node, Summary
 from trnlab.frontends.common.watch import random_states
 from trnlab.frontends.torch.outside import Outside, bits, is_real, share_memory
+from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.state import TorchState
 from trnlab.frontends.torch.subject import form
 from trnlab.guards import Guard

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill PyTorch's slot for outside backends with the device `neuron`, from Python alone.
 
-Leans on `torch.utils.backend_registration`, which PyTorch calls experimental, hence the pinned PyTorch version.
+`pytorch` holds what of that PyTorch calls experimental.
 """
 
 from __future__ import annotations
-
-import torch
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from trnlab.frontends.torch import (
     autocast,
@@ -22,13 +19,14 @@ from trnlab.frontends.torch import (
     storages,
 )
 from trnlab.frontends.torch.distributed import registration
+from trnlab.frontends.torch.pytorch import slot
 
 
 def register() -> None:
     """Make `torch.device("neuron")` work. Does nothing when it works already."""
-    if torch._C._get_privateuse1_backend_name() == "neuron":
+    if slot.name_of_device() == "neuron":
         return
-    _setup_privateuseone_for_python_backend("neuron", backend_module=module)
+    slot.fill("neuron", module)
     host_ops.register()
     autocast.register()
     composites.register()

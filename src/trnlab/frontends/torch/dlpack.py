@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from trnlab.errors import UsageError
+from trnlab.frontends.torch.pytorch.tensors import conjugated, from_dlpack, negated, to_dlpack
 
 _KDL_CPU, _KDL_EXT_DEV = 1, 12
 
@@ -27,8 +28,6 @@ _DEVICE_OFFSET = ctypes.sizeof(ctypes.c_void_p)  # a DLTensor begins with its da
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-_to_dlpack: Any = torch._C._to_dlpack
-_from_dlpack: Any = torch._C._from_dlpack
 
 
 def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
@@ -37,7 +36,7 @@ def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
     What keeps it alive is a tensor of our own: one of the caller's may be given other memory (`x.data = y`).
     """
     try:
-        capsule = _to_dlpack(tensor.detach())
+        capsule = to_dlpack(tensor.detach())
     except BufferError as error:
         raise UsageError(
             f"a tensor of {tensor.dtype} cannot be on the device", code="TRN150", got=error,
@@ -45,7 +44,7 @@ def _relabel(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
         ) from error  # fmt: skip
     device = _DLDevice.from_address(_capsule_pointer(capsule, b"dltensor") + _DEVICE_OFFSET)
     device.device_type, device.device_id = device_type, 0
-    return _from_dlpack(capsule)
+    return from_dlpack(capsule)
 
 
 def as_neuron(tensor: torch.Tensor) -> torch.Tensor:
@@ -69,9 +68,9 @@ def _seen_as(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
     if tensor._is_zerotensor():
         tensor = tensor.clone()
     if tensor.is_conj():
-        return torch._conj(_seen_as(torch._conj(tensor), device_type))
+        return conjugated(_seen_as(conjugated(tensor), device_type))
     if tensor.is_neg():
-        return torch._neg_view(_relabel(torch._neg_view(tensor), device_type))
+        return negated(_relabel(negated(tensor), device_type))
     return _relabel(tensor, device_type)
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx import traceback as fx_traceback
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from trnlab.frontends.common.watch import unwatched
+from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode, modes_off
 
 _META, _KEY, _SHARD = (
     "custom",
@@ -42,7 +42,7 @@ class NoteDraws(TorchDispatchMode):
                 return function(*args, **(kwargs or {}))
         with _noted(_state()):
             result = function(*args, **(kwargs or {}))
-        with _disable_current_modes():
+        with modes_off():
             torch.rand(())
         return result
 
@@ -90,7 +90,7 @@ def _noted(value: Any, key: str = _KEY) -> Iterator[None]:
 
 
 def _state() -> str:
-    with _disable_current_modes():
+    with modes_off():
         return hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
 
 

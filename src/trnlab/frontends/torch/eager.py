@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from trnlab.errors import NumericsError, TrnlabError
 from trnlab.frontends.common import engine
@@ -33,6 +31,8 @@ from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.dlpack import as_host
 from trnlab.frontends.torch.host_ops import NOT_HERE, ask_first, give_memory
 from trnlab.frontends.torch.import_fx import Imported, import_fx
+from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.tracing import fake_like, functional
 from trnlab.frontends.torch.types import unnarrowed
 from trnlab.graph.ir import Graph, Value

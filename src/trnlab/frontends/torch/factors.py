@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from trnlab.frontends.torch import fused_optimizers
+from trnlab.frontends.torch.pytorch import pytree
 
 NAMES = ("alpha", "value", "other", "weight")
 _OTHER_OVERLOADS = frozenset({"mul", "div", "fill", "masked_fill"})  # take a tensor in place of their number

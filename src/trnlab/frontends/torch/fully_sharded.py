@@ -101,8 +101,7 @@ class _Walk:
 
     def replacements(self) -> list[tuple[type, str, Any]]:
         """(class, name, function) of what FSDP calls from hooks of modules."""
-        from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-        from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+        from trnlab.frontends.torch.pytorch.sharding import FSDPParamGroup, FSDPState
 
         def nothing(*_: Any, **__: Any) -> None:
             return None
@@ -139,7 +138,7 @@ class _Walk:
 
     def _returned(self, state: Any, output: Any) -> Any:
         """The backward pass of a unit begins where the gradient of what it returned is there."""
-        from torch.distributed.fsdp._common_utils import collect_grad_tensors
+        from trnlab.frontends.torch.pytorch.sharding import collect_grad_tensors
 
         units = [self.units[group] for group in state._fsdp_param_groups]
 
@@ -294,7 +293,7 @@ def _state_of(module: nn.Module) -> Any:
 
 def _check(group: Any) -> None:
     """Raises UnsupportedOpError for what a group would do in eager code alone."""
-    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
+    from trnlab.frontends.torch.pytorch.sharding import DefaultAllGather, DefaultReduceScatter
 
     if any(p.offload_to_cpu for p in group.fsdp_params):
         raise _refused(group, "keeps its shards on the host", "CPUOffloadPolicy", "leave offload_policy out")

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from trnlab.frontends.torch.pytorch.tensors import safe_softmax
+
 SOURCE_MASK, PADDING_MASK = 0, 1  # mask_type: [T, T], [B, T]; else [B, H, T, T]
 
 
@@ -47,7 +49,7 @@ def multi_head_attention(
     scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
     if keep is not None:
         scores = scores.masked_fill(~keep, float("-inf"))
-    shares = torch._safe_softmax(scores, -1)
+    shares = safe_softmax(scores, -1)
     return out, shares.mean(1) if average_attn_weights else shares
 
 

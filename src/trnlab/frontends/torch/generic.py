@@ -20,6 +20,8 @@ from trnlab.frontends.torch import module
 from trnlab.frontends.torch.dispatch import implement
 from trnlab.frontends.torch.dlpack import as_host
 from trnlab.frontends.torch.host_ops import only_device
+from trnlab.frontends.torch.pytorch import tensors
+from trnlab.frontends.torch.pytorch.dispatcher import mode_count
 
 _LIBRARIES: list[torch.library.Library] = []
 _OF_ACCELERATORS = (
@@ -46,18 +48,18 @@ def _pin_memory(self: Tensor, device: Any = None) -> Tensor:
     return self.clone()
 
 
-class _GeneratorKind(type(torch._C.Generator)):  # type: ignore[misc]
+class _GeneratorKind(type(tensors.Generator)):  # type: ignore[misc]
     """Makes `torch.Generator("neuron")` a generator of the CPU, from which operators on this device draw."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
         chosen = torch.device(device)
-        return torch._C.Generator(device="cpu" if only_device(chosen).type == "neuron" else chosen)
+        return tensors.Generator(device="cpu" if only_device(chosen).type == "neuron" else chosen)
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, torch._C.Generator)
+        return isinstance(value, tensors.Generator)
 
 
-class Generator(torch._C.Generator, metaclass=_GeneratorKind):
+class Generator(tensors.Generator, metaclass=_GeneratorKind):
     """Stands for `torch.Generator`."""
 
 
@@ -78,7 +80,7 @@ def _printing(original: Callable[[Tensor, int], str]) -> Callable[[Tensor, int],
 
     @wraps(original)
     def text(self: Tensor, indent: int) -> str:
-        ours = self.device.type == "neuron" and not torch._C._len_torch_dispatch_stack()
+        ours = self.device.type == "neuron" and not mode_count()
         return original(as_host(self) if ours else self, indent)
 
     return text
@@ -131,6 +133,6 @@ def register() -> None:
         setattr(torch.accelerator, name, asking)
         if hasattr(torch.accelerator.memory, name):
             setattr(torch.accelerator.memory, name, asking)
-    torch._tensor_str._tensor_str = _printing(torch._tensor_str._tensor_str)
+    tensors.printed_by(_printing)
     torch.UntypedStorage.resize_ = _resizing(torch.UntypedStorage.resize_)  # type: ignore[method-assign]
     torch.UntypedStorage.nbytes = _nbytes_now  # type: ignore[method-assign]

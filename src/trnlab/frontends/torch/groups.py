@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _resolve_process_group, get_process_group_ranks
+from torch.distributed.distributed_c10d import get_process_group_ranks
 
 from trnlab.collectives import Groups, whole_mesh
 from trnlab.errors import UsageError
+from trnlab.frontends.torch.pytorch.collectives import group_of
 from trnlab.guards import depend
 
 # What ranks along a dimension of a mesh exchange, by what the dimension is called. Along dimensions for data that
@@ -33,7 +34,7 @@ class _Members:
     def failed(self) -> str | None:
         """See `guards.Guard`."""
         try:
-            ranks, world = tuple(get_process_group_ranks(_resolve_process_group(self.name))), dist.get_world_size()
+            ranks, world = tuple(get_process_group_ranks(group_of(self.name))), dist.get_world_size()
         except (RuntimeError, ValueError, KeyError):
             return f"process group {self.name!r} is no longer there"
         if (ranks, world) == (self.ranks, self.world):
@@ -62,7 +63,7 @@ def ranks_of(group: Any) -> tuple[int, ...]:
 
 def _resolved(group: Any) -> tuple[Any, tuple[int, ...]]:
     try:
-        found = _resolve_process_group(group) if isinstance(group, str) else group
+        found = group_of(group) if isinstance(group, str) else group
         return found, tuple(get_process_group_ranks(found))
     except (RuntimeError, ValueError, KeyError) as error:
         raise UsageError(
@@ -75,7 +76,7 @@ def _resolved(group: Any) -> tuple[Any, tuple[int, ...]]:
 
 def position_in(group: Any) -> int:
     """Where this rank is in a process group (or the one of that name)."""
-    return int(dist.get_rank(_resolve_process_group(group) if isinstance(group, str) else group))
+    return int(dist.get_rank(group_of(group) if isinstance(group, str) else group))
 
 
 def purpose_of(group: Any) -> str:
@@ -85,7 +86,7 @@ def purpose_of(group: Any) -> str:
     keeps its own.
     """
     try:
-        found = _resolve_process_group(group) if isinstance(group, str) else group
+        found = group_of(group) if isinstance(group, str) else group
         described = str(found.group_desc)
     except (RuntimeError, ValueError, KeyError, AttributeError):
         return ""

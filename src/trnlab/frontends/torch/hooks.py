@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import optimizer as optim
 
 from trnlab.errors import Location, UnsupportedOpError, UsageError
+from trnlab.frontends.torch.pytorch.dispatcher import functions_not_overridden
+from trnlab.frontends.torch.pytorch.tensors import hooks_after, hooks_before
 
 _TABLES = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
@@ -39,7 +40,7 @@ def _refused(optimizer: Any, what: str, step: Any, remedy: str) -> UnsupportedOp
 
 def pre_hooks(optimizer: torch.optim.Optimizer) -> list[Any]:
     """Hooks that run before the update, in their order."""
-    return [*optim._global_optimizer_pre_hooks.values(), *optimizer._optimizer_step_pre_hooks.values()]
+    return [*hooks_before.values(), *optimizer._optimizer_step_pre_hooks.values()]
 
 
 def run_pre_hooks(optimizer: torch.optim.Optimizer) -> None:
@@ -68,7 +69,7 @@ def _hook_refused(hook: Any, what: str) -> UnsupportedOpError:
 
 def run_post_hooks(optimizer: torch.optim.Optimizer) -> None:
     """Run the hooks that belong after the update; they see the tensors themselves."""
-    for hook in (*optimizer._optimizer_step_post_hooks.values(), *optim._global_optimizer_post_hooks.values()):
+    for hook in (*optimizer._optimizer_step_post_hooks.values(), *hooks_after.values()):
         hook(optimizer, (), {})
 
 
@@ -87,7 +88,7 @@ def without_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 def gradient_hooks(parameter: Tensor) -> tuple[dict[int, Any], dict[int, Any]]:
     """Hooks on a parameter's gradient: those that may change it, and those that see it accumulated."""
-    with torch._C.DisableTorchFunction():  # while tracing, an attribute of a parameter is that of its stand-in
+    with functions_not_overridden():  # while tracing, an attribute of a parameter is that of its stand-in
         return parameter._backward_hooks or {}, parameter._post_accumulate_grad_hooks or {}  # type: ignore[attr-defined]
 
 

@@ -23,9 +23,10 @@ from trnlab import host_ops
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.dispatch import Kernel, fall_back, implement
 from trnlab.frontends.torch.dlpack import as_host, as_neuron, no_sparse
+from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet
 
 _CPU = torch.device("cpu")
-_CPU_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_CPU_KEY = DispatchKeySet(DispatchKey.CPU)
 _TRANSFERS = frozenset({"aten::_local_scalar_dense"})
 # Operators that take some of their tensors from the host: indices, lengths, numbers of steps.
 _MIXED = ("aten::index", "aten::_index_put_impl_", "aten::_pack_padded", "aten::_foreach", "aten::_fused")

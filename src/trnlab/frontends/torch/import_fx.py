@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from trnlab.errors import GraphError, Location, NumericsError, TrnlabError, UnsupportedOpError
 from trnlab.frontends.common.formats import begin
@@ -28,6 +27,8 @@ from trnlab.frontends.torch.doubles import narrow_moments
 from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.narrow_numbers import in_format
+from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
+from trnlab.frontends.torch.pytorch.fakes import unset_fake_temporarily
 from trnlab.frontends.torch.refusals import UnsupportedOp
 from trnlab.frontends.torch.split import kept
 from trnlab.frontends.torch.types import is_narrowed, is_opaque, is_wide, type_of, unnarrowed
@@ -357,7 +358,7 @@ def _made_of(result: Any, given: Container[fx.Node]) -> bool:
 def _is_statistic(node: fx.Node) -> bool:
     """Whether a placeholder is read only where an operator wants a statistic of its forward pass."""
     places = [(u, _STATISTICS.get(getattr(u.target, "name", str)().partition(".")[0])) for u in node.users
-              if isinstance(u.target, torch._ops.OpOverload)]  # fmt: skip
+              if isinstance(u.target, OpOverload)]  # fmt: skip
     return len(places) == len(node.users) > 0 and all(
         at is not None and len(u.args) > at and u.args[at] is node for u, at in places
     )

@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._dynamo import nonstrict_trace
-from torch.utils import _pytree as pytree
 
 from trnlab import kernel_hooks
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import callee
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
+from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs
+from trnlab.frontends.torch.pytorch.tracing import nonstrict_trace
 from trnlab.frontends.torch.types import kind_of, type_of
 from trnlab.graph.ir import TensorType, Value
 from trnlab.kernel_hooks import NOT_HANDLED
@@ -411,7 +412,7 @@ def trace_call(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _is_symbol(tensor: Tensor) -> bool:
     """Whether a tensor stands for one while PyTorch traces."""
     plain = type(tensor) in (Tensor, torch.nn.Parameter)
-    return not plain or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return not plain or is_functorchs(tensor)
 
 
 class _Launched:

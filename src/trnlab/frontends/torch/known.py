@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
-from torch.utils._python_dispatch import _disable_current_modes
+
+from trnlab.frontends.torch.pytorch.dispatcher import OpOverload, modes_off
+from trnlab.frontends.torch.pytorch.graphs import get_proxy_mode, get_proxy_slot
 
 _CPU = torch.device("cpu")
 _UNKNOWN = object()
@@ -28,7 +29,7 @@ def known_value(tensor: Tensor) -> Tensor | None:
     proxy = getattr(slot, "proxy", None)
     if mode is None or not isinstance(proxy, fx.Proxy):
         return None
-    with _disable_current_modes(), torch.no_grad():
+    with modes_off(), torch.no_grad():
         value = _computed(proxy.node.graph, proxy.node)
     return value if isinstance(value, Tensor) else None
 
@@ -50,13 +51,13 @@ def _repeatable(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     op = node.target
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, OpOverload):
         return True  # picks one of several results
     return op.namespace == "aten" and "empty" not in op.name() and torch.Tag.nondeterministic_seeded not in op.tags
 
 
 def _writes(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _called(node: fx.Node, values: dict[fx.Node, Any]) -> Any:

@@ -23,11 +23,11 @@ from torch.overrides import TorchFunctionMode
 import trnlab
 from trnlab.errors import Location, UnsupportedOpError
 from trnlab.frontends.torch import survey
+from trnlab.frontends.torch.pytorch.tensors import CALL_OF_MODULES, backward_number
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)(?:\n +(?P<text>[^\n]*))?')
 _PACKAGES = tuple(str(Path(str(module.__file__)).parent) + os.sep for module in (torch, trnlab))
 _INDEX = re.compile(r"\['?(\w+)'?\]")
-_CALL = torch.nn.Module._call_impl.__code__
 _LAYER, _GRADIENT = "layer ", ", gradient"
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
 
@@ -85,7 +85,7 @@ def layer_of(frame: Any) -> str:
     """Path of the innermost module of the model that is being called, "" outside of one."""
     calls = []
     while frame is not None:
-        if frame.f_code is _CALL:
+        if frame.f_code is CALL_OF_MODULES:
             calls.append(frame.f_locals["self"])
         frame = frame.f_back
     if not calls:
@@ -157,7 +157,7 @@ class RecordLines(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         line = here(sys._getframe(1))
-        self._starts.append(torch.autograd._get_sequence_nr())
+        self._starts.append(backward_number())
         self._lines.append(line)
         _set_line(line)
         needs, why, remedy = _WRITES.get(function, (None, "", ""))

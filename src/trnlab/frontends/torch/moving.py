@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_init"
+from trnlab.frontends.torch.pytorch.places import FULLY_SHARDED_START
 
 
 def allow() -> None:
     """Wrap PyTorch's function, if it is loaded and not wrapped yet."""
-    module = sys.modules.get(_MODULE)
+    module = sys.modules.get(FULLY_SHARDED_START)
     original = getattr(module, "_move_states_to_device", None)
     if original is None or hasattr(original, "swaps"):
         return

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trnlab.errors import Location, UnsupportedOpError
 from trnlab.frontends.torch import survey
 from trnlab.frontends.torch.dlpack import to_numpy_alias
 from trnlab.frontends.torch.known import known_value
 from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs, is_traceable_wrapper_subclass, modes_off
+from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 
 _T = torch.Tensor
 _VALUES = {_T.numpy: "numpy", _T.tolist: "tolist", _T.__array__: "__array__", _T.__bool__: "__bool__",
@@ -53,7 +53,7 @@ def is_real(value: Any) -> bool:
         return False
     if is_traceable_wrapper_subclass(value):  # has what the tensors that it is made of have
         return any(is_real(getattr(value, name)) for name in value.__tensor_flatten__()[0])
-    return not torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return not is_functorchs(value)
 
 
 def leaf_like(base: Tensor, requires_grad: bool) -> Tensor:
@@ -172,12 +172,12 @@ class Outside(TorchFunctionMode):
         if not is_real(tensor):
             tensor = next((f.real for f in self.found if f.owned is tensor and not f.written), tensor)
         if is_real(tensor) and (id(tensor) not in self._known or any(f.real is tensor for f in self.found)):
-            with torch.utils._python_dispatch._disable_current_modes():
+            with modes_off():
                 self.read.append((tensor, bits(tensor)))
                 return function(tensor, *args[1:], **kwargs)
         known = known_value(tensor)
         if known is not None:
-            with torch.utils._python_dispatch._disable_current_modes():
+            with modes_off():
                 return function(known, *args[1:], **kwargs)
         refusal = self._refused(
             f"{self.phase} asks for the values of a tensor ({_VALUES[function]}) while the step is being captured",

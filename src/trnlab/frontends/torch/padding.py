@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from trnlab.buckets import Plan
 from trnlab.errors import UsageError
+from trnlab.frontends.torch.pytorch import pytree
 
 
 class PadToBuckets:

@@ -15,9 +15,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.nn.functional import batch_norm
-from torch.nn.modules.batchnorm import _BatchNorm
 
-_pytorchs = _BatchNorm.forward
+from trnlab.frontends.torch.pytorch.tensors import BatchNorms
+
+_pytorchs = BatchNorms.forward
 
 
 def _forward(self: Any, input: Tensor) -> Tensor:
@@ -38,5 +39,5 @@ def _forward(self: Any, input: Tensor) -> Tensor:
 @contextmanager
 def averages_as_tensors() -> Iterator[None]:
     """Within the block such batch norms divide by a tensor. Those of several ranks go another way."""
-    with patch.object(_BatchNorm, "forward", _forward):
+    with patch.object(BatchNorms, "forward", _forward):
         yield

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trnlab.frontends.torch.pytorch.splitting import decomposition_table
+
 BILINEAR, NEAREST = 0, 1  # interpolation_mode; 2 is bicubic
 ZEROS, BORDER = 0, 1  # padding_mode; 2 reflects
 
@@ -38,7 +40,7 @@ def grid_sampler_2d(
 ) -> Tensor:  # fmt: skip
     """Samples [N, C, h, w] of pictures [N, C, H, W] at points [N, h, w, 2], which are (x, y) in -1 to 1."""
     if interpolation_mode not in (BILINEAR, NEAREST):
-        split = torch._decomp.decomposition_table[torch.ops.aten.grid_sampler_2d.default]
+        split = decomposition_table[torch.ops.aten.grid_sampler_2d.default]
         return split(pictures, grid, interpolation_mode, padding_mode, align_corners)
     (x, _), (y, _) = _places(pictures, grid, padding_mode, align_corners)
     table = _table(pictures)

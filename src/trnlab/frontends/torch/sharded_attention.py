@@ -23,20 +23,18 @@ def install() -> None:
     if _installed:
         return
     _installed = True
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor.experimental import register_sharding
-    from torch.distributed.tensor.experimental._context_parallel import _attention as rings
+    from trnlab.frontends.torch.pytorch import distributed_tensors, rings
 
     forward, backward = torch.ops.trnlab.attention.default, torch.ops.trnlab.attention_backward.default
-    register_sharding(forward)(_placements)
-    register_sharding(backward)(_backward_placements)
+    rings.register_sharding(forward)(_placements)
+    rings.register_sharding(backward)(_backward_placements)
     handlers = {forward: _ring, backward: _ring_backward}
-    rings.custom_ops.update(handlers)
-    active = DTensor._op_dispatcher._custom_op_handlers
-    if active is not rings.existing_custom_ops:  # a context that was entered before
+    rings.handlers.update(handlers)
+    active = distributed_tensors.handlers()
+    if active is not rings.handlers_outside:  # a context that was entered before
         active.update(handlers)
     # A step that is captured goes backward when its loss function, and a context in there, is left.
-    rings.existing_custom_ops[backward] = _ring_backward
+    rings.handlers_outside[backward] = _ring_backward
 
 
 def _placements(q: Any, k: Any, v: Any, bias: Any, causal: bool, scale: float) -> Any:
@@ -67,7 +65,7 @@ def _of_bias(bias: Any, at: Any) -> Any:
 
 def _ring(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`trnlab::attention` in a context that shares out the tokens."""
-    from torch.distributed.tensor.experimental._context_parallel import _attention as rings
+    from trnlab.frontends.torch.pytorch import rings
 
     q, k, v, bias, causal, scale = _all(op, args, kwargs)
     if not _in_parts_of_tokens(q, k, v):
@@ -78,13 +76,13 @@ def _ring(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     def block(q: Any, k: Any, v: Any, is_causal: bool, **_: Any) -> Any:
         return op(q, k, v, None, is_causal, scale)
 
-    results = rings._templated_ring_attention(q.device_mesh.get_group(), TOKENS, block, *given, is_causal=causal)
+    results = rings.forward(q.device_mesh.get_group(), TOKENS, block, *given, is_causal=causal)
     return tuple(_like(result, q) for result in results)
 
 
 def _ring_backward(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Its derivative: what went round has its result in parts of the tokens, too; else they were gathered."""
-    from torch.distributed.tensor.experimental._context_parallel import _attention as rings
+    from trnlab.frontends.torch.pytorch import rings
 
     dout, q, k, v, out, lse, bias, causal, scale = _all(op, args, kwargs)
     if not _in_parts_of_tokens(q, k, v, out):
@@ -95,9 +93,7 @@ def _ring_backward(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     def block(query: Any, key: Any, value: Any, out: Any, logsumexp: Any, is_causal: bool, dout: Any) -> Any:
         return op(dout, query, key, value, out, logsumexp, None, is_causal, scale)
 
-    results = rings._templated_ring_attention_backward(
-        q.device_mesh.get_group(), TOKENS, block, dout, "dout", *given, is_causal=causal
-    )
+    results = rings.backward(q.device_mesh.get_group(), TOKENS, block, dout, "dout", *given, is_causal=causal)
     return tuple(_like(result, x) for result, x in zip(results, (q, k, v)))
 
 
@@ -114,12 +110,12 @@ def _in_parts_of_tokens(*tensors: Any) -> bool:
 
 def _elsewise(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As outside of the context: by the placements above."""
-    from torch.distributed.tensor import DTensor
+    from trnlab.frontends.torch.pytorch import distributed_tensors
 
-    dispatcher: Any = DTensor._op_dispatcher
+    dispatcher = distributed_tensors.dispatcher()
     info = dispatcher.unwrap_to_op_info(op, args, kwargs)
     dispatcher.sharding_propagator.propagate(info)
-    results = dispatcher._dispatch_get_local_results_slow_path(op, args, info)
+    results = distributed_tensors.local_results(op, args, info)
     return dispatcher.wrap(results, info.output_sharding.output_spec)
 
 
@@ -139,11 +135,9 @@ def refuse_in_a_ring(query: Any) -> None:
 
     Raises UnsupportedOpError (TRN285) there.
     """
-    from torch.distributed.tensor import DTensor
+    from trnlab.frontends.torch.pytorch import distributed_tensors
 
-    if torch.ops.trnlab.attention.default in DTensor._op_dispatcher._custom_op_handlers and _in_parts_of_tokens(
-        query
-    ):
+    if torch.ops.trnlab.attention.default in distributed_tensors.handlers() and _in_parts_of_tokens(query):
         raise _no_ring("dropout, a mask that is learned, or values of another size than queries")
 
 

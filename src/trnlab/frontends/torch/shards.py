@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from trnlab.frontends.torch import sharded
-
-_functional = torch.ops._c10d_functional
+from trnlab.frontends.torch.pytorch.collectives import operators as functional
 
 
 def local_part(parameter: Any) -> Tensor:
@@ -42,8 +41,8 @@ def gather(group: Any, parts: Sequence[Tensor]) -> list[Tensor]:
     if ranks == 1:
         return [_whole(p, x, 1) for p, x in zip(params, given)]
     name = group._all_gather_process_group.group_name
-    found = _functional.all_gather_into_tensor_coalesced(given, ranks, name)
-    return [_whole(p, _functional.wait_tensor(x), ranks) for p, x in zip(params, found)]
+    found = functional.all_gather_into_tensor_coalesced(given, ranks, name)
+    return [_whole(p, functional.wait_tensor(x), ranks) for p, x in zip(params, found)]
 
 
 def reduce(group: Any, gradients: Sequence[Any]) -> list[Tensor | None]:
@@ -58,37 +57,36 @@ def reduce(group: Any, gradients: Sequence[Any]) -> list[Tensor | None]:
 
 
 def _reduced(group: Any, params: Sequence[Any], gradients: Sequence[Tensor]) -> list[Tensor]:
-    from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
-    from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
+    from trnlab.frontends.torch.pytorch.sharding import DDPMeshInfo, FSDPMeshInfo, dtype_of_gradient, gradient_factors
 
     dtype = group._reduce_dtype or gradients[0].dtype
     ranks = _ranks(group)
     scatters = group._reduce_scatter_process_group if isinstance(group.mesh_info, FSDPMeshInfo) else None
     adds = group._all_reduce_process_group if isinstance(group.mesh_info, DDPMeshInfo) else None
-    before, after, scatter_op, add_op = _get_gradient_divide_factors(
+    before, after, scatter_op, add_op = gradient_factors(
         scatters, adds, dtype, group.device.type, group.gradient_divide_factor, group.force_sum_reduction_for_comms
     )
     xs = [_divided(_stacked(p, g.to(dtype), ranks), before) for p, g in zip(params, gradients)]
     if ranks > 1:
         assert scatters is not None
         xs, op = _scaled(xs, scatter_op)
-        xs = _functional.reduce_scatter_tensor_coalesced(xs, op, ranks, scatters.group_name)
-        xs = [_functional.wait_tensor(x) for x in xs]
+        xs = functional.reduce_scatter_tensor_coalesced(xs, op, ranks, scatters.group_name)
+        xs = [functional.wait_tensor(x) for x in xs]
     elif group.gradient_divide_factor is not None:
         xs = [x / group.gradient_divide_factor for x in xs]
     if adds is not None and adds.size() > 1:
         xs, op = _scaled(xs, add_op)
-        xs = [_functional.wait_tensor(x) for x in _functional.all_reduce_coalesced(xs, op, adds.group_name)]
+        xs = [functional.wait_tensor(x) for x in functional.all_reduce_coalesced(xs, op, adds.group_name)]
     return [
-        _divided(x, after).to(group._orig_dtype).narrow(0, 0, p.sharded_size[0])
+        _divided(x, after).to(dtype_of_gradient(group, p)).narrow(0, 0, p.sharded_size[0])
         if p.fsdp_placement.dim == 0
-        else _divided(x, after).to(group._orig_dtype).view(p.sharded_size)
+        else _divided(x, after).to(dtype_of_gradient(group, p)).view(p.sharded_size)
         for p, x in zip(params, xs)
     ]
 
 
 def _ranks(group: Any) -> int:
-    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
+    from trnlab.frontends.torch.pytorch.sharding import FSDPMeshInfo
 
     return int(group.mesh_info.shard_mesh_size) if isinstance(group.mesh_info, FSDPMeshInfo) else 1
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import global_decomposition_table
+
+from trnlab.frontends.torch.pytorch import dispatcher, splitting
 
 _ALSO = (  # operators that split well, though PyTorch's core has them or nobody else wants them apart
     "elu", "leaky_relu", "hardtanh", "native_group_norm", "dist", "ldexp",
@@ -42,16 +43,18 @@ def _registered() -> _Registered:
     """What the table is made of, as far as a program adds to it while it runs: kernels that split an operator, which
     operators of libraries are loaded, and decompositions. PyTorch itself keeps the part of aten."""
     libraries = [
-        (name, tuple(getattr(getattr(torch.ops, name), "_dir", ()))) for name in torch.ops._dir if name != "aten"
+        (name, tuple(getattr(getattr(torch.ops, name), "_dir", ())))
+        for name in dispatcher.namespaces()
+        if name != "aten"
     ]
-    kernels = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
-    return kernels, libraries, len(global_decomposition_table["post_autograd"])
+    kernels = dispatcher.kernels_under("CompositeImplicitAutograd")
+    return kernels, libraries, len(splitting.global_decomposition_table["post_autograd"])
 
 
 def _made() -> _Table:
     aten = torch.ops.aten
     packets = [getattr(aten, name + suffix, None) for name in _ALSO for suffix in ("", "_backward")]
     return {
-        **torch._decomp.core_aten_decompositions(),
-        **torch._decomp.get_decompositions([packet for packet in packets if packet is not None]),
+        **splitting.core_aten_decompositions(),
+        **splitting.get_decompositions([packet for packet in packets if packet is not None]),
     }

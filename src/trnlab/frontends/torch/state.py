@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributions import Distribution, Transform
 from torch.nn.modules import module as nn_module
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import trnlab
 from trnlab.frontends.common.image import Image
 from trnlab.frontends.common.nodes import EVERY, Attributes, Fields, Items, Names, Node, Parts, Summary
 from trnlab.frontends.torch.distributed.surroundings import surroundings
+from trnlab.frontends.torch.pytorch.dispatcher import is_traceable_wrapper_subclass
+from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.nki.kernel import Kernel
 
 # Numba is looked for and not imported: a process that finds all loops compiled does without it.

@@ -166,14 +166,15 @@ def _joined(path: Sequence[Any]) -> str:
 def index(ranks: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
     """DCP's index of a checkpoint, of what each rank told of its tensors. A slice that several have is rank 0's."""
     from torch.distributed.checkpoint import metadata as dcp
-    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    from trnlab.frontends.torch.pytorch.files import PlaceInFile
 
     known: dict[str, Any] = {}
     stored: dict[Any, Any] = {}
     paths: dict[str, _Path] = {}
     for name, rank, about in _all(ranks):
         paths[name] = tuple(about["path"])
-        where = _StorageInfo(f"{folder_of(rank)}/{about.get('file', TENSORS)}", *about["at"])
+        where = PlaceInFile(f"{folder_of(rank)}/{about.get('file', TENSORS)}", *about["at"])
         if "dtype" not in about:
             known.setdefault(name, dcp.BytesStorageMetadata())
             stored.setdefault(dcp.MetadataIndex(name), where)

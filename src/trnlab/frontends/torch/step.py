@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
@@ -32,6 +31,7 @@ from trnlab.frontends.torch.dlpack import as_host, as_neuron
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.fully_sharded import settle
 from trnlab.frontends.torch.optimizer_numbers import store
+from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.state import ambient
 from trnlab.frontends.torch.subject import Place, Subject, check_devices, exactly, form, prepare, settable
 from trnlab.runtime.notices import say

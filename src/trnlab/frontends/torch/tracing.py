@@ -18,16 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorDeviceMismatchError,
-    FakeTensorMode,
-)
 from torch.distributions import Distribution
 from torch.fx import traceback as fx_traceback
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.utils.stateless import _reparametrize_module
 
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.torch import hooks, sharded, survey
@@ -36,6 +28,13 @@ from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.outside import is_real
+from trnlab.frontends.torch.pytorch.fakes import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorDeviceMismatchError,
+    FakeTensorMode,
+)
+from trnlab.frontends.torch.pytorch.graphs import functions_wrapped, make_fx, with_parameters
 from trnlab.frontends.torch.scalars import tensors_as_numbers
 from trnlab.frontends.torch.subject import Place
 from trnlab.frontends.torch.types import format_of
@@ -112,7 +111,7 @@ def _functions_not_wrapped() -> Iterator[None]:
     What `torch.fx.wrap` names it would replace while it traces (torchvision's models do so). That is for tracing by
     proxies; here operators are traced, and the step would depend on a function that is gone afterwards.
     """
-    wrapped = fx._symbolic_trace._wrapped_fns_to_patch
+    wrapped = functions_wrapped()
     held = dict(wrapped)
     wrapped.clear()
     try:
@@ -203,7 +202,7 @@ def functional(function: Callable[..., Any], fakes: Sequence[Tensor], mode: Fake
 def parameters_replaced(model: nn.Module, values: dict[Any, Tensor]) -> Iterator[None]:
     """Within the block the model holds `values[p]` in place of each parameter or buffer p, tied ones included."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    with _recurrent_kept(model), _reparametrize_module(model, {name: values[p] for name, p in named if p in values}):
+    with _recurrent_kept(model), with_parameters(model, {name: values[p] for name, p in named if p in values}):
         yield
 
 

@@ -120,9 +120,11 @@ def offsets_of(tensor: Any) -> tuple[int, ...]:
             "a tensor of partial sums is in no checkpoint", code="TRN541", got=tensor.placements,
             limit="Shard and Replicate", remedy="redistribute it first",
         )  # fmt: skip
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # takes long to import
+    from trnlab.frontends.torch.pytorch import distributed_tensors  # takes long to import
 
-    _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    _, offsets = distributed_tensors.compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
     return tuple(offsets)
 
 

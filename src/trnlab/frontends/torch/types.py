@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._library.fake_class_registry import FakeScriptObject
 
 from trnlab.errors import UnsupportedOpError
+from trnlab.frontends.torch.pytorch.fakes import FakeScriptObject
 from trnlab.graph.ir import TensorType
 from trnlab.numerics import dtypes
 from trnlab.numerics.dtypes import DType

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from trnlab.collectives import Collective, whole_mesh
 from trnlab.frontends.torch.dispatch import untraced_methods
@@ -24,6 +23,7 @@ from trnlab.frontends.torch.distributed.reductions import Reduction
 from trnlab.frontends.torch.distributed.work import NeuronWork
 from trnlab.frontends.torch.dlpack import as_host, to_numpy_alias
 from trnlab.frontends.torch.groups import purpose_of
+from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.runtime.communication import Asked
 
 Tensors = Sequence[Tensor]

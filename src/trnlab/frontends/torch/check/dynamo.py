@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `torch.compile` gives up on: graph breaks, and functions that it compiles again, each with its reason.
 
-PyTorch tells these to its log and to nobody else; here the two functions that it logs them in are listened to, which
-leans on the pinned version of PyTorch.
+PyTorch tells these to its log and to nobody else; here the two functions that it logs them in are listened to.
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-from torch._dynamo import convert_frame, symbolic_convert
-from torch._guards import TracingContext
+from unittest.mock import patch
 
 from trnlab.errors import Location
 from trnlab.frontends.torch.locations import is_users
+from trnlab.frontends.torch.pytorch.tracing import GRAPH_BREAK, REASONS_AGAIN, TracingContext
 from trnlab.frontends.torch.survey import Survey, active
 from trnlab.porting.result import WARNING
 
-_BREAK = "log_graph_break"
-_REASONS = "get_and_maybe_log_recompilation_reasons"
 _OWN = (
     f"torch{os.sep}optim{os.sep}optimizer.py"  # PyTorch's optimizers break the graph by themselves, before the update
 )
@@ -37,15 +33,11 @@ _DO = {
 @contextmanager
 def listening() -> Iterator[None]:
     """Within the block what Dynamo gives up on is noted in the survey that is being made."""
-    base = symbolic_convert.InstructionTranslatorBase
-    broke, reasons = getattr(base, _BREAK), getattr(convert_frame, _REASONS)
-    setattr(base, _BREAK, _breaking(broke))
-    setattr(convert_frame, _REASONS, _recompiling(reasons))
-    try:
+    with (
+        patch.object(*GRAPH_BREAK, _breaking(getattr(*GRAPH_BREAK))),
+        patch.object(*REASONS_AGAIN, _recompiling(getattr(*REASONS_AGAIN))),
+    ):
         yield
-    finally:
-        setattr(base, _BREAK, broke)
-        setattr(convert_frame, _REASONS, reasons)
 
 
 def _breaking(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from trnlab.errors import Location
 from trnlab.frontends.torch import data
 from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.pytorch.loading import Batches
 from trnlab.frontends.torch.survey import Survey
 from trnlab.porting.result import WARNING
 
@@ -45,7 +45,7 @@ class Loaders:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Within the block loaders are watched."""
-        made, begun, gave = DataLoader.__init__, DataLoader.__iter__, _BaseDataLoaderIter.__next__
+        made, begun, gave = DataLoader.__init__, DataLoader.__iter__, Batches.__next__
 
         def make(loader: Any, *args: Any, **kwargs: Any) -> None:
             made(loader, *args, **kwargs)
@@ -62,14 +62,14 @@ class Loaders:
             return gave(iterator)
 
         DataLoader.__init__, DataLoader.__iter__ = make, begin  # type: ignore[method-assign,assignment]
-        _BaseDataLoaderIter.__next__ = give  # type: ignore[method-assign]
+        Batches.__next__ = give  # type: ignore[method-assign]
         data.heard.append(self._hears)
         try:
             yield
         finally:
             data.heard.remove(self._hears)
             DataLoader.__init__, DataLoader.__iter__ = made, begun  # type: ignore[method-assign]
-            _BaseDataLoaderIter.__next__ = gave  # type: ignore[method-assign]
+            Batches.__next__ = gave  # type: ignore[method-assign]
 
     def gave_its_last(self, shapes: Sequence[str]) -> bool:
         """Whether a batch of these shapes is the latest loader's last and smaller one."""

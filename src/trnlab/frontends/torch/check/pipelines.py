@@ -22,6 +22,7 @@ from torch import nn
 
 from trnlab.errors import UsageError
 from trnlab.fleet.pipeline import order
+from trnlab.frontends.torch.pytorch import tracing
 from trnlab.graph.ir import Graph
 from trnlab.porting.schedule import Pass
 
@@ -73,23 +74,23 @@ class Walk(Protocol):
 @contextmanager
 def pipelines_told(walk: Walk) -> Iterator[None]:
     """Within the block pipelines are told to the walk."""
-    from torch.distributed.pipelining import schedules, stage
+    from torch.distributed.pipelining import PipelineStage, schedules
 
-    base: Any = stage._PipelineStageBase
+    from trnlab.frontends.torch.pytorch.stages import Schedule, Stage, agreeing_alone
+
     with ExitStack() as stack:
         for cls, name, method in (
-            (stage.PipelineStage, "_warmup_forward_vote", _vote),
-            (stage.PipelineStage, "_warmup_backward_result", _result),
-            (stage.PipelineStage, "_send_meta", _sender(walk)),
-            (stage.PipelineStage, "_recv_meta", _receiver(walk)),
-            (base, "__init__", _compiled_stage(walk, base.__init__)),
-            (base, "forward_one_chunk", _pass_of(walk, base.forward_one_chunk, False)),
-            (base, "backward_one_chunk", _pass_of(walk, base.backward_one_chunk, True)),
-            (schedules._PipelineSchedule, "__init__", _compiled_loss(walk, schedules._PipelineSchedule.__init__)),
-            (schedules._PipelineSchedule, "_compute_loss", _loss(walk, schedules._PipelineSchedule._compute_loss)),
+            *agreeing_alone(),
+            (PipelineStage, "_send_meta", _sender(walk)),
+            (PipelineStage, "_recv_meta", _receiver(walk)),
+            (Stage, "__init__", _compiled_stage(walk, Stage.__init__)),
+            (Stage, "forward_one_chunk", _pass_of(walk, Stage.forward_one_chunk, False)),
+            (Stage, "backward_one_chunk", _pass_of(walk, Stage.backward_one_chunk, True)),
+            (Schedule, "__init__", _compiled_loss(walk, Schedule.__init__)),
+            (Schedule, "_compute_loss", _loss(walk, Schedule._compute_loss)),
             (
-                schedules._PipelineSchedule, "_initialize_pp_stages",
-                _unseen(walk, schedules._PipelineSchedule._initialize_pp_stages),
+                Schedule, "_initialize_pp_stages",
+                _unseen(walk, Schedule._initialize_pp_stages),
             ),
             (schedules.PipelineScheduleSingle, "step", _step(walk, schedules.PipelineScheduleSingle.step)),
             (schedules.PipelineScheduleMulti, "step", _step(walk, schedules.PipelineScheduleMulti.step)),
@@ -101,18 +102,6 @@ def pipelines_told(walk: Walk) -> Iterator[None]:
 # -- what stages ask each other -------------------------------------------------------------------------------------
 
 
-def _vote(stage: Any, has_backward: bool, received_acc: Any = None) -> torch.Tensor:
-    """Whether shapes have to be found by running, as this rank alone says it."""
-    from torch.distributed.pipelining._utils import InferenceMode
-
-    mine = 0 if InferenceMode.needs_dynamic(stage._user_meta, has_backward) else 1
-    return torch.tensor([mine if received_acc is None else mine * int(received_acc)], dtype=torch.int32)
-
-
-def _result(stage: Any, received_result: Any = None) -> Any:
-    return _vote(stage, True) if received_result is None else received_result
-
-
 def _sender(walk: Walk) -> Callable[..., None]:
     def send(stage: Any, meta: Any, target: int) -> None:
         walk.mail[stage.stage_index, target] = meta
@@ -122,10 +111,10 @@ def _sender(walk: Walk) -> Callable[..., None]:
 
 def _receiver(walk: Walk) -> Callable[..., Any]:
     def receive(stage: Any, source: int) -> Any:
-        from torch.distributed.pipelining._utils import _derive_grad_metas, _StageBackwardMeta
+        from trnlab.frontends.torch.pytorch.stages import shapes_of_gradients
 
         if source > stage.stage_index:
-            return _StageBackwardMeta(backward_metas=_derive_grad_metas(stage._stage_meta.outputs))
+            return shapes_of_gradients(stage._stage_meta.outputs)
         if (source, stage.stage_index) not in walk.mail:
             walk.waits()
         return walk.mail[source, stage.stage_index]
@@ -140,7 +129,7 @@ def _compiled_stage(walk: Walk, original: Any) -> Callable[..., None]:
     def begin(stage: Any, submodule: nn.Module, *args: Any, **kwargs: Any) -> None:
         if not _is_compiled(submodule):
             # `Module.compile` leaves modules of PyTorch's own, as `Sequential`, eager: Dynamo skips their frames
-            called = torch._dynamo.external_utils.wrap_inline(submodule._call_impl)
+            called = tracing.traced_inline(submodule._call_impl)
             submodule._compiled_call_impl = torch.compile(called, backend="neuron")
             walk.compiled = True
         original(stage, submodule, *args, **kwargs)
@@ -160,7 +149,7 @@ def _compiled_loss(walk: Walk, original: Any) -> Callable[..., None]:
 
 def _is_compiled(module: Any) -> bool:
     modules = list(module.modules()) if isinstance(module, nn.Module) else []
-    kind = torch._dynamo.eval_frame.OptimizedModule
+    kind = tracing.OptimizedModule
     return any(isinstance(m, kind) or getattr(m, "_compiled_call_impl", None) is not None for m in modules)
 
 

@@ -23,7 +23,6 @@ from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.nn.parallel import DistributedDataParallel
 
 from trnlab.chips.catalog import Target
@@ -31,6 +30,8 @@ from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
 from trnlab.frontends.torch.check.alive import alive
 from trnlab.frontends.torch.check.counting import Ledger, created
+from trnlab.frontends.torch.pytorch import sharding
+from trnlab.frontends.torch.pytorch.collectives import NEW_GROUP, groups
 from trnlab.porting.job import RANKS_WANTED
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.session import Session
@@ -51,7 +52,7 @@ def one_of(cluster: Cluster, rank: int, size: int) -> Iterator[None]:
         stack.callback(_here.remove, here)
         _here.append(here)
         stack.enter_context(patch.object(_Earlier, "parts", _parts()))
-        stack.enter_context(patch.object(_fsdp_param, "_chunk_with_empty", Chunks))
+        stack.enter_context(patch.object(sharding.parameters, "_chunk_with_empty", Chunks))
         yield
 
 
@@ -138,7 +139,7 @@ def _parts() -> tuple[Any, ...]:
 def _replaced(here: _Rank) -> Iterator[None]:
     """Within the block every group is of the fake backend, no store waits for anybody, and the script's last line
     does not take away the groups that the report asks for."""
-    init, new, destroy = dist.init_process_group, c10d._new_group_with_tag, dist.destroy_process_group
+    init, new, destroy = dist.init_process_group, getattr(*NEW_GROUP), dist.destroy_process_group
     ended: list[Any] = []
 
     def begin(backend: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -166,7 +167,7 @@ def _replaced(here: _Rank) -> Iterator[None]:
         patch.object(dist, "init_process_group", begin),
         patch.object(c10d, "init_process_group", begin),
         patch.object(device_mesh, "init_process_group", begin),
-        patch.object(c10d, "_new_group_with_tag", group),
+        patch.object(*NEW_GROUP, group),
     ):
         try:
             yield
@@ -229,7 +230,7 @@ def batches() -> int:
 
 def _lives(group: Any) -> bool:
     """Whether a group is one of those that the script has made, and not of an earlier job in this process."""
-    return group in c10d._world.pg_map
+    return group in groups()
 
 
 def _of_this_job(mesh: Any) -> bool:

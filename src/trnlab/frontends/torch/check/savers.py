@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import serialization
 
+from trnlab.frontends.torch.pytorch.tensors import SAVING, WRITERS
 from trnlab.view.line import inside, place_to_read, place_to_write
 
 Aside = Callable[[], AbstractContextManager[None]]
@@ -49,9 +50,9 @@ def saved_with_holes(aside: Aside) -> Iterator[None]:
                     enter(patch.object(import_module(module), name, _nothing))
             yield
             return
-        enter(patch.object(serialization, "_save", _sparing(serialization._save, aside)))
+        enter(patch.object(*SAVING, _sparing(getattr(*SAVING), aside)))
         enter(patch.object(serialization, "location_tag", _noting(serialization.location_tag)))
-        enter(patch.object(torch._C, "PyTorchFileWriter", _writer(torch._C.PyTorchFileWriter)))
+        enter(patch.object(*WRITERS, _writer(getattr(*WRITERS))))
         enter(patch.object(torch.jit, "save", _led(torch.jit.save, 1, place_to_write)))
         enter(patch.object(torch.jit, "load", _led(torch.jit.load, 0, place_to_read)))
         if importlib.util.find_spec("safetensors") is not None:

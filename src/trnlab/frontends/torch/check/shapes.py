@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from trnlab.frontends.common.captured import Role
 from trnlab.frontends.common.engine import use
@@ -17,6 +16,7 @@ from trnlab.frontends.torch.capture import CapturedStep, Reported
 from trnlab.frontends.torch.check.unwritten import like, unwritten, values_kept
 from trnlab.frontends.torch.dlpack import as_host
 from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.step import TrainStep, learned_from
 from trnlab.frontends.torch.subject import prepare
 from trnlab.graph.ir import Graph

@@ -21,13 +21,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from trnlab.frontends.torch.assumed import assumed, is_mask, number_for
 from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode, modes_off
+from trnlab.frontends.torch.pytorch.fakes import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 
 LARGE = 1 << 18  # bytes
 _MAPPED = 1 << 30  # from this size on not even room in memory is asked for
@@ -127,7 +131,7 @@ class Unwritten(TorchDispatchMode):
             written = _written(op, args, kwargs)
             if written is not None:
                 return written if op._schema.name.startswith(_KEEP) else _all_made_up(written)
-        with _disable_current_modes(), self._fake as mode:
+        with modes_off(), self._fake as mode:
             fakes = pytree.tree_map_only(Tensor, lambda t: _fake_of(mode, t), (args, kwargs))
             try:
                 result = op(*fakes[0], **fakes[1])
@@ -154,7 +158,7 @@ class Unwritten(TorchDispatchMode):
 @contextmanager
 def values_kept() -> Iterator[None]:
     """Within the block operators compute as ever."""
-    with _disable_current_modes():
+    with modes_off():
         yield
 
 
@@ -215,7 +219,7 @@ def unwritten(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, 
     shape, strides = [int(n) for n in shape], [int(n) for n in strides]
     length = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
     nbytes = length * dtype.itemsize
-    with _disable_current_modes():
+    with modes_off():
         floats = dtype.is_floating_point or dtype.is_complex
         if nbytes < LARGE:
             flat = torch.full((length,), int(floats), dtype=dtype)

@@ -34,6 +34,7 @@ from trnlab.frontends.torch.check.silence import Last, silent
 from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of, values_kept
 from trnlab.frontends.torch.data import Loader
 from trnlab.frontends.torch.locations import here, parse
+from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
 from trnlab.porting.job import RANKS_WANTED
@@ -369,7 +370,7 @@ class _Engine(Followed):
 
     def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
         walk: Any = self.walk
-        leaves = torch.utils._pytree.tree_leaves(batch)
+        leaves = pytree.tree_leaves(batch)
         walk.begun(tuple(f"{str(x.dtype)[6:]}{list(x.shape)}" for x in leaves if isinstance(x, Tensor)))
         with walk.aside():
             return super().train_step(step, batch)

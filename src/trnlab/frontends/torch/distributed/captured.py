@@ -19,6 +19,7 @@ from torch import Tensor
 
 from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.torch.locations import RecordLines
+from trnlab.frontends.torch.pytorch.collectives import operators
 
 Tensors = Sequence[Tensor]
 _INSTEAD = {
@@ -289,8 +290,8 @@ def _traced(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _call(name: str, *args: Any) -> Any:
     """A functional collective, and its results."""
-    found = getattr(torch.ops._c10d_functional, name)(*args)
-    wait = torch.ops._c10d_functional.wait_tensor
+    found = getattr(operators, name)(*args)
+    wait = operators.wait_tensor
     return [wait(x) for x in found] if isinstance(found, (list, tuple)) else wait(found)
 
 

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FakeWork
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from trnlab.frontends.torch.dispatch import untraced
 from trnlab.frontends.torch.distributed.jobs import Job
 from trnlab.frontends.torch.distributed.work import NeuronWork
+from trnlab.frontends.torch.pytorch.collectives import FakeWork
+from trnlab.frontends.torch.pytorch.dispatcher import is_handled_in_python, mode_count, modes
 
 Method = Callable[..., NeuronWork]
 Group = TypeVar("Group")
@@ -97,9 +97,9 @@ def _listeners(arguments: tuple[Any, ...]) -> bool:
     tensors = list(_tensors(arguments))
     if not any(tensor.device.type == "neuron" for tensor in tensors):
         return False
-    if torch._C._len_torch_dispatch_stack() and any(map(_of_the_script, _get_current_dispatch_mode_stack())):
+    if mode_count() and any(map(_of_the_script, modes())):
         return True
-    return any(torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python) for tensor in tensors)
+    return any(map(is_handled_in_python, tensors))
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

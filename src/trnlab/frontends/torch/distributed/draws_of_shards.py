@@ -18,13 +18,12 @@ from typing import Any
 import torch
 
 from trnlab.frontends.after_import import when_imported
-
-_MODULE = "torch.distributed.tensor._random"
+from trnlab.frontends.torch.pytorch.places import RANDOM_SHARDS
 
 
 def install() -> None:
     """Make it so, now or once PyTorch loads what it concerns, which takes seconds that scripts without it keep."""
-    when_imported(_MODULE, lambda: _replace(sys.modules[_MODULE]))
+    when_imported(RANDOM_SHARDS, lambda: _replace(sys.modules[RANDOM_SHARDS]))
 
 
 def _replace(module: Any) -> None:
@@ -42,15 +41,15 @@ def _replace(module: Any) -> None:
 @contextmanager
 def _drawn(module: Any, spec: Any, generator: torch.Generator | None) -> Iterator[None]:
     """Within the block the host's generator is that of this rank's shard."""
-    from torch.distributed._functional_collectives import _are_we_tracing
-
-    from trnlab.frontends.torch.draws import as_shard  # loads much, which `import torch` alone need not
+    # These load much, which `import torch` alone need not.
+    from trnlab.frontends.torch.draws import as_shard
+    from trnlab.frontends.torch.pytorch.functional import are_traced
 
     mesh, own = spec.mesh, torch.default_generator
     coordinate = [mesh.get_local_rank(dim) for dim in range(mesh.ndim)]
     where, shards = module._calc_shard_info(coordinate, spec)
     place = module._calc_shard_linear_idx(where, shards)
-    if _are_we_tracing():
+    if are_traced():
         with as_shard(int(place), f"{spec.placements} of {tuple(mesh.shape)}") if max(shards) > 1 else nullcontext():
             yield
         return

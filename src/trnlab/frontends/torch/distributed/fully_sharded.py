@@ -22,11 +22,11 @@ _device_of, _move = "_get_device_from_device_id", "_move_states_to_device"
 
 def install() -> None:
     """Let it do so, once."""
-    from torch.distributed.fsdp import _init_utils
+    from trnlab.frontends.torch.pytorch.first_sharding import start
 
-    if not hasattr(getattr(_init_utils, _move), "__wrapped__"):
-        setattr(_init_utils, _device_of, _only(getattr(_init_utils, _device_of)))
-        setattr(_init_utils, _move, _exchanging(getattr(_init_utils, _move)))
+    if not hasattr(getattr(start, _move), "__wrapped__"):
+        setattr(start, _device_of, _only(getattr(start, _device_of)))
+        setattr(start, _move, _exchanging(getattr(start, _move)))
 
 
 def _only(device_of: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 
 from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.pytorch.collectives import group_of
 
 _LIBRARIES: list[torch.library.Library] = []
 
 
 def _all_gather_into_tensor_out(given: Tensor, group_size: int, group_name: Any, *, out: Tensor) -> Tensor:
     """Done when it returns, so that there is nothing to wait for."""
-    _resolve_process_group(group_name).all_gather_single(out, given.contiguous()).wait()
+    group_of(group_name).all_gather_single(out, given.contiguous()).wait()
     return out
 
 

@@ -38,6 +38,7 @@ from trnlab.frontends.torch.distributed.work import NeuronWork
 from trnlab.frontends.torch.distributed.world import Channel, World
 from trnlab.frontends.torch.dlpack import as_host, to_numpy_alias
 from trnlab.frontends.torch.groups import purpose_of
+from trnlab.frontends.torch.pytorch.dispatcher import is_handled_in_python
 
 Array = npt.NDArray[Any]
 Tensors = Sequence[Tensor]
@@ -409,7 +410,7 @@ def _read(tensor: Tensor) -> Array:
         raise CollectiveError(
             "collectives take dense tensors", code="TRN275", got=tensor.layout, remedy="x.to_dense() before"
         )
-    if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+    if is_handled_in_python(tensor):
         raise CollectiveError(
             "collectives of the host's tensors take tensors with memory of their own", code="TRN275",
             where=sites.site(), got=type(tensor).__name__, remedy="give it the tensors inside, one after the other",

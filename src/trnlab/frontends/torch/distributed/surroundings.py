@@ -14,8 +14,9 @@ from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from typing import Any
 
+from trnlab.frontends.torch.pytorch.places import RINGS
+
 _STAYS = "trnlab.attention_backward.default"  # in place from the first attention on (`sharded_attention.install`)
-_RINGS = "torch.distributed.tensor.experimental._context_parallel._attention"
 
 
 def surroundings() -> dict[str, Hashable]:
@@ -27,7 +28,7 @@ def surroundings() -> dict[str, Hashable]:
         "torch.distributed.get_rank()": distributed.get_rank(),
         "torch.distributed.get_world_size()": distributed.get_world_size(),
     }
-    rings: Any = sys.modules.get(_RINGS)
+    rings: Any = sys.modules.get(RINGS)
     if rings is not None:
         found |= {f"context_parallel's {name}": str(value) for name, value in vars(rings._cp_options).items()}
         found["context_parallel's way in"] = str(rings._dispatch_mode)
@@ -58,13 +59,6 @@ def guard() -> None:
     To be called while Dynamo waits for its backend: guards are put together afterwards. A function that was compiled
     before there were process groups is guarded too, since `now` says that there are none.
     """
-    from torch._dynamo.guards import GuardBuilder, install_guard
-    from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, ImportSource
-    from torch._guards import TracingContext
+    from trnlab.frontends.torch.pytorch.tracing import equal_again
 
-    if TracingContext.try_get() is not None:
-        package, *names = __name__.split(".")
-        source: Any = ImportSource(package)
-        for name in (*names, now.__name__):
-            source = AttrSource(source, name)
-        install_guard(CallFunctionNoArgsSource(source).make_guard(GuardBuilder.EQUALS_MATCH))
+    equal_again(__name__, now.__name__)

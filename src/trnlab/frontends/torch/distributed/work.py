@@ -18,10 +18,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 
 from trnlab.frontends.torch.dispatch import untraced_methods
 from trnlab.frontends.torch.distributed.jobs import Job, aside
+from trnlab.frontends.torch.pytorch.collectives import Work
+from trnlab.frontends.torch.pytorch.tensors import Future
 
 _TRANSFERS = ("send", "recv")
 _works: WeakKeyDictionary[Any, NeuronWork] = WeakKeyDictionary()  # of collectives, by their futures
@@ -45,7 +46,7 @@ class Countdown:
 
 
 @untraced_methods
-class NeuronWork(dist._Work):
+class NeuronWork(Work):
     """A handle of one call, or of several that were asked for together. `tensors`: what the call writes."""
 
     def __init__(self, jobs: list[Job], tensors: Any) -> None:
@@ -123,4 +124,4 @@ def _waiting(then: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in ("then", "add_done_callback"):
-    setattr(torch._C.Future, _name, _waiting(getattr(torch._C.Future, _name)))
+    setattr(Future, _name, _waiting(getattr(Future, _name)))

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
+from trnlab.frontends.torch.pytorch import pytree
 from trnlab.verify.bounds import ATTENTION, COMPOSITE, FUNCTION, PRODUCT, SUM, TERMS, Kind, roundoff
 
 FEW = 16  # elements, of which no mean is taken

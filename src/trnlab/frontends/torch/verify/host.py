@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from trnlab.frontends.common.engine import InterpreterEngine
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.draws import new_seed
+from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.verify.steps import Steps
 from trnlab.verify.bounds import roundoff
 

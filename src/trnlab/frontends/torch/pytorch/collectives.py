@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functional collectives, process groups by name, and work that is done before it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
+from torch.distributed import distributed_c10d
+
+__all__ = ["NEW_GROUP", "FakeWork", "Work", "default_store", "group_of", "groups", "operators"]
+
+Work: Any = dist._Work
+group_of: Any = distributed_c10d._resolve_process_group  # by its name
+NEW_GROUP: tuple[Any, str] = distributed_c10d, "_new_group_with_tag"  # where all that make groups find it
+operators: Any = torch.ops._c10d_functional
+
+
+def default_store() -> Any:
+    """The store by which the ranks of the job have found each other."""
+    return distributed_c10d._get_default_store()
+
+
+def groups() -> Any:
+    """The process groups that there are, as keys."""
+    return distributed_c10d._world.pg_map

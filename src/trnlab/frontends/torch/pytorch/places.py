@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of PyTorch's modules that are waited for or looked for, and not loaded: each takes long to import."""
+
+RINGS = "torch.distributed.tensor.experimental._context_parallel._attention"
+RANDOM_SHARDS = "torch.distributed.tensor._random"
+FULLY_SHARDED_START = "torch.distributed.fsdp._fully_shard._fsdp_init"
+LOGGER_OF_FRAMES = "torch._dynamo.convert_frame"
