@@ -18,6 +18,7 @@ from trnlab.frontends.torch import (
     host_ops,
     module,
     modules,
+    recording,
     recurrent,
     storages,
 )
@@ -30,6 +31,7 @@ def register() -> None:
         return
     _setup_privateuseone_for_python_backend("neuron", backend_module=module)
     host_ops.register()
+    recording.register()
     autocast.register()
     composites.register()
     recurrent.register()
