@@ -15,6 +15,7 @@ from trnlab.frontends.torch import (
     host_ops,
     module,
     modules,
+    recording,
     recurrent,
     storages,
 )
@@ -28,6 +29,7 @@ def register() -> None:
         return
     slot.fill("neuron", module)
     host_ops.register()
+    recording.register()
     autocast.register()
     composites.register()
     recurrent.register()
