@@ -5,6 +5,7 @@
 # make bench    the speed table
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
 # make jaxgrid  functions of JAX on the chip, and their table
+# make versions  demo, torch.compile, compile_step, torchrun and tests in an environment for each supported PyTorch and Python
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
 # Each makes .venv first if it is not there, with what it needs and no more; a second call starts at once.
 
@@ -27,7 +28,7 @@ DEMO := .venv/.demo
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check bench opdb jaxgrid zoo format clean
+.PHONY: demo test test-all check bench opdb jaxgrid versions zoo format clean
 
 demo: $(DEMO)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
@@ -65,6 +66,9 @@ opdb: $(READY)
 jaxgrid: $(READY)
 	$(BIN)/python -m tools.jaxgrid --page
 
+versions: $(READY)
+	$(BIN)/python -m tools.versions
+
 format: $(READY)
 	$(BIN)/ruff format src tests tools examples
 	$(BIN)/ruff check --fix src tests tools examples
@@ -85,4 +89,4 @@ $(READY): $(DEMO)
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-zoo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-zoo .venv-versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -42,6 +42,7 @@ __all__ = list(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module("torch")  # first: it loads the device itself
     import_module(f"{__name__}.pytorch")  # raises UsageError (TRN199) on a release of PyTorch that was not tried
     return getattr(import_module(_HOME[name] if "." in _HOME[name] else f"{__name__}.{_HOME[name]}"), name)
 

@@ -57,8 +57,9 @@ class Parts:
     def of_checkpoints(self) -> Iterator[None]:
         """Within the block what a checkpoint runs again is a part."""
         parts = self
+        pytorchs: Any = getattr(*RECOMPUTING)
 
-        class Recomputing(getattr(*RECOMPUTING)):
+        class Recomputing(pytorchs):
             def __enter__(self) -> Any:
                 self.stack = ExitStack()
                 self.stack.enter_context(computed_again(parts.new()))

@@ -36,6 +36,9 @@ def _replace(module: Any) -> None:
             yield
 
     tracker._distribute_region = region
+    from trnlab.frontends.torch.pytorch.random_shards import within_regions  # `import torch` alone needs it not
+
+    within_regions(tracker)
 
 
 @contextmanager

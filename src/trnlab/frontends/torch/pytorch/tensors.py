@@ -18,6 +18,7 @@ to_dlpack: Any = torch._C._to_dlpack
 from_dlpack: Any = torch._C._from_dlpack
 conjugated: Any = torch._conj  # a view
 negated: Any = torch._neg_view
+uses_of_storage: Any = torch._C._storage_Use_Count  # type: ignore[attr-defined]  # by its address
 safe_softmax: Any = torch._safe_softmax  # a softmax whose rows of -inf are zeros
 backward_number: Any = torch.autograd._get_sequence_nr  # of the next operator that autograd notes
 inductor: Any = torch._TorchCompileInductorWrapper  # what `torch.compile` takes where nobody names a backend

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.host_ops import give_memory
+from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, form_of
 from trnlab.frontends.torch.recording.operators import Operator
 from trnlab.frontends.torch.types import _FORMATS

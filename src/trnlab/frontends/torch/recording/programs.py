@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.import_fx import Imported, import_fx
+from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, Region, region, shown, view_of
 from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
 from trnlab.frontends.torch.recording.operators import call

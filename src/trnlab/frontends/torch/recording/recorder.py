@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
 from trnlab.frontends.torch.recording.forms import Made, make_room, results_of
 from trnlab.frontends.torch.recording.geometry import Form, form_of
 from trnlab.frontends.torch.recording.operators import Operator, instead, operator
@@ -43,7 +44,7 @@ class Slot:
         """Whether anybody besides the recording still has the memory."""
         if self.held is None:
             return not self.weak.expired()
-        return torch._C._storage_Use_Count(self.key) > 1
+        return uses_of_storage(self.key) > 1
 
     def storage(self) -> torch.UntypedStorage | None:
         """The storage, None where it is gone."""
