@@ -6,6 +6,7 @@
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
 # make jaxgrid  functions of JAX on the chip, and their table
 # make versions  demo, torch.compile, compile_step, torchrun and tests in an environment for each supported PyTorch and Python
+# make wheel    a wheel with the simulator's loops compiled, for this system and any processor of the last ten years
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
 # Each makes .venv first if it is not there, with what it needs and no more; a second call starts at once.
 
@@ -28,15 +29,19 @@ DEMO := .venv/.demo
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all check bench opdb jaxgrid versions zoo format clean
+LOOPS := $(BIN)/python -m trnlab.loops
+
+.PHONY: demo test test-all check bench opdb jaxgrid versions zoo wheel format clean
 
 demo: $(DEMO)
+	@$(LOOPS)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
 
 # Bytecode first: many tests start processes, each of which would compile all modules of the package where the
 # environment has Python keep none (PYTHONDONTWRITEBYTECODE), or together with others at the start.
 test test-all: check
 	@$(BIN)/python -m compileall -q src
+	@$(LOOPS)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) $(CHOSEN)
 
 check: $(READY)
@@ -88,5 +93,11 @@ $(READY): $(DEMO)
 	@$(PIP) -e '.[dev]'
 	@touch $@
 
+# x86-64-v3: with AVX2 and FMA. A machine that has less compiles the loops itself, as one of another system does.
+wheel: $(DEMO)
+	$(LOOPS) --processor x86-64-v3
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w dist .
+	@rm -r src/trnlab/loops/made build
+
 clean:
-	rm -rf .venv .venv-zoo .venv-versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf src/trnlab/loops/made .venv .venv-zoo .venv-versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -17,6 +17,7 @@ import json
 import os
 import stat
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -176,11 +177,13 @@ def _entry(found: Made, name: str, about: dict[str, str]) -> Function:
     call, count = _CALL(found.address(symbol)), kinds.count_of(returns)
     release = _RELEASE(found.address(symbol, "_release"))
 
+    room = ctypes.c_int64 * count
+
     def entry(*args: Any) -> Any:
         given: list[int] = []
         kinds.words(args, given)
-        taken, out = (ctypes.c_int64 * len(given))(*given), (ctypes.c_int64 * count)()
-        if status := call(ctypes.addressof(taken), ctypes.addressof(out)):
+        taken, out = array("q", given), room()
+        if status := call(taken.buffer_info()[0], ctypes.addressof(out)):
             raise RuntimeError(f"{name} failed with status {status}")
         return kinds.value_of(returns, iter(out), release)
 
