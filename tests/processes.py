@@ -27,7 +27,9 @@ from pathlib import Path
 from trnlab.runtime.forks import Forks, Process, possible
 
 IMPORTS = (("torch", ()), ("trnlab.cli.run", ()), ("trnlab.runtime.device", ()), ("torch.distributed", ()),
-           ("trnlab.frontends.torch", ("compile_step",)))  # fmt: skip
+           ("trnlab.frontends.torch", ("compile_step",)), ("trnlab.compiler.pipeline", ()),
+           ("torch._inductor.compile_fx", ()), ("torch.distributed.pipelining", ()), ("torch.distributed.optim", ()),
+           ("torch.distributed.checkpoint.state_dict", ()), ("numba.np.arraymath", ()))  # fmt: skip
 _READ_EARLY = ("GOMP_", "KMP_", "LANG", "LC_", "LD_", "MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH_",
                "TORCHDYNAMO_", "TORCHINDUCTOR_")  # fmt: skip
 _READ_BY_EACH = {"PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONIOENCODING"}

@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import processes
+
 HERE = Path(__file__).parent
 SECONDS = 600  # only ends what hangs: the scripts take a few on an idle machine, and a minute beside other work
 
@@ -30,17 +32,16 @@ def launch(script: str, folder: Path, ranks: int = 2, *arguments: str, **environ
     }  # fmt: skip
     command = [sys.executable, str(HERE / "scripts" / script), *arguments]
     running = [
-        subprocess.Popen(
+        processes.start(
             command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(ranks)
     ]  # fmt: skip
     try:
-        outputs = [process.communicate(timeout=SECONDS)[0] for process in running]
+        outputs = [processes.communicate(process, timeout=SECONDS)[0] for process in running]
     finally:
         for process in running:
             process.kill()
-            with process:  # closes its pipe, whether or not all was read
-                pass
+            process.stdout.close()
     return [Ended(process.returncode, output) for process, output in zip(running, outputs)]

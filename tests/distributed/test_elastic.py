@@ -7,15 +7,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
+from tests import processes
 from tests.distributed.ranks import HERE, SECONDS
 from trnlab.runtime import elastic
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 SCRIPT = str(HERE / "scripts" / "elastic_script.py")
 OURS = (
     sys.executable,
@@ -36,8 +36,7 @@ def started(folder, cache, *command, **environment):
     """What a job prints; its losses by (step, rank, ranks), the latest of each; and its exit status."""
     told = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TRNLAB_CACHE": str(cache), "TRNLAB_LIVE": "off"}
     folder.mkdir(exist_ok=True)
-    ended = subprocess.run(command, cwd=folder, env={**os.environ, **told, **environment}, text=True,
-                           capture_output=True, timeout=SECONDS)  # fmt: skip
+    ended = processes.run(command, cwd=folder, env={**os.environ, **told, **environment}, timeout=SECONDS)
     said = ended.stdout + ended.stderr
     found = re.findall(r"loss (\d+) of (\d+)/(\d+): (\S+)", ended.stdout)
     return said, {tuple(map(int, key)): value for *key, value in found}, ended.returncode
@@ -89,7 +88,8 @@ def test_torchrun_restarts_a_job(tmp_path, undisturbed):
     cache, losses = undisturbed
     said, found, status = started(
         tmp_path, cache, sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "2",
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", "1", SCRIPT, str(STEPS),
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", "1",
+        "--rdzv-conf", "last_call_timeout=1",  # nobody else comes SCRIPT, str(STEPS),
         TRNLAB_TARGET="trn1.32xlarge", TRNLAB_PRECISION="fp32", TRNLAB_CHECKPOINT=str(tmp_path / "kept"),
         TRNLAB_CHECKPOINT_EVERY="2", TRNLAB_FAULT="rank1:step4=kill",
     )  # fmt: skip

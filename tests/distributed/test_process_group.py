@@ -11,7 +11,8 @@ import pytest
 
 from tests.distributed.ranks import launch
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
+SIZES = [pytest.param(2, marks=pytest.mark.slow), 4]  # pairs of the four are groups of two
 
 
 def passed(ended):
@@ -21,13 +22,13 @@ def passed(ended):
     return ended
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", SIZES)
 def test_collectives(tmp_path, ranks):
     for each in passed(launch("collectives_script.py", tmp_path, ranks)):
-        assert each.output.count("passed") == 12
+        assert each.output.count("passed") == 15
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", SIZES)
 def test_training_is_that_of_one_process_with_the_whole_batch(tmp_path, ranks):
     for each in passed(launch("training_script.py", tmp_path, ranks)):
         assert each.output.count("passed") == 13

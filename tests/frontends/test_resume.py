@@ -35,9 +35,8 @@ def _alone() -> None:
     Use.by = None
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="trainings are forks of a process that has imported all")
-@pytest.mark.parametrize(("style", "kills"), [("steps", 1), ("eager", 3)])
+@pytest.mark.parametrize(("style", "kills"), [("steps", 1), pytest.param("eager", 3, marks=pytest.mark.slow)])
 def test_training_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, style: str, kills: int) -> None:
     """bf16-all with stochastic rounding, dropout, AdamW, a schedule, shuffling; SIGKILL at random moments. In a
     process of its own: forks of this one would lack its threads."""
@@ -52,8 +51,7 @@ def test_training_that_is_killed_goes_on_bit_for_bit(tmp_path: Path, style: str,
     assert int(found[2]) >= 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp", "tp-steps"])
+@pytest.mark.parametrize("kind", ["fsdp", pytest.param("tp-steps", marks=pytest.mark.slow)])
 def test_ranks_of_which_one_is_killed_go_on_bit_for_bit(tmp_path: Path, kind: str) -> None:
     """Two ranks under `trnlab run --ranks`, with dropout, moments, a schedule and stochastic rounding."""
     from tools.storage.rank_resumes import trial

@@ -268,7 +268,10 @@ def time_is_counted():
     assert abs(after - before - cost.seconds) < 1e-12
 
 
-meet("collectives", backend=None if RANKS == 4 else "cpu:gloo,neuron:neuron")
+meet("both", backend="cpu:gloo,neuron:neuron")
+report([reductions, broadcasts_and_objects, transfers])
+dist.destroy_process_group()
+meet("collectives", backend=None)
 report([
     sums_are_those_of_the_schedule_bit_for_bit, reductions, gathers, scatters, broadcasts_and_objects, all_to_alls,
     transfers, groups_and_futures, functional_collectives, operators_are_seen_by_modes, tensors_of_other_classes,

@@ -81,7 +81,7 @@ def tokens_of(rank, size, balanced):
 @pytest.mark.parametrize(
     ("size", "rounds", "balanced", "compiled"),
     [(2, "alltoall", True, True), (2, "allgather", False, False), (4, "alltoall", False, False),
-     (4, "allgather", True, False)],
+     pytest.param(4, "allgather", True, False, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_tokens_on_several_ranks(monkeypatch, size, rounds, balanced, compiled):
     """Programs of ranks differ: by whom they send to, and (without balancing) by which keys they need at all."""

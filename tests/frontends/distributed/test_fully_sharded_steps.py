@@ -94,7 +94,9 @@ def put_together(found, name, groups=1):
     return torch.cat(shards[:each])
 
 
-@pytest.mark.parametrize(("shape", "compiled"), [((2,), True), ((4,), False), ((2, 2), False)])
+@pytest.mark.parametrize(("shape", "compiled"), [
+    ((2,), True), pytest.param((4,), False, marks=pytest.mark.slow), ((2, 2), False),
+])  # fmt: skip
 def test_shards_learn_what_one_process_learns(shape, compiled):
     size = shape[0] * shape[-1] if len(shape) == 2 else shape[0]
     whole, parts = batches(size)

@@ -151,9 +151,16 @@ def part_of(full, parameter, rank, size):
     return full.detach()
 
 
-@pytest.mark.parametrize("block", [GPTBlock, LlamaBlock])
-@pytest.mark.parametrize(("way", "size"), [(replicas, 2), (shards, 4), (tensors, 2), (sequences, 2)])
-def test_ranks_learn_what_one_process_learns(block, way, size):
+@pytest.mark.parametrize(
+    ("way", "size", "block"),
+    [
+        (replicas, 2, LlamaBlock), (shards, 4, LlamaBlock), (tensors, 2, GPTBlock), (sequences, 2, LlamaBlock),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (
+            (replicas, 2, GPTBlock), (shards, 4, GPTBlock), (tensors, 2, LlamaBlock), (sequences, 2, GPTBlock),
+        )),
+    ],
+)  # fmt: skip
+def test_ranks_learn_what_one_process_learns(way, size, block):
     data = way in (replicas, shards)
     generator = torch.Generator().manual_seed(1)
     rows = BATCH * size if data else BATCH
