@@ -13,6 +13,7 @@ import torch
 from check_scripts import CLEAN, HEAD, OBSTACLES, PLAIN, STEP, planted
 
 from trnlab import chips
+from trnlab.frontends.torch.check.alive import alive, only_new_ones
 from trnlab.frontends.torch.check.report import examine
 from trnlab.frontends.torch.check.unwritten import Unwritten, is_large
 from trnlab.porting import text
@@ -207,6 +208,19 @@ def test_values_stay_where_they_are_small_or_whole_numbers():
 def test_what_a_script_said_before_it_ended_is_told(name, said, tmp_path):
     (finding,) = checked(tmp_path, OBSTACLES[name]).findings
     assert said in finding.why
+
+
+def test_what_was_there_before_a_script_is_not_looked_through():
+    def found():
+        return set(map(id, alive(torch.nn.Bilinear)))
+
+    before = torch.nn.Bilinear(1, 1, 1)
+    with only_new_ones():
+        new = torch.nn.Bilinear(1, 1, 1)
+        with only_new_ones():  # as where a rank is followed for another
+            assert found() == {id(new)}
+        assert found() == {id(new)}
+    assert {id(before), id(new)} <= found()
 
 
 def test_scripts_are_python():

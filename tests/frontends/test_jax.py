@@ -47,7 +47,6 @@ class Losses:
         self.tokens.append(tokens)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "cnn", "gpt", "rnn"])
 def test_models_of_flax_and_equinox_train_as_on_the_cpu(chip, name):
     """Dropout and noise come from the same bits; losses of 20 steps differ by rounding alone."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names that functions mention are noted once per function, and other events cost next to nothing."""
 
+import cProfile
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
@@ -59,6 +60,17 @@ def test_functions_are_found_by_their_code_whenever_they_are_asked_for() -> None
         del sys.modules["a module that was imported meanwhile"]
     closures.forget()
     assert not closures._table
+
+
+def test_a_profiler_goes_on_behind_the_block() -> None:
+    profile, previous = cProfile.Profile(), sys.getprofile()
+    profile.enable()
+    with Watch(cast(Image, _Noted())):
+        _square(1)
+    _square(2)
+    profile.disable()
+    sys.setprofile(previous)
+    assert any(entry.code is _square.__code__ for entry in profile.getstats())
 
 
 def test_only_a_call_looks_at_its_frame() -> None:

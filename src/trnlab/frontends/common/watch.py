@@ -38,7 +38,10 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(self._previous)
+        if self._previous is None or callable(self._previous):
+            sys.setprofile(self._previous)
+        else:  # a profiler in C, whose hook Python shows as the profiler itself
+            self._previous.enable()
         self.image.closures.forget()
         if self._collects:
             gc.enable()
