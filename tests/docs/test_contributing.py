@@ -99,6 +99,16 @@ def test_the_recipe_works(title, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_what_make_test_leaves_out_is_listed():
+    """Each file, or its folder, stands in the table."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    listed = re.findall(r"^\| `(tests/[\w/.]+)`", text, re.MULTILINE)
+    long = [path for path in (ROOT / "tests").rglob("test_*.py") if "mark.slow" in path.read_text()]
+    for path in (str(path.relative_to(ROOT)) for path in long if path != Path(__file__)):
+        assert any(path == name or path.startswith(f"{name}/") for name in listed), path
+    assert all((ROOT / name).exists() for name in listed)
+
+
 def test_without_the_recipe_the_op_is_unknown():
     """The recipe adds what was missing: were the op known, the example would show nothing."""
     from trnlab import isa

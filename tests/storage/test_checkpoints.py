@@ -40,7 +40,13 @@ def test_where_nothing_is_training_begins(store: Store) -> None:
     assert Checkpoints(store).load_newest() is None
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "record", "record gone", "swapped"])
+DAMAGED = ["flip", "cut", "gone", "record", "record gone", "swapped"]
+EACH = [(url, damage) for url in ("folder", "memory") for damage in DAMAGED]
+EACH += [("s3", "flip"), ("s3", "record gone")]
+MORE = [pytest.param("s3", damage, marks=pytest.mark.slow) for damage in DAMAGED if ("s3", damage) not in EACH]
+
+
+@pytest.mark.parametrize(("url", "damage"), [*EACH, *MORE], indirect=["url"])
 def test_damage_is_said_and_the_one_before_is_taken(store: Store, damage: str) -> None:
     kept = filled(store, 5, 10)
     name, record = "step_00000010/rank_00000/state.pt", "step_00000010/rank_00000.json"
