@@ -288,6 +288,9 @@ assert w.sharding.is_fully_replicated
 summed = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")(x.reshape(2, 4, 4))
 np.testing.assert_allclose(summed[1], x[:4] + x[4:], rtol=1e-6)
 specs = {"mesh": mesh, "in_specs": P("data"), "out_specs": P(None, "data")}
+halves = jax.make_mesh((2,), ("half",), axis_types=(jax.sharding.AxisType.Auto,))
+made = jax.jit(lambda x: jax.lax.with_sharding_constraint(jnp.outer(x, x), NamedSharding(halves, P("half"))))
+np.testing.assert_allclose(made(x[0]), np.outer(x[0], x[0]), rtol=1e-6)  # each makes its own rows
 gathered = jax.jit(jax.shard_map(lambda x: jax.lax.all_gather(x, "data"), **specs))
 np.testing.assert_array_equal(gathered(jax.device_put(x, rows))[0], np.concatenate([x[:4], x[:4]]))
 """

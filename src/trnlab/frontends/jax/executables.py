@@ -143,7 +143,7 @@ class ChipExecutable:
                 remedy="choose a larger target, or a mesh of as many devices as it has cores",
             )  # fmt: skip
         module = self._module if many == 1 else partitioned(self._compile_on_host)
-        program = import_module(module, self.asked.name, names=self.asked.names, ranks=many)
+        program = import_module(module, self.asked.name, names=self.asked.names, ranks=many, tells_rank=many > 1)
         return in_precision(program, session.asked())
 
     def _compiled(self, now: session.Session) -> list[Run]:
@@ -162,7 +162,10 @@ class ChipExecutable:
         if len(self.devices) == 1:
             return [[to_array(a, kind) for a, kind in zip(arguments, kinds)]]
         parts = [{shard.device: shard.data for shard in a.addressable_shards} for a in arguments]
-        return [[to_array(p[device], kind) for p, kind in zip(parts, kinds)] for device in self.devices]
+        return [
+            [*(to_array(p[device], kind) for p, kind in zip(parts, kinds)), np.array(rank, np.uint32)]
+            for rank, device in enumerate(self.devices)
+        ]
 
 
 def _at_once(runs: Sequence[Run], given: Sequence[Sequence[Array]]) -> list[list[Array]]:

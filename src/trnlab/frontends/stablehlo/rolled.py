@@ -366,8 +366,8 @@ class _Round:
     def __init__(self, site: Site, counted: _Counted, carried: frozenset[int]) -> None:
         self.site, self.counted, self.rounds = site, counted, counted.rounds
         t = self.tracer = _RoundTracer(
-            f"{site.t.name}.round", site.t.functions, site.t, site.t.most_ops, site.t.locate, place=site.t.place,
-            rounds=counted.rounds,
+            f"{site.t.name}.round", site.t.functions, site.t, site.t.most_ops, site.t.ranks, site.t.locate,
+            place=site.t.place, rank=site.t.rank, rounds=counted.rounds,
         )  # fmt: skip
         state = site.operands
         self.arguments = [self._argument(i, e.type) for i, e in enumerate(state)]

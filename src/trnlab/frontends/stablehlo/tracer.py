@@ -76,6 +76,7 @@ class Tracer:
     constants: dict[int, Array] = field(default_factory=dict)
     count: int = 0
     place: tuple[Location | None, str] = (None, "")
+    rank: Entry | None = None  # the argument that says which rank runs the program
     guards: list[Entry] = field(default_factory=list)  # what must hold for the branch to count that is being read
 
     def __post_init__(self) -> None:
@@ -314,6 +315,7 @@ class Tracer:
             self.ranks,
             self.locate,
             place=self.place,
+            rank=self.rank,
         )
 
     def _close(self) -> None:

@@ -61,6 +61,8 @@ def partition_id(site: Site) -> Any:
     """The number of the rank; zero where there is one."""
     if site.t.ranks == 1:
         return known(np.zeros((), np.uint32), site.type)
+    if site.t.rank is not None:
+        return site.t.rank
     return _together(site, "partition_id", {})
 
 
