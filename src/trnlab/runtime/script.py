@@ -108,6 +108,8 @@ def record(
 def _finish(run: Run, outcome: str) -> int:
     """Write what the run leaves, and show it if anything happened; returns the exit status of that."""
     try:
+        if outcome == "complete":
+            run.session.settle()
         record = run.finish(outcome)
         if record["instructions"] or record.get("kernels"):
             profile.render(run.folder)

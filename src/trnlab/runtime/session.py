@@ -164,6 +164,7 @@ class Session:
     pairs: bool = False
     comm_threshold: float = 0.25
     known: dict[Any, dict[Any, Any]] = field(default_factory=dict)
+    unfinished: list[Callable[[], None]] = field(default_factory=list)  # what a front end has to do before the end
 
     def __post_init__(self) -> None:
         if self.precision not in MODES:
@@ -172,6 +173,11 @@ class Session:
                 remedy="choose one of these",
             )  # fmt: skip
         self.check_formats()
+
+    def settle(self) -> None:
+        """Compute what was recorded and not computed yet: the session ends, or its counts are wanted."""
+        for finish in self.unfinished:
+            finish()
 
     def check_formats(self) -> None:
         """Raise UsageError (TRN245) when the precision or a rule asks for a format that the chip cannot multiply."""
@@ -245,6 +251,7 @@ def activate(session: Session) -> Iterator[Session]:
     try:
         with host_ops.use(session.counters.host):
             yield session
+            session.settle()
     finally:
         _active.remove(session)
 

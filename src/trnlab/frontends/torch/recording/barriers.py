@@ -29,7 +29,26 @@ _computer = Computer(_recorder)
 def flush(what: str = "operators") -> None:
     """Compute what was recorded. what: the name of a program that is compiled for it."""
     if _recorder.nodes:
-        _computer.flush(what)
+        ended, _recorder.ended = _recorder.ended, False
+        _computer.flush("step" if ended else what)
+        if ended:
+            engine.optimizer_stepped()
+
+
+def updates() -> None:
+    """An optimizer begins its step."""
+    _recorder.in_optimizer = True
+
+
+def stepped() -> bool:
+    """An optimizer has ended its step: what comes next is not of it. Returns whether the step is still to be computed.
+
+    It is computed before the next operator is recorded, or when a value is needed. Most scripts give up gradients
+    in between (`zero_grad`), which need not be stored then.
+    """
+    _recorder.in_optimizer = False
+    _recorder.ended = bool(_recorder.nodes)
+    return _recorder.ended
 
 
 def records() -> bool:
@@ -41,6 +60,10 @@ def records() -> bool:
 
 def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The results of an operator, to be computed later; `NOT_HERE` where the host has to compute it now."""
+    if _recorder.ended:
+        flush()
+    if not _recorder.nodes:
+        _begin()
     recorded = _recorder.record(op, args, kwargs)
     if recorded is NOT_RECORDED and operator(op).draws:
         recorded = draw(_recorder, _again, op, args, kwargs)
@@ -49,6 +72,13 @@ def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if len(_recorder.nodes) >= LONGEST:
         flush()
     return recorded
+
+
+def _begin() -> None:
+    """The session computes what it records."""
+    now = session.current()
+    if flush not in now.unfinished:
+        now.unfinished.append(flush)
 
 
 def _again(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.host_ops import NOT_HERE, ask_first
@@ -89,11 +89,20 @@ def otherwise(on_chip: OnChip) -> None:
     _otherwise = on_chip
 
 
+def _updating(optimizer: Any, args: Any, kwargs: Any) -> None:
+    """An optimizer begins its step."""
+    barriers = sys.modules.get(_BARRIERS)
+    if barriers is not None:
+        barriers.updates()
+
+
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """An optimizer made a step outside of compiled code: here a step of the training ends."""
     if torch.compiler.is_compiling():
         return
-    flush("step")
+    barriers = sys.modules.get(_BARRIERS)
+    if barriers is not None and barriers.stepped():
+        return
     engine = sys.modules.get("trnlab.frontends.common.engine")
     if engine is not None:
         engine.optimizer_stepped()
@@ -102,4 +111,5 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
 def register() -> None:
     """Be asked for all operators from here on. Called once."""
     ask_first(run)
+    register_optimizer_step_pre_hook(_updating)
     register_optimizer_step_post_hook(_stepped)

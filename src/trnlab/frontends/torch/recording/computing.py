@@ -130,17 +130,12 @@ def _without_constants(nodes: list[Node]) -> list[Node]:
         if len(node.refs) == 1 and node.about.written and node.about.name in _CONSTANTS:
             slot, form, _ = node.refs[0]
             assert isinstance(slot, Slot)
-            first = users[slot][0] is node and not slot.fresh and form.dense
-            if first and form.size * form.dtype.itemsize == slot.nbytes and _stays(slot, users[slot], writers[slot]):
+            whole = form.dense and form.size * form.dtype.itemsize == slot.nbytes
+            only = len(users[slot]) == 1
+            if whole and users[slot][0] is node and not slot.fresh and (only or (node.updates and writers[slot] > 1)):
                 filled.append(node)
     if not filled:
         return nodes
-    on_host.run(filled)
+    on_host.run(filled, counts=False)  # no more than the beginning of memory
     gone = set(map(id, filled))
     return [node for node in nodes if id(node) not in gone]
-
-
-def _stays(slot: Slot, users: list[Node], writers: int) -> bool:
-    storage = slot.held
-    assert storage is not None
-    return writers > 1 or len(users) == 1

@@ -17,7 +17,7 @@ from trnlab.frontends.torch.host_ops import give_memory
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, form_of
-from trnlab.frontends.torch.recording.operators import Operator
+from trnlab.frontends.torch.recording.operators import Operator, is_factor, plain
 from trnlab.frontends.torch.types import _FORMATS
 
 
@@ -91,7 +91,7 @@ def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors
             fakes = {id(t): _fake(t) for t in tensors}
             given = pytree.tree_map(lambda x: fakes[id(x)] if isinstance(x, Tensor) else x, named)
             before = [(f.shape, f.stride()) for f in fakes.values()]
-            result = _call(about, given)
+            result = plain(about, given)
             if [(f.shape, f.stride()) for f in fakes.values()] != before:
                 return None
     except Exception:  # whatever is wrong, the host's kernel says it in PyTorch's words
@@ -112,19 +112,6 @@ def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors
 def _fake(tensor: Tensor) -> Tensor:
     kind = torch.float32 if tensor.device.type == "cpu" and tensor.dtype is torch.float64 else tensor.dtype
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=tensor.device)
-
-
-def _call(about: Operator, named: dict[str, Any]) -> Any:
-    kinds = {a.name: str(a.type) for a in about.op._schema.arguments}
-    numbers = any(isinstance(v, (int, float, complex)) and kinds[k] == "Tensor" for k, v in named.items())
-    positional = [a.name for a in about.op._schema.arguments if not a.kwarg_only]
-    args = []
-    for name in positional:
-        if name not in named:
-            break
-        args.append(named[name])
-    rest = {k: v for k, v in named.items() if k not in positional[: len(args)]}
-    return (about.op.overloadpacket if numbers else about.op)(*args, **rest)
 
 
 def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:
@@ -170,16 +157,20 @@ def _returning(about: Operator, result: Any) -> Callable[[Iterator[Tensor], dict
 
 
 def _template(about: Operator, named: dict[str, Any]) -> dict[str, Any]:
-    tensors, floats = count(), count()
+    tensors: list[Tensor] = []
+    floats = count()
+    return {name: _stand_in(about, name, value, tensors, floats) for name, value in named.items()}
 
-    def leaf(name: str, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return Tensors(next(tensors))
-        if isinstance(value, (list, tuple)):
-            return [leaf(name, v) for v in value]
-        return Factor(next(floats)) if type(value) is float and name in about.factors else value
 
-    return {name: leaf(name, value) for name, value in named.items()}
+def _stand_in(about: Operator, name: str, value: Any, tensors: list[Tensor], floats: Iterator[int]) -> Any:
+    """An argument with what is another in other calls taken out."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return Tensors(len(tensors) - 1)
+    if isinstance(value, (list, tuple)):
+        return [_stand_in(about, name, v, tensors, floats) for v in value]
+    number = type(value) in (float, int) and is_factor(about, name, value, tensors)
+    return Factor(next(floats)) if number else value
 
 
 def make_room(about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -192,7 +183,7 @@ def make_room(about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> N
     try:
         with tracing_allowed(), mode, torch.no_grad():
             fakes = {id(t): _fake(t) for t in pytree.tree_leaves(named) if isinstance(t, Tensor)}
-            _call(about, pytree.tree_map(lambda x: fakes[id(x)] if isinstance(x, Tensor) else x, named))
+            plain(about, pytree.tree_map(lambda x: fakes[id(x)] if isinstance(x, Tensor) else x, named))
     except Exception:  # the host's kernel says it in PyTorch's words
         return
     for t in empty:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch import factors
+from trnlab.frontends.torch import factors, fused_optimizers
 
 _ON_THE_HOST = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 _LISTS_OF_FACTORS = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
@@ -33,6 +33,7 @@ class Operator:
     returned: tuple[str | None, ...]
     lists: tuple[bool, ...]
     recordable: bool
+    fused: bool
     draws: bool
 
 
@@ -57,7 +58,7 @@ def operator(op: Any) -> Operator:
         frozenset(a.name for a in schema.arguments if a.is_out), _factors(op), tuple(returned),
         tuple(kind == "List[Tensor]" for kind in kinds),
         plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
-        torch.Tag.nondeterministic_seeded in op.tags,
+        factors.base_name(op) in fused_optimizers.NAMES, torch.Tag.nondeterministic_seeded in op.tags,
     )  # fmt: skip
 
 
@@ -68,6 +69,14 @@ def instead(op: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
     if args[3] is None:
         return torch.ops.aten._native_batch_norm_legit.no_stats, (*args[:3], *args[5:])
     return torch.ops.aten._native_batch_norm_legit.default, args
+
+
+def is_factor(about: Operator, name: str, value: Any, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a Python number may be an input of a program: another value needs no other program then. A whole number
+    may where it meets floats, which it does not make others."""
+    if name not in about.factors:
+        return False
+    return type(value) is float or (type(value) is int and bool(tensors) and tensors[0].is_floating_point())
 
 
 def _aliases(argument: Any, about: Any) -> bool:
@@ -92,10 +101,21 @@ def _factors(op: Any) -> frozenset[str]:
 
 def call(about: Operator, given: dict[str, Any]) -> Any:
     """The operator on arguments by name, of which floats may be tensors without dimensions."""
+    if not any(_open(given.get(name)) for name in about.factors) and not about.fused:
+        return plain(about, given)
     base = list_operator(about.op)
-    if base is not None and any(_open(given.get(name)) for name in about.factors):
-        return _each(about, base, given)
-    return factors.call(about.op, given)
+    return factors.call(about.op, given) if base is None else _each(about, base, given)
+
+
+def plain(about: Operator, named: dict[str, Any]) -> Any:
+    """The operator itself; where its schema has a tensor it may be given a number."""
+    schema = about.op._schema.arguments
+    numbers = any(isinstance(named.get(a.name), (int, float, complex)) and str(a.type) == "Tensor" for a in schema)
+    if not numbers:
+        return about.op(**named)
+    positional = [a.name for a in schema if not a.kwarg_only and a.name in named]
+    rest = {k: v for k, v in named.items() if k not in positional}
+    return about.op.overloadpacket(*(named[name] for name in positional), **rest)
 
 
 def _open(value: Any) -> bool:

@@ -183,7 +183,7 @@ class Program:
     def fits(self, outputs: tuple[int, ...], bits: list[int]) -> bool:
         """Whether it computes what is wanted, for these floats."""
         return (
-            set(outputs) <= set(self.outputs)
+            outputs == self.outputs
             and all(bits[i] == b for i, b in self.constants.items())
             and all(bits[i] == bits[each[0]] for each in self.classes for i in each)
         )
@@ -294,6 +294,22 @@ def _forget_writes(module: fx.GraphModule) -> None:
             module.graph.erase_node(node)
 
 
+_RATES = frozenset({"addcdiv", "_foreach_addcdiv", "div", "_foreach_div"})
+
+
+def base_name(node: Node) -> str:
+    """`add` of `aten::add_.Tensor`."""
+    return node.about.name.removeprefix("aten::").removesuffix("_")
+
+
+def _of_updates(nodes: Sequence[Node]) -> set[int]:
+    """Which floats an optimizer computed and will compute anew in the next step: those that it divides by and that
+    scale what it adds to parameters, by their places in the optimizers that there are. Others become inputs when they
+    change: as constants they are part of an instruction."""
+    updates = [node.updates and base_name(node) in _RATES for node in nodes for _ in node.numbers]
+    return {i for i, update in enumerate(updates) if update}
+
+
 @dataclass(eq=False)
 class Known:
     """The programs of one sequence of operators. open: floats that were seen with several values."""
@@ -308,6 +324,8 @@ class Known:
         """The program for a recording, compiled if there is none."""
         alive, numbers = reading.alive(), reading.numbers()
         bits = _bits(numbers)
+        if not self.last:
+            self.open = _of_updates(reading.nodes)
         if self.last:
             self.open |= {i for i, (a, b) in enumerate(zip(self.last, bits)) if a != b}
         self.last = bits

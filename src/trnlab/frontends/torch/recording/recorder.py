@@ -20,7 +20,7 @@ from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
 from trnlab.frontends.torch.recording.forms import Made, make_room, results_of
 from trnlab.frontends.torch.recording.geometry import Form, form_of
-from trnlab.frontends.torch.recording.operators import Operator, instead, operator
+from trnlab.frontends.torch.recording.operators import Operator, instead, is_factor, operator
 from trnlab.frontends.torch.types import _FORMATS
 
 NOT_RECORDED = object()
@@ -68,14 +68,15 @@ Ref = tuple[Slot | Number, Form, int]  # and the offset
 
 @dataclass(slots=True)
 class Node:
-    """One operator. `made`: what is known of its results; refs: its tensors in order, and then its results."""
+    """One operator. `made`: what is known of its results; refs: its tensors in order. numbers: its
+    floats that may be inputs. updates: whether an optimizer called it."""
 
     about: Operator
     made: Made
     refs: list[Ref]
     results: list[Ref]
     numbers: list[float]
-    learns: bool
+    updates: bool
 
 
 @dataclass(slots=True)
@@ -97,12 +98,18 @@ class Recorder:
         self.lock = threading.RLock()
         self.slots: dict[int, Slot] = {}
         self.nodes: list[Node] = []
+        self.in_optimizer = False  # whether an optimizer makes its step
+        self.ended = False  # whether the recording ends with an optimizer's step
 
     def clear(self) -> tuple[list[Node], dict[int, Slot]]:
         """Begin anew; returns what there was."""
         nodes, slots = self.nodes, self.slots
         self.nodes, self.slots = [], {}
         return nodes, slots
+
+    def _updates(self) -> bool:
+        """Whether an optimizer updates now: what a closure of its computes is of the model."""
+        return self.in_optimizer and not torch.is_grad_enabled()
 
     # -- looking up --------------------------------------------------------------------------------------------------
     def slot_of(self, tensor: Tensor) -> Slot | None:
@@ -159,12 +166,11 @@ class Recorder:
             given.key.append(-len(value) - 1)
             for v in value:
                 self._argument(about, name, v, given)
+        elif type(value) in (float, int) and is_factor(about, name, value, given.tensors):
+            given.numbers.append(float(value))
+            given.key.append("factor")
         elif type(value) is float:
-            if name in about.factors:
-                given.numbers.append(value)
-                given.key.append("factor")
-            else:
-                given.key.append(value.hex())
+            given.key.append(value.hex())
         elif isinstance(value, torch.Generator):
             raise ImpossibleError
         else:
@@ -196,7 +202,7 @@ class Recorder:
         self, about: Operator, made: Made, given: _Arguments, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         new = [self._new(form) for form in made.forms]
-        node = Node(about, made, given.refs, [ref for _, ref in new], given.numbers, torch.is_grad_enabled())
+        node = Node(about, made, given.refs, [ref for _, ref in new], given.numbers, self._updates())
         named = dict(zip(about.names, args)) | kwargs if about.written else kwargs
         for name in about.written:
             for tensor in _tensors(named.get(name)):
