@@ -47,7 +47,12 @@ class ToXlaTensorArena:
     def transform(self, inputs: Any) -> Any:
         """The nested value with those parts replaced."""
         found: list[Any] = []
-        rewritten(inputs, self._chosen, lambda part: (found.append(part), part)[1])
+
+        def keep(part: Any) -> Any:
+            found.append(part)
+            return part
+
+        rewritten(inputs, self._chosen, keep)
         if not found:
             return inputs
         converted = iter(self._convert(found))
