@@ -10,45 +10,18 @@ which are inputs (`lowerings.registry.Randomness`).
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from types import ModuleType
 from typing import Any
 
 import torch
 
-_MODULE = "torch.distributed.tensor._random"
+from trnlab.frontends.torch.once_loaded import once_loaded
 
 
 def install() -> None:
     """Make it so, now or once PyTorch loads what it concerns, which takes seconds that scripts without it keep."""
-    if _MODULE in sys.modules:
-        _replace(sys.modules[_MODULE])
-    else:
-        sys.meta_path.insert(0, _OnceLoaded())
-
-
-class _OnceLoaded(importlib.abc.MetaPathFinder):
-    """Waits for the module to be imported."""
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if fullname != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        loader: Any = spec.loader if spec is not None else None
-        if loader is not None:
-            run = loader.exec_module
-
-            def loaded(module: ModuleType) -> None:
-                run(module)
-                _replace(module)
-
-            loader.exec_module = loaded
-        return spec
+    once_loaded("torch.distributed.tensor._random", _replace)
 
 
 def _replace(module: Any) -> None:
