@@ -26,11 +26,10 @@ from torch._guards import CompileContext
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import CheckpointPolicy
 
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch import eager, kernels  # noqa: F401  (kernels hears of calls while PyTorch traces)
+from trnlab.frontends.torch import eager, kernels, recording  # noqa: F401  (kernels hears of calls while PyTorch traces)
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.distributed.surroundings import guard
 from trnlab.frontends.torch.dlpack import as_neuron
@@ -44,14 +43,6 @@ from trnlab.runtime.notices import say
 torch._dynamo.config.allow_rnn = True  # else nn.LSTM and its like stay outside of compiled code, operator by operator
 
 _COPY = torch.ops.aten.copy_.default
-
-
-def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if not torch.compiler.is_compiling():
-        engine.optimizer_stepped()
-
-
-register_optimizer_step_post_hook(_stepped)
 
 
 class _GivenUp(logging.Filter):
@@ -164,6 +155,7 @@ class CompiledGraph:
             self._program(inputs)  # type: ignore[arg-type]
             stand_ins = {n: without_values(n.meta["val"]) for n in self._computed}
             return [self._returned(item, stand_ins | known, args) for item in self._plan]
+        recording.flush()
         eager.begin()
         given = {name: args[i] for name, i in self._position.items()} | self._numbers.inputs(known)
         graph = self.imported.graph

@@ -19,6 +19,7 @@ from trnlab.frontends.torch import (
     lightning,
     module,
     modules,
+    recording,
     recurrent,
     storages,
 )
@@ -31,6 +32,7 @@ def register() -> None:
         return
     _setup_privateuseone_for_python_backend("neuron", backend_module=module)
     host_ops.register()
+    recording.register()
     autocast.register()
     composites.register()
     recurrent.register()

@@ -9,6 +9,7 @@ keeps the old one alive. DLPack's layout is fixed by https://github.com/dmlc/dlp
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -58,9 +59,23 @@ def as_neuron(tensor: torch.Tensor) -> torch.Tensor:
     return _seen_as(tensor, _KDL_EXT_DEV)
 
 
-def as_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a tensor of the CPU; `tensor` is on `neuron` (or on the CPU already)."""
-    return _seen_as(tensor, _KDL_CPU) if tensor.device.type == "neuron" else tensor
+def as_host(tensor: torch.Tensor, reads: bool = False) -> torch.Tensor:
+    """The same memory as a tensor of the CPU; `tensor` is on `neuron` (or on the CPU already).
+
+    What was recorded and not computed yet is computed first, if it writes the memory, or reads it; reads: the caller
+    will only read, now.
+    """
+    if tensor.device.type != "neuron":
+        return tensor
+    before_host(tensor, reads)
+    return _seen_as(tensor, _KDL_CPU)
+
+
+def _nothing(tensor: torch.Tensor, reads: bool) -> None:
+    """Nothing is recorded."""
+
+
+before_host: Callable[[torch.Tensor, bool], None] = _nothing  # hears of all who want the memory of a tensor
 
 
 def _seen_as(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
@@ -95,7 +110,11 @@ def to_numpy_alias(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
     Formats that NumPy lacks come as those of `ml_dtypes`. The array has the tensor's shape and strides.
     """
-    host = as_host(tensor.detach())
+    return array_of(as_host(tensor.detach()))
+
+
+def array_of(host: torch.Tensor) -> np.ndarray[Any, Any]:
+    """`to_numpy_alias` of a tensor of the host."""
     if host.dtype in _NOT_NUMPY:
         import ml_dtypes
 

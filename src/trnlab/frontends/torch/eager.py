@@ -31,8 +31,9 @@ from trnlab.frontends.torch import factors
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.dlpack import as_host
-from trnlab.frontends.torch.host_ops import NOT_HERE, ask_first, give_memory
+from trnlab.frontends.torch.host_ops import NOT_HERE, give_memory
 from trnlab.frontends.torch.import_fx import Imported, import_fx
+from trnlab.frontends.torch.recording.choice import otherwise
 from trnlab.frontends.torch.tracing import fake_like, functional
 from trnlab.frontends.torch.types import unnarrowed
 from trnlab.graph.ir import Graph, Value
@@ -86,7 +87,7 @@ def begin() -> None:
     global _now
     if _now is None or _now.engine is not engine.current() or _now.session is not session.active():
         _now = _Programs(engine.current(), session.active())
-        ask_first(run)
+        otherwise(run)
 
 
 def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

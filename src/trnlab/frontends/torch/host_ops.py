@@ -229,7 +229,7 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
         if _on_chip(torch.ops.aten.copy_.default, (target, source), {}) is not NOT_HERE:
             return target
         host_ops.current().add("aten::copy_")
-    as_host(target).copy_(as_host(source))
+    as_host(target).copy_(as_host(source, reads=True))
     return target
 
 

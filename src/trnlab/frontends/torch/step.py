@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.common import engine
 from trnlab.frontends.common.captured import Role
-from trnlab.frontends.torch import hooks, low_precision, replaying, sharded
+from trnlab.frontends.torch import hooks, low_precision, recording, replaying, sharded
 from trnlab.frontends.torch.buffers import Buffer, tensor_from
 from trnlab.frontends.torch.capture import CapturedStep, LossFunction, Reported, capture_step
 from trnlab.frontends.torch.dlpack import as_host, as_neuron
@@ -100,6 +100,7 @@ class TrainStep:
 
     def train(self, batch: tuple[Any, ...]) -> Any:
         """As a call, without a look at checkpoints."""
+        recording.flush()
         settle(self.model)
         prepare(self.optimizer)
         opened = self._note_schedules()

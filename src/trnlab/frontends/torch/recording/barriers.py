@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recording of this process, and what ends it: whoever wants the memory of a tensor, a fork, the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trnlab.frontends.common import engine
+from trnlab.frontends.torch import dlpack
+from trnlab.frontends.torch.dispatch import untraced
+from trnlab.frontends.torch.host_ops import NOT_HERE
+from trnlab.frontends.torch.recording.computing import Computer, busy
+from trnlab.frontends.torch.recording.draws import draw
+from trnlab.frontends.torch.recording.operators import operator
+from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, Recorder
+from trnlab.runtime import session
+
+_recorder = Recorder()
+_computer = Computer(_recorder)
+
+
+def flush(what: str = "operators") -> None:
+    """Compute what was recorded. what: the name of a program that is compiled for it."""
+    if _recorder.nodes:
+        _computer.flush(what)
+
+
+def records() -> bool:
+    """Whether operators can be recorded now: not while something is compiled, or followed without values."""
+    if getattr(busy, "now", False):
+        return False
+    return isinstance(engine.current(), (engine.DeviceEngine, engine.InterpreterEngine))
+
+
+def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The results of an operator, to be computed later; `NOT_HERE` where the host has to compute it now."""
+    recorded = _recorder.record(op, args, kwargs)
+    if recorded is NOT_RECORDED and operator(op).draws:
+        recorded = draw(_recorder, _again, op, args, kwargs)
+    if recorded is NOT_RECORDED:
+        return NOT_HERE
+    if len(_recorder.nodes) >= LONGEST:
+        flush()
+    return recorded
+
+
+def _again(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """An operator in the place of another: recorded, or else as the device would run it."""
+    recorded = _recorder.record(op, args, kwargs)
+    return op(*args, **kwargs) if recorded is NOT_RECORDED else recorded
+
+
+def _before_host(tensor: Tensor, reads: bool) -> None:
+    """Somebody wants the memory of a tensor: to read it only, or to do with it what he likes."""
+    if not _recorder.nodes:
+        return
+    slot = _recorder.slot_of(tensor)
+    if slot is not None and (slot.written or not reads):
+        flush()
+
+
+def _addressed(original: Any) -> Any:
+    """Asking where memory is: who has the address can read what is there."""
+
+    @wraps(original)
+    def data_ptr(self: Any) -> int:
+        if _recorder.nodes and self.device.type == "neuron":
+            storage = self.untyped_storage() if isinstance(self, Tensor) else self
+            if storage._cdata in _recorder.slots:
+                flush()
+        address: int = original(self)
+        return address
+
+    return data_ptr
+
+
+def _at_exit() -> None:
+    if session.active() is not None:
+        flush()
+
+
+dlpack.before_host = _before_host
+Tensor.data_ptr = untraced(_addressed(Tensor.data_ptr))  # type: ignore[method-assign]
+torch.UntypedStorage.data_ptr = _addressed(torch.UntypedStorage.data_ptr)  # type: ignore[method-assign]
+os.register_at_fork(before=flush)
+atexit.register(_at_exit)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what was recorded to values: by a program that is known, by one that is compiled now, or by the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from trnlab.errors import NumericsError, TrnlabError, UnsupportedOpError
+from trnlab.frontends.common import engine
+from trnlab.frontends.torch.recording import on_host
+from trnlab.frontends.torch.recording.forms import forget
+from trnlab.frontends.torch.recording.programs import Known, Program, Reading, read
+from trnlab.frontends.torch.recording.recorder import Node, Recorder, Slot
+from trnlab.runtime import session
+from trnlab.runtime.notices import say
+
+_ASK_THE_HOST = ("TRN210", "TRN211", "TRN213")  # integers of more than 32 bits, and indices out of range
+_CONSTANTS = ("aten::zero_", "aten::fill_", "aten::arange", "aten::linspace", "aten::eye")
+_NAMES = 3  # operators that a program's name mentions
+
+busy = threading.local()
+
+
+class Computer:
+    """Computes recordings; keeps the programs of each engine, session and precision."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._known: dict[Hashable, Known] = {}
+        self._names: dict[str, int] = {}
+        self._for: tuple[Any, Any] = (None, None)
+
+    def flush(self, what: str = "operators") -> None:
+        """Compute all that was recorded. what: the kind of program that it becomes, for its name."""
+        if not self.recorder.nodes:
+            self.recorder.clear()
+            return
+        with self.recorder.lock:
+            nodes, slots = self.recorder.clear()
+            was, busy.now = getattr(busy, "now", False), True
+            try:
+                self._compute(nodes, slots, what)
+            finally:
+                busy.now = was
+
+    def _compute(self, nodes: list[Node], slots: dict[int, Slot], what: str) -> None:
+        nodes = _without_constants(nodes)
+        if not nodes:
+            return
+        reading = read(nodes)
+        if not reading.alive():
+            return
+        known = self._find(reading, what)
+        if known.refused:
+            on_host.run(nodes)
+            return
+        try:
+            program = known.program(reading)
+        except (TrnlabError, NotImplementedError, RuntimeError) as error:
+            self._refused(known, nodes, error)
+            return
+        try:
+            program.run(reading, reading.numbers())
+        except NumericsError as error:
+            if error.code not in _ASK_THE_HOST:
+                raise
+            on_host.run(nodes)
+
+    def _find(self, reading: Reading, what: str) -> Known:
+        now = engine.current(), session.active()
+        if now != self._for:
+            self._for, self._known, self._names = now, {}, {}
+        key = session.precision_now(), reading.key
+        if key not in self._known:
+            self._names[what] = self._names.get(what, 0) + 1
+            count = self._names[what]
+            self._known[key] = Known(what if count == 1 else f"{what} {count}")
+        return self._known[key]
+
+    def _refused(self, known: Known, nodes: Sequence[Node], error: Exception) -> None:
+        """The chip has no form of a recording: from now on its operators without one are left to the host."""
+        alone = [] if len(nodes) == 1 else _refused_alone(nodes)
+        for node in alone or (nodes if len(nodes) == 1 else []):
+            forget(node.made)
+        known.refused = True
+        names = sorted({node.about.name.removeprefix("aten::") for node in alone or nodes[:1]})
+        if len(nodes) > 1:
+            reason = str(getattr(error, "what", error)).splitlines()[0]
+            say(f"{', '.join(names)}: the chip has no form of this; the host computes it ({reason})")
+        on_host.run(nodes)
+
+
+def _refused_alone(nodes: Sequence[Node]) -> list[Node]:
+    """The operators that cannot be compiled by themselves."""
+    seen: dict[int, bool] = {}
+    found = []
+    for node in nodes:
+        if node.made.number not in seen:
+            seen[node.made.number] = _refused_by_itself(node)
+        if seen[node.made.number]:
+            found.append(node)
+    return found
+
+
+def _refused_by_itself(node: Node) -> bool:
+    reading = read([node])
+    try:
+        Program.check(reading)
+    except (UnsupportedOpError, NotImplementedError, RuntimeError):
+        return True
+    except TrnlabError:
+        return False
+    return False
+
+
+def _without_constants(nodes: list[Node]) -> list[Node]:
+    """The recording without memory that it only fills with constants, or fills before it is changed in place, as
+    optimizers begin their state: the host fills that, so that the first step is the program of all others."""
+    users: dict[Any, list[Node]] = {}
+    writers: dict[Any, int] = {}
+    for node in nodes:
+        for i, ref in enumerate(node.refs):
+            users.setdefault(ref[0], []).append(node)
+            if i in node.made.written:
+                writers[ref[0]] = writers.get(ref[0], 0) + 1
+    filled = []
+    for node in nodes:
+        if len(node.refs) == 1 and node.about.written and node.about.name in _CONSTANTS:
+            slot, form, _ = node.refs[0]
+            assert isinstance(slot, Slot)
+            first = users[slot][0] is node and not slot.fresh and form.dense
+            if first and form.size * form.dtype.itemsize == slot.nbytes and _stays(slot, users[slot], writers[slot]):
+                filled.append(node)
+    if not filled:
+        return nodes
+    on_host.run(filled)
+    gone = set(map(id, filled))
+    return [node for node in nodes if id(node) not in gone]
+
+
+def _stays(slot: Slot, users: list[Node], writers: int) -> bool:
+    storage = slot.held
+    assert storage is not None
+    return writers > 1 or len(users) == 1

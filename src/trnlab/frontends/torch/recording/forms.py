@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms of what an operator makes, from PyTorch's own kernels on tensors without data: once per form of call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from trnlab.frontends.torch.dispatch import tracing_allowed
+from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.host_ops import give_memory
+from trnlab.frontends.torch.recording.geometry import Form, form_of
+from trnlab.frontends.torch.recording.operators import Operator
+from trnlab.frontends.torch.types import _FORMATS
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """In place of the tensor of that number among those of a call; `Factor`: of a float."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """In place of the float of that number among those that may be inputs."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A call of an operator in one form: `number` tells it from others. forms: of new results, in order. template:
+    the arguments by name."""
+
+    number: int
+    forms: tuple[Form, ...]
+    template: dict[str, Any]
+    written: frozenset[int]
+    returned: Callable[[Iterator[Tensor], dict[str, Any]], Any]
+
+    def arguments(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> dict[str, Any]:
+        """The arguments by name, with these tensors and floats."""
+
+        return {name: _filled(value, tensors, numbers) for name, value in self.template.items()}
+
+
+def _filled(value: Any, tensors: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    if isinstance(value, Tensors):
+        return tensors[value.number]
+    if isinstance(value, Factor):
+        return numbers[value.number]
+    return [_filled(v, tensors, numbers) for v in value] if isinstance(value, list) else value
+
+
+_known: dict[Hashable, Made | None] = {}
+_numbers = count()
+
+
+def results_of(
+    about: Operator, key: Hashable, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[Tensor]
+) -> Made | None:
+    """What is known of such a call; None where the host has to compute it, or to say what is wrong with it.
+
+    An empty tensor that the caller gives for a result gets memory of the right size.
+    """
+    known = _known.get(key, _known)
+    if known is _known:
+        known = _known[key] = _learn(about, args, kwargs, tensors)
+    return known  # type: ignore[return-value]
+
+
+def forget(made: Made) -> None:
+    """Such calls are left to the host from now on."""
+    for key in [key for key, known in _known.items() if known is made]:
+        _known[key] = None
+
+
+def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[Tensor]) -> Made | None:
+    named = dict(zip(about.names, args)) | kwargs
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with tracing_allowed(), mode, torch.no_grad():
+            fakes = {id(t): _fake(t) for t in tensors}
+            given = pytree.tree_map(lambda x: fakes[id(x)] if isinstance(x, Tensor) else x, named)
+            before = [(f.shape, f.stride()) for f in fakes.values()]
+            result = _call(about, given)
+            if [(f.shape, f.stride()) for f in fakes.values()] != before:
+                return None
+    except Exception:  # whatever is wrong, the host's kernel says it in PyTorch's words
+        return None
+    forms = _forms(about, result, set(map(id, fakes.values())))
+    if forms is None:
+        return None
+    written = {id(t) for name in about.written for t in pytree.tree_leaves(named.get(name)) if isinstance(t, Tensor)}
+    return Made(
+        next(_numbers),
+        tuple(forms),
+        _template(about, named),
+        frozenset(i for i, t in enumerate(tensors) if id(t) in written),
+        _returning(about, result),
+    )
+
+
+def _fake(tensor: Tensor) -> Tensor:
+    kind = torch.float32 if tensor.device.type == "cpu" and tensor.dtype is torch.float64 else tensor.dtype
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=tensor.device)
+
+
+def _call(about: Operator, named: dict[str, Any]) -> Any:
+    kinds = {a.name: str(a.type) for a in about.op._schema.arguments}
+    numbers = any(isinstance(v, (int, float, complex)) and kinds[k] == "Tensor" for k, v in named.items())
+    positional = [a.name for a in about.op._schema.arguments if not a.kwarg_only]
+    args = []
+    for name in positional:
+        if name not in named:
+            break
+        args.append(named[name])
+    rest = {k: v for k, v in named.items() if k not in positional[: len(args)]}
+    return (about.op.overloadpacket if numbers else about.op)(*args, **rest)
+
+
+def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:
+    forms = []
+    for made, same in zip(_results(about, result), about.returned):
+        for t in made if isinstance(made, (list, tuple)) else [made]:
+            if same is not None or t is None:
+                continue
+            if not isinstance(t, Tensor) or id(t) in given or t.device.type != "neuron" or not t.numel():
+                return None
+            if t.dtype not in _FORMATS or t.is_conj() or t.is_neg():
+                return None
+            form = form_of(tuple(t.shape), tuple(t.stride()), t.dtype)
+            if not form.dense:
+                return None
+            forms.append(form)
+    return forms
+
+
+def _results(about: Operator, result: Any) -> list[Any]:
+    return [result] if len(about.returned) == 1 else list(result or ())
+
+
+def _returning(about: Operator, result: Any) -> Callable[[Iterator[Tensor], dict[str, Any]], Any]:
+    """How results are put into the form that the schema asks for."""
+    plan = [
+        same if same is not None else len(made) if isinstance(made, (list, tuple)) else made is not None
+        for made, same in zip(_results(about, result), about.returned)
+    ]
+
+    def one(how: Any, new: Iterator[Tensor], named: dict[str, Any]) -> Any:
+        if isinstance(how, str):
+            return named[how]
+        if isinstance(how, bool):
+            return next(new) if how else None
+        return [next(new) for _ in range(how)]
+
+    def returned(new: Iterator[Tensor], named: dict[str, Any]) -> Any:
+        found = [one(how, new, named) for how in plan]
+        return None if not found else found[0] if len(found) == 1 else tuple(found)
+
+    return returned
+
+
+def _template(about: Operator, named: dict[str, Any]) -> dict[str, Any]:
+    tensors, floats = count(), count()
+
+    def leaf(name: str, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return Tensors(next(tensors))
+        if isinstance(value, (list, tuple)):
+            return [leaf(name, v) for v in value]
+        return Factor(next(floats)) if type(value) is float and name in about.factors else value
+
+    return {name: leaf(name, value) for name, value in named.items()}
+
+
+def make_room(about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Give empty tensors for results the memory that the results need."""
+    named = dict(zip(about.names, args)) | kwargs
+    empty = [t for name in about.outs for t in pytree.tree_leaves(named.get(name)) if _is_room(t)]
+    if not empty:
+        return
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with tracing_allowed(), mode, torch.no_grad():
+            fakes = {id(t): _fake(t) for t in pytree.tree_leaves(named) if isinstance(t, Tensor)}
+            _call(about, pytree.tree_map(lambda x: fakes[id(x)] if isinstance(x, Tensor) else x, named))
+    except Exception:  # the host's kernel says it in PyTorch's words
+        return
+    for t in empty:
+        made = fakes[id(t)]
+        if made.numel():
+            give_memory(t, as_neuron(torch.empty_strided(made.shape, made.stride(), dtype=made.dtype)))
+
+
+def _is_room(tensor: Any) -> bool:
+    return isinstance(tensor, Tensor) and tensor.device.type == "neuron" and not tensor.numel()

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tensors lie in their storage, and how a view of it is written down in operators that mean the same.
+
+PyTorch's view operators reach a device as headers: shape, strides, offset. A recording keeps those, and writes each
+view down anew when it is compiled: as the contiguous region that it lies in, of which dimensions are sliced, permuted
+and repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import count, pairwise
+from math import prod
+
+import torch
+from torch import Tensor
+
+Sizes = tuple[int, ...]
+_numbers = count()
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """Shape, strides and format of a tensor. There is one object of each; `number` tells it from others."""
+
+    shape: Sizes
+    strides: Sizes
+    dtype: torch.dtype
+    number: int
+
+    @cached_property
+    def size(self) -> int:
+        """How many elements."""
+        return prod(self.shape)
+
+    @cached_property
+    def order(self) -> Sizes:
+        """The dimensions by falling strides, as they lie in memory; those of size 1 stay before what follows them."""
+        return _in_memory(self.shape, self.strides)
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether the elements lie one after the other without gaps, in whatever order of dimensions."""
+        expected = 1
+        for dim in reversed(self.order):
+            if self.shape[dim] != 1:
+                if self.strides[dim] != expected:
+                    return False
+                expected *= self.shape[dim]
+        return True
+
+    @cached_property
+    def packed(self) -> Sizes:
+        """The shape of the memory of a dense tensor."""
+        return tuple(self.shape[dim] for dim in self.order)
+
+    @cached_property
+    def overlaps(self) -> bool:
+        """Whether several elements may lie in one place."""
+        steps = [(self.strides[d], self.shape[d]) for d in self.order if self.shape[d] != 1]
+        return any(s == 0 for s, _ in steps) or any(
+            outer < inner * size for (outer, _), (inner, size) in pairwise(steps)
+        )
+
+    @cached_property
+    def extent(self) -> int:
+        """How many places there are from the first element to the last."""
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)) if self.size else 0
+
+
+_forms: dict[tuple[Sizes, Sizes, torch.dtype], Form] = {}
+
+
+def form_of(shape: Sizes, strides: Sizes, dtype: torch.dtype) -> Form:
+    """The one object for such tensors."""
+    key = (shape, strides, dtype)
+    form = _forms.get(key)
+    if form is None:
+        form = _forms[key] = Form(tuple(shape), tuple(strides), dtype, next(_numbers))
+    return form
+
+
+def _in_memory(shape: Sizes, strides: Sizes) -> Sizes:
+    real = sorted((d for d, n in enumerate(shape) if n != 1), key=lambda d: (-strides[d], d))
+    order: list[int] = []
+    waiting = iter(real)
+    for dim, n in enumerate(shape):
+        order.append(dim if n == 1 else next(waiting))
+    return tuple(order)
+
+
+@dataclass(frozen=True)
+class Region:
+    """Contiguous memory that a view lies in: `start` in the storage, shape, and what is sliced of each dimension."""
+
+    start: int
+    shape: Sizes
+    slices: tuple[tuple[int, int], ...]
+
+
+@lru_cache(maxsize=65536)
+def region(form: Form, offset: int, room: int) -> Region | None:
+    """The smallest region of a storage of `room` elements that holds the view at `offset`; None where there is none.
+
+    Its dimensions are the strides of the view, each a multiple of the next.
+    """
+    if form.dense:
+        return Region(offset, form.packed, ())
+    steps = [(form.strides[d], form.shape[d]) for d in form.order if form.shape[d] != 1 and form.strides[d] != 0]
+    sizes, strides = [n for _, n in steps], [s for s, _ in steps]
+    if any(a % b or a // b < n for a, (b, n) in zip(strides, steps[1:])):
+        return None
+    outer = strides[0] if strides else 1
+    start, rest = offset - offset % outer, offset % outer
+    shape, slices = [sizes[0]] if sizes else [], [(0, sizes[0])] if sizes else []
+    for before, step, n in zip(strides, strides[1:], sizes[1:]):
+        shape.append(before // step)
+        slices.append((rest // step, n))
+        rest %= step
+    if strides and strides[-1] != 1:
+        shape.append(strides[-1])
+        slices.append((rest, 1))
+    inside = all(first + n <= size for size, (first, n) in zip(shape, slices))
+    if not inside or start + prod(shape) > room:
+        return None
+    return Region(start, tuple(shape), tuple(slices))
+
+
+def view_of(base: Tensor, found: Region, form: Form) -> Tensor:
+    """The view of `form` where `base` is the memory of its region."""
+    order = form.order
+    if found.slices:
+        for dim, (first, n) in enumerate(found.slices):
+            if (first, n) != (0, base.shape[dim]):
+                base = base.narrow(dim, first, n)
+        base = base.reshape([1 if form.strides[d] == 0 else form.shape[d] for d in order])
+    if order != tuple(range(len(order))):
+        base = base.permute([order.index(d) for d in range(len(order))])
+    return base if tuple(base.shape) == form.shape else base.expand(form.shape)
+
+
+def part_of(base: Tensor, start: int, shape: Sizes) -> Tensor:
+    """The contiguous memory from `start` on, in `shape`, of contiguous `base`, as a view."""
+    if start == 0 and tuple(base.shape) == shape:
+        return base
+    if prod(shape) != base.numel():
+        base = base.view(-1).narrow(0, start, prod(shape))
+    return base.view(shape)
+
+
+def shown(base: Tensor, form: Form, offset: int) -> Tensor:
+    """The view at `offset` of a storage whose contiguous contents are `base`."""
+    found = region(form, offset, base.numel())
+    if found is None:
+        return base.view(-1).as_strided(form.shape, form.strides, offset)
+    return view_of(part_of(base, found.start, found.shape), found, form)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recording knows of an operator: what it writes to, what it returns, and which floats may be inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from trnlab.frontends.torch import factors
+
+_ON_THE_HOST = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+_LISTS_OF_FACTORS = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
+_FOREACH = "aten::_foreach_"
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An operator. names: of its arguments. written, outs: those that it writes to, and of these the ones that the
+    caller gives for results. factors: those whose floats may be inputs of a program. returned: for each result the
+    argument that it is, None for a new one. recordable: whether it can be computed later."""
+
+    op: Any
+    number: int
+    name: str
+    names: tuple[str, ...]
+    written: frozenset[str]
+    outs: frozenset[str]
+    factors: frozenset[str]
+    returned: tuple[str | None, ...]
+    lists: tuple[bool, ...]
+    recordable: bool
+    draws: bool
+
+
+_count = iter(range(1 << 62))
+
+
+@cache
+def operator(op: Any) -> Operator:
+    """What is known of `op`."""
+    schema = op._schema
+    written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    returned, shows = [], False
+    for result in schema.returns:
+        about = result.alias_info
+        same = [a.name for a in schema.arguments if about is not None and _aliases(a, about)]
+        returned.append(same[0] if same else None)
+        shows = shows or (about is not None and not about.is_write)
+    kinds = [str(r.type) for r in schema.returns]
+    plain = all(kind in ("Tensor", "List[Tensor]", "Optional[Tensor]") for kind in kinds)
+    return Operator(
+        op, next(_count), schema.name, tuple(a.name for a in schema.arguments), written,
+        frozenset(a.name for a in schema.arguments if a.is_out), _factors(op), tuple(returned),
+        tuple(kind == "List[Tensor]" for kind in kinds),
+        plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
+        torch.Tag.nondeterministic_seeded in op.tags,
+    )  # fmt: skip
+
+
+def instead(op: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+    """An operator that says what it writes to, in the place of one that does not: batch norm of running averages."""
+    if op is not torch.ops.aten.native_batch_norm.default:
+        return op, args
+    if args[3] is None:
+        return torch.ops.aten._native_batch_norm_legit.no_stats, (*args[:3], *args[5:])
+    return torch.ops.aten._native_batch_norm_legit.default, args
+
+
+def _aliases(argument: Any, about: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.before_set == about.before_set
+
+
+def list_operator(op: Any) -> str | None:
+    """Of an operator over lists the plain one that meets each element, where its floats may be inputs."""
+    name: str = op._schema.name
+    base = name.removeprefix(_FOREACH).removesuffix("_")
+    return base if name.startswith(_FOREACH) and base in _LISTS_OF_FACTORS else None
+
+
+def _factors(op: Any) -> frozenset[str]:
+    if list_operator(op) is not None:
+        kinds = ("Scalar", "number", "float", "List[Scalar]", "List[number]", "List[float]")
+        return frozenset(a.name for a in op._schema.arguments if str(a.type) in kinds)
+    if op._schema.name.startswith(_FOREACH):
+        return frozenset()
+    return factors.arguments(op)
+
+
+def call(about: Operator, given: dict[str, Any]) -> Any:
+    """The operator on arguments by name, of which floats may be tensors without dimensions."""
+    base = list_operator(about.op)
+    if base is not None and any(_open(given.get(name)) for name in about.factors):
+        return _each(about, base, given)
+    return factors.call(about.op, given)
+
+
+def _open(value: Any) -> bool:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(v, torch.Tensor) for v in values)
+
+
+def _each(about: Operator, base: str, given: dict[str, Any]) -> Any:
+    """Element by element: what is given as a list has one element for each."""
+    form: Callable[..., Any] = {**factors._WRITTEN_OUT, **factors._PLAIN}[base]
+    first: Sequence[torch.Tensor] = given[about.names[0]]
+    rest = [given[name] for name in about.names[1:] if name in given]
+    results = []
+    for i, x in enumerate(first):
+        operands = [v[i] if isinstance(v, (list, tuple)) else v for v in rest]
+        made = form(x, *operands)
+        results.append(x.copy_(made) if about.written else made)
+    return results if not about.written else None

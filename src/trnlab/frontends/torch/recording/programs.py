@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of recordings: found by what was recorded, or compiled from it.
+
+What a program is for is the sequence of operators, the forms of their operands, and which of them share memory; where
+that memory is does not matter. Floats that were others at the last time become inputs, those that are always the same
+stay constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from trnlab.frontends.common import engine
+from trnlab.frontends.torch.dispatch import tracing_allowed
+from trnlab.frontends.torch.draws import new_seed
+from trnlab.frontends.torch.import_fx import Imported, import_fx
+from trnlab.frontends.torch.recording.geometry import Form, Region, region, shown, view_of
+from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
+from trnlab.frontends.torch.recording.operators import call
+from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
+from trnlab.frontends.torch.tracing import functional
+from trnlab.frontends.torch.types import unnarrowed
+
+_COPY = torch.ops.aten.copy_.default
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """Memory that is read and not written: a region of a slot, or a number of the host."""
+
+    slot: Slot | None
+    start: int
+    shape: tuple[int, ...]
+    kind: torch.dtype
+    number: Number | None = None
+
+
+@dataclass(eq=False)
+class Reading:
+    """A recording with its memory numbered: what two recordings of the same step have in common is `key`."""
+
+    nodes: list[Node]
+    written: set[Slot]
+    leaves: list[Leaf] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    places: list[tuple[tuple[Any, ...], ...]] = field(default_factory=list)  # for each node, of each operand
+    key: Hashable = None
+
+    def alive(self) -> tuple[int, ...]:
+        """Numbers of the written slots whose memory somebody can still see."""
+        return tuple(i for i, s in enumerate(self.slots) if s.seen())
+
+    def numbers(self) -> list[float]:
+        """The floats of all operators in order."""
+        return [x for node in self.nodes for x in node.numbers]
+
+
+def read(nodes: list[Node]) -> Reading:
+    """Number the memory of a recording by where it is met first."""
+    written = {ref[0] for node in nodes for ref in node.results}
+    written |= {ref[0] for node in nodes for i, ref in enumerate(node.refs) if i in node.made.written}
+    reading = Reading(nodes, written)  # type: ignore[arg-type]
+    slots: dict[Slot, int] = {}
+    leaves: dict[Hashable, int] = {}
+    key: list[Hashable] = []
+
+    def place(ref: Ref) -> tuple[Any, ...]:
+        slot, form, offset = ref
+        if isinstance(slot, Slot) and slot in written:
+            if slot not in slots:
+                slots[slot] = len(slots)
+                reading.slots.append(slot)
+                key.append((slot.shape, slot.kind, slot.fresh))
+            return slots[slot], form, offset
+        found, leaf = _leaf(slot, form, offset)
+        what = id(slot), leaf.start, leaf.shape
+        if what not in leaves:
+            leaves[what] = len(leaves)
+            reading.leaves.append(leaf)
+            key.append((leaf.shape, leaf.kind, leaf.number is None))
+        return -1 - leaves[what], form, found
+
+    for node in nodes:
+        places = tuple(place(ref) for ref in (*node.refs, *node.results))
+        reading.places.append(places)
+        key.append(node.made.number)
+        key.extend((at, form.number, where) for at, form, where in places)
+    reading.key = tuple(key)
+    return reading
+
+
+def _leaf(slot: Slot | Number, form: Form, offset: int) -> tuple[Any, Leaf]:
+    """The memory that a view reads, and how the view lies in it: a region, or an offset in all of the storage."""
+    if isinstance(slot, Number):
+        return Region(0, (), ()), Leaf(None, 0, (), slot.value.dtype, slot)
+    room = slot.nbytes // slot.kind.itemsize
+    found = region(form, offset, room)
+    if found is None:
+        return offset, Leaf(slot, 0, (room,), slot.kind)
+    return Region(0, found.shape, found.slices), Leaf(slot, found.start, found.shape, slot.kind)
+
+
+# -- replaying ------------------------------------------------------------------------------------------------------
+
+
+class _Replay:
+    """The operators again, on tensors without data."""
+
+    def __init__(self, reading: Reading, leaves: Sequence[Tensor], bases: dict[int, Tensor]) -> None:
+        self.reading, self.leaves, self.bases = reading, leaves, dict(bases)
+        self.views: dict[Hashable, Tensor] = {}
+
+    def run(self, numbers: Iterable[Any]) -> None:
+        rest = iter(numbers)
+        for node, places in zip(self.reading.nodes, self.reading.places):
+            operands = [self._operand(*place) for place in places[: len(node.refs)]]
+            given = node.made.arguments(operands, [next(rest) for _ in node.numbers])
+            result = call(node.about, given)
+            made = [result] if len(node.about.returned) == 1 else list(result or ())
+            new = [t for r, same in zip(made, node.about.returned) if same is None
+                   for t in (r if isinstance(r, (list, tuple)) else [r]) if t is not None]  # fmt: skip
+            for (at, form, _), tensor in zip(places[len(node.refs) :], new):
+                base = tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor
+                self.bases[at] = base.contiguous()
+
+    def _operand(self, at: int, form: Form, where: Any) -> Tensor:
+        key = at, form, where
+        if key not in self.views:
+            self.views[key] = self._view(at, form, where)
+        return self.views[key]
+
+    def _view(self, at: int, form: Form, where: Any) -> Tensor:
+        if at < 0:
+            leaf = self.leaves[-1 - at]
+            if isinstance(where, Region):
+                return view_of(leaf, where, form)
+            return leaf.as_strided(form.shape, form.strides, where)
+        if at not in self.bases:  # memory that is written before it is read
+            slot = self.reading.slots[at]
+            self.bases[at] = torch.empty(slot.shape, dtype=slot.kind, device="neuron")
+        return shown(self.bases[at], form, where)
+
+
+# -- programs -------------------------------------------------------------------------------------------------------
+
+
+class Program:
+    """A compiled recording. outputs: numbers of the slots that it stores. constants: floats that it was made for;
+    `classes`: those that are inputs, where those of one class have one value."""
+
+    def __init__(
+        self, reading: Reading, name: str, outputs: tuple[int, ...], numbers: list[float], open: set[int]
+    ) -> None:
+        self.outputs = outputs
+        bits = _bits(numbers)
+        classes: dict[int, list[int]] = {}
+        for i in sorted(open):
+            classes.setdefault(bits[i], []).append(i)
+        self.classes = list(classes.values())
+        self.constants = {i: b for i, b in enumerate(bits) if i not in open}
+        self.given = [i for i, s in enumerate(reading.slots) if not s.fresh]
+        self._name = name
+        self._import(reading, numbers)
+
+    @classmethod
+    def check(cls, reading: Reading) -> None:
+        """Raise what would be raised if this were compiled, without compiling it."""
+        cls(reading, "a check", tuple(range(len(reading.slots))), reading.numbers(), set())
+
+    def compile(self) -> Program:
+        """Make it ready to run."""
+        self._program = engine.current().compile(self.imported.graph)
+        return self
+
+    def fits(self, outputs: tuple[int, ...], bits: list[int]) -> bool:
+        """Whether it computes what is wanted, for these floats."""
+        return (
+            set(outputs) <= set(self.outputs)
+            and all(bits[i] == b for i, b in self.constants.items())
+            and all(bits[i] == bits[each[0]] for each in self.classes for i in each)
+        )
+
+    def _import(self, reading: Reading, numbers: list[float]) -> None:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with mode:
+            fakes = [
+                *(torch.empty(x.shape, dtype=x.kind, device="cpu" if x.number else "neuron") for x in reading.leaves),
+                *(
+                    torch.empty(reading.slots[i].shape, dtype=reading.slots[i].kind, device="neuron")
+                    for i in self.given
+                ),
+                *(torch.empty((), dtype=torch.float32, device="cpu") for _ in self.classes),
+            ]
+
+        def compute(*inputs: Tensor) -> list[Tensor]:
+            rest = len(reading.leaves), len(reading.leaves) + len(self.given)
+            values: list[Any] = list(numbers)
+            for each, x in zip(self.classes, inputs[rest[1] :]):
+                for i in each:
+                    values[i] = x
+            replay = _Replay(reading, inputs[: rest[0]], dict(zip(self.given, inputs[rest[0] : rest[1]])))
+            replay.run(values)
+            return [replay.bases[i] for i in self.outputs]
+
+        with tracing_allowed():
+            module = functional(compute, fakes, mode)
+        _forget_writes(module)
+        names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        self._position = {n: i for i, n in enumerate(names)}
+        self.imported: Imported = import_fx(module, self._name, self._aliases(module, names, len(reading.leaves)))
+        self._place = {place: i for i, place in enumerate(self.imported.outputs)}
+
+    def _aliases(self, module: fx.GraphModule, names: list[str], first: int) -> dict[int, str]:
+        """Which output overwrites which input: memory whose old contents are read."""
+        read = {n.name for n in module.graph.nodes if n.op == "placeholder" and n.users}
+        of = {slot: names[first + i] for i, slot in enumerate(self.given)}
+        return {i: of[slot] for i, slot in enumerate(self.outputs) if slot in of and of[slot] in read}
+
+    # -- running -----------------------------------------------------------------------------------------------------
+    def run(self, reading: Reading, numbers: list[float]) -> None:
+        """Compute, and store what is still seen.
+
+        Raises NumericsError, with all memory as it was, for values that the chip cannot compute with.
+        """
+        memories: dict[Slot, Memory] = {}
+        targets = [self._target(reading, i, memories) for i in range(len(self.outputs))]
+        given: list[Array] = []
+        for name in self.imported.inputs:
+            given.append(
+                np.asarray(new_seed().numpy()) if name is None else self._input(reading, name, memories, numbers)
+            )
+        kept = self.imported.graph.aliases if self.imported.graph.checks else {}
+        for j in kept.values():
+            given[j] = given[j].copy()
+        results = self._program(given)
+        for place, target in enumerate(targets):
+            if target is not None and place in self._place:
+                _store(target, results[self._place[place]])
+
+    def _target(self, reading: Reading, place: int, memories: dict[Slot, Memory]) -> Array | None:
+        slot = reading.slots[self.outputs[place]]
+        memory = memories[slot] = Memory(slot)
+        return None if memory.storage is None else memory.array(0, slot.shape)
+
+    def _input(self, reading: Reading, name: str, memories: dict[Slot, Memory], numbers: list[float]) -> Array:
+        at, leaves = self._position[name], reading.leaves
+        exact = name in self.imported.exact
+        if at < len(leaves):
+            leaf = leaves[at]
+            start, shape, kind = leaf.start, leaf.shape, leaf.kind
+            if leaf.number is not None:
+                return _bound(of_number(leaf.number), kind, exact)
+            assert leaf.slot is not None
+            slot = leaf.slot
+        elif at < len(leaves) + len(self.given):
+            slot = reading.slots[self.given[at - len(leaves)]]
+            start, shape, kind = 0, slot.shape, slot.kind
+        else:
+            value = numbers[self.classes[at - len(leaves) - len(self.given)][0]]
+            return _bound(np.asarray(value, np.float32), torch.float32, exact)
+        if slot not in memories:
+            memories[slot] = Memory(slot)
+        return _bound(memories[slot].array(start, shape), kind, exact)
+
+
+def _bound(array: Array, kind: torch.dtype, exact: bool) -> Array:
+    with unnarrowed() if exact else nullcontext():
+        return bound(array, kind)[0]
+
+
+def _store(target: Array, result: Array) -> None:
+    if target.__array_interface__["data"][0] != result.__array_interface__["data"][0]:
+        stored(target, result)
+
+
+def _bits(numbers: list[float]) -> list[int]:
+    bits: list[int] = np.asarray(numbers, np.float64).view(np.int64).tolist()
+    return bits
+
+
+def _forget_writes(module: fx.GraphModule) -> None:
+    """The new values are results; nothing else has to be written."""
+    for node in reversed(module.graph.nodes):
+        if node.target is _COPY:
+            node.replace_all_uses_with(node.args[1])
+            module.graph.erase_node(node)
+
+
+@dataclass(eq=False)
+class Known:
+    """The programs of one sequence of operators. open: floats that were seen with several values."""
+
+    name: str
+    programs: list[Program] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    open: set[int] = field(default_factory=set)
+    refused: bool = False
+
+    def program(self, reading: Reading) -> Program:
+        """The program for a recording, compiled if there is none."""
+        alive, numbers = reading.alive(), reading.numbers()
+        bits = _bits(numbers)
+        if self.last:
+            self.open |= {i for i, (a, b) in enumerate(zip(self.last, bits)) if a != b}
+        self.last = bits
+        for program in reversed(self.programs):
+            if program.fits(alive, bits):
+                return program
+        program = Program(reading, self.name, alive, numbers, self.open).compile()
+        self.programs.append(program)
+        return program

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators written down instead of run: what they are, on which memory, and what will be needed of them.
+
+Results get memory at once, which nobody has touched and which costs nothing, and stay without values until somebody
+needs one. Then all that was recorded is computed together; see `computing`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.recording.forms import Made, make_room, results_of
+from trnlab.frontends.torch.recording.geometry import Form, form_of
+from trnlab.frontends.torch.recording.operators import Operator, instead, operator
+from trnlab.frontends.torch.types import _FORMATS
+
+NOT_RECORDED = object()
+LONGEST = 50_000  # operators of one recording
+_MASKS, _CHOOSING = (torch.bool, torch.uint8), frozenset({"aten::index", "aten::_unsafe_index"})
+_CPU = torch.device("cpu")
+
+
+class Slot:
+    """A storage that the recording has met. fresh: made by it; `held` keeps another one. written: by an operator of
+    the recording; until then its memory is what the recording reads."""
+
+    __slots__ = ("fresh", "held", "key", "kind", "nbytes", "shape", "weak", "written")
+
+    def __init__(self, storage: torch.UntypedStorage, kind: torch.dtype, shape: tuple[int, ...], fresh: bool) -> None:
+        self.weak, self.key, self.nbytes = StorageWeakRef(storage), storage._cdata, storage.nbytes()
+        self.kind, self.shape, self.fresh, self.written = kind, shape, fresh, False
+        self.held = None if fresh else storage
+
+    def seen(self) -> bool:
+        """Whether anybody besides the recording still has the memory."""
+        if self.held is None:
+            return not self.weak.expired()
+        return torch._C._storage_Use_Count(self.key) > 1
+
+    def storage(self) -> torch.UntypedStorage | None:
+        """The storage, None where it is gone."""
+        if self.held is not None:
+            return self.held
+        found: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self.weak.cdata)
+        return found
+
+
+class Number:
+    """A number of the host that operators read: a tensor without dimensions, as it was then."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+Ref = tuple[Slot | Number, Form, int]  # and the offset
+
+
+@dataclass(slots=True)
+class Node:
+    """One operator. `made`: what is known of its results; refs: its tensors in order, and then its results."""
+
+    about: Operator
+    made: Made
+    refs: list[Ref]
+    results: list[Ref]
+    numbers: list[float]
+    learns: bool
+
+
+@dataclass(slots=True)
+class _Arguments:
+    key: list[Hashable] = field(default_factory=list)
+    refs: list[Ref] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    numbers: list[float] = field(default_factory=list)
+
+
+class ImpossibleError(Exception):
+    """The operator cannot be recorded."""
+
+
+class Recorder:
+    """What was recorded since the last time that it was computed."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.slots: dict[int, Slot] = {}
+        self.nodes: list[Node] = []
+
+    def clear(self) -> tuple[list[Node], dict[int, Slot]]:
+        """Begin anew; returns what there was."""
+        nodes, slots = self.nodes, self.slots
+        self.nodes, self.slots = [], {}
+        return nodes, slots
+
+    # -- looking up --------------------------------------------------------------------------------------------------
+    def slot_of(self, tensor: Tensor) -> Slot | None:
+        """The slot of a tensor's storage, None where the recording has not met it."""
+        return self.slots.get(tensor.untyped_storage()._cdata)
+
+    def _ref(self, tensor: Tensor, form: Form, is_out: bool) -> Ref:
+        storage = tensor.untyped_storage()
+        slot = self.slots.get(storage._cdata)
+        if slot is None:
+            whole = form.dense and form.size * form.dtype.itemsize == storage.nbytes()
+            shape = form.packed if whole else (storage.nbytes() // form.dtype.itemsize,)
+            slot = Slot(storage, form.dtype, shape, is_out and whole)
+            self.slots[slot.key] = slot
+        elif slot.kind is not form.dtype:
+            raise ImpossibleError
+        return slot, form, tensor.storage_offset()
+
+    # -- writing down ------------------------------------------------------------------------------------------------
+    def record(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The results of an operator, to be computed later; `NOT_RECORDED` where it has to be computed now."""
+        op, args = instead(op, args)
+        about = operator(op)
+        if not about.recordable:
+            return NOT_RECORDED
+        with self.lock:
+            try:
+                if about.outs:
+                    make_room(about, args, kwargs)
+                given = self._arguments(about, args, kwargs)
+                if not given.refs:
+                    return NOT_RECORDED
+                made = results_of(about, tuple(given.key), args, kwargs, given.tensors)
+                if made is None:
+                    return NOT_RECORDED
+                return self._written_down(about, made, given, args, kwargs)
+            except ImpossibleError:
+                return NOT_RECORDED
+
+    def _arguments(self, about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
+        given = _Arguments()
+        given.key.append(about.number)
+        for name, value in zip(about.names, args):
+            self._argument(about, name, value, given)
+        for name, value in kwargs.items():
+            given.key.append(name)
+            self._argument(about, name, value, given)
+        return given
+
+    def _argument(self, about: Operator, name: str, value: Any, given: _Arguments) -> None:
+        if isinstance(value, Tensor):
+            self._tensor(about, value, given, name in about.written, name in about.outs)
+        elif isinstance(value, (list, tuple)):
+            given.key.append(-len(value) - 1)
+            for v in value:
+                self._argument(about, name, v, given)
+        elif type(value) is float:
+            if name in about.factors:
+                given.numbers.append(value)
+                given.key.append("factor")
+            else:
+                given.key.append(value.hex())
+        elif isinstance(value, torch.Generator):
+            raise ImpossibleError
+        else:
+            given.key.append((type(value), value))
+
+    def _tensor(self, about: Operator, tensor: Tensor, given: _Arguments, written: bool, is_out: bool) -> None:
+        form = form_of(tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.device.type == "cpu":
+            if written or form.shape:
+                raise ImpossibleError
+            value = tensor.detach().clone()
+            form = form_of((), (), torch.float32) if form.dtype is torch.float64 else form
+            given.refs.append((Number(value.float() if value.dtype is torch.float64 else value), form, 0))
+            given.key.append("number")
+        else:
+            if form.dtype not in _FORMATS or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
+                raise ImpossibleError
+            if form.dtype in _MASKS and about.name in _CHOOSING and given.tensors:
+                raise ImpossibleError  # how much is chosen depends on values
+            if (written and form.overlaps) or type(tensor) not in (Tensor, torch.nn.Parameter):
+                raise ImpossibleError
+            if not form.size and not written:
+                raise ImpossibleError
+            given.refs.append(self._ref(tensor, form, is_out))
+        given.key.append(form.number)
+        given.tensors.append(tensor)
+
+    def _written_down(
+        self, about: Operator, made: Made, given: _Arguments, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        new = [self._new(form) for form in made.forms]
+        node = Node(about, made, given.refs, [ref for _, ref in new], given.numbers, torch.is_grad_enabled())
+        named = dict(zip(about.names, args)) | kwargs if about.written else kwargs
+        for name in about.written:
+            for tensor in _tensors(named.get(name)):
+                slot = self.slot_of(tensor)
+                if slot is not None:
+                    slot.written = True
+        self.nodes.append(node)
+        return made.returned(iter([t for t, _ in new]), named)
+
+    def _new(self, form: Form) -> tuple[Tensor, Ref]:
+        tensor = as_neuron(torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=_CPU))
+        storage = tensor.untyped_storage()
+        slot = Slot(storage, form.dtype, form.packed if form.dense else (form.extent,), True)
+        slot.written = True
+        self.slots[slot.key] = slot
+        return tensor, (slot, form, 0)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [v for v in value if isinstance(v, Tensor)] if isinstance(value, (list, tuple)) else []

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts that nobody edited: their operators are recorded and run as whole steps, with the values of the CPU."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import trnlab.frontends.torch as neuron
+from trnlab import chips
+from trnlab.frontends.torch import recording
+from trnlab.frontends.torch.recording import barriers
+from trnlab.runtime import session
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
+
+
+class Counting(neuron.InterpreterEngine):
+    """Counts what is compiled and what is run."""
+
+    def __init__(self):
+        self.graphs, self.runs = [], 0
+
+    def compile(self, graph):
+        self.graphs.append(graph)
+        program = super().compile(graph)
+
+        def run(inputs):
+            self.runs += 1
+            return program(inputs)
+
+        return run
+
+
+@pytest.fixture
+def engine():
+    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")), recording.using("steps"):
+        with neuron.use(Counting()) as counting:
+            yield counting
+            recording.flush()
+
+
+def floats(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def pending():
+    return len(barriers._recorder.nodes)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.drop, self.out = nn.Dropout(0.3), nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.norm(self.conv(x))), 2)
+        return F.log_softmax(self.out(self.drop(torch.flatten(x, 1))), dim=1)
+
+
+def trained(device, make, steps=4):
+    """The losses of a loop as people write it, the parameters, and the random number after it."""
+    torch.manual_seed(0)
+    model = Net()
+    model.to(device)
+    optimizer = make(model.parameters())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+    losses = []
+    for step in range(steps):
+        x, y = floats(6, 1, 6, 6, seed=step).to(device), torch.arange(6).remainder(3).to(device)
+        optimizer.zero_grad()
+        loss = F.nll_loss(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        losses.append(model(x).sum().item())
+    return losses, [t.cpu() for t in model.state_dict().values()], torch.rand(1)
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "Adam": lambda p: torch.optim.Adam(p, 0.01),
+    "AdamW, one by one": lambda p: torch.optim.AdamW(p, 0.01, foreach=False, amsgrad=True),
+    "Adadelta": lambda p: torch.optim.Adadelta(p, 1.0),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_a_loop_trains_as_on_the_cpu_and_compiles_its_step_once_or_twice(engine, make):
+    expected = trained("cpu", make)
+    got = trained("neuron", make)
+    torch.testing.assert_close(got[0], expected[0], rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(got[1], expected[1], rtol=1e-3, atol=2e-4)
+    assert torch.equal(got[2], expected[2])  # the generator moved on as far
+    assert len(engine.graphs) <= 2 + 2  # the step, once more for the numbers that change; the evaluation
+    host = neuron.fallback_counts() | neuron.fallback_counts("setup")
+    assert set(host) <= {"aten::native_dropout", "aten::zero_"}
+
+
+def test_a_step_seen_before_compiles_nothing_and_reads_what_was_recorded_anew(engine):
+    w = floats(4, 4).to("neuron")
+    for i in range(5):
+        x = floats(4, seed=i).to("neuron")
+        y = torch.tanh(x @ w) * i
+        assert pending() > 0
+        torch.testing.assert_close(y.cpu(), torch.tanh(floats(4, seed=i) @ w.cpu()) * i)
+        assert pending() == 0
+    assert len(engine.graphs) <= 5 and engine.runs == 5
+
+
+CASES = {
+    "a view of a view": lambda x: x[1:, ::2].t().mul(2)[0],
+    "written through a view": lambda x: (y := x.clone(), y[:, 1].mul_(3), y[2:].t()[0].zero_(), y * 2)[-1],
+    "a view sees later writes": lambda x: (y := x + 1, v := y[0], y.mul_(2), v + 1)[-1],
+    "expanded": lambda x: x[:1].expand(4, 5) + x,
+    "diagonal written": lambda x: (y := x[:4, :4].clone(), y.diagonal().fill_(7), y)[-1],
+    "unfolded": lambda x: x[0].unfold(0, 3, 1).sum(1),
+    "strided": lambda x: torch.as_strided(x * 2, (3, 3), (2, 1), 1),
+    "channels last": lambda x: x.reshape(1, 2, 2, 5).to(memory_format=torch.channels_last).add(1).relu(),
+    "data replaced": lambda x: (y := x * 2, setattr(y, "data", x * 3), y + 0)[-1],
+    "set to another": lambda x: (y := x * 2, y.set_(x * 5), y - 1)[-1],
+    "resized to less": lambda x: (y := x * 2, y.resize_(2, 2), y.contiguous() + 1)[-1],
+    "resized to more": lambda x: (y := x * 2, y.resize_(30), y[:20].clone())[-1],
+    "copied over": lambda x: (y := x * 2, y.copy_(torch.ones(4, 5)), x.copy_(y[0]), x + y)[-1],
+    "host memory into what is pending": lambda x: (y := x * 2, z := y + 1, y.copy_(torch.ones(4, 5)), z + y)[-1],
+    "read before it is overwritten": lambda x: (z := x * 2, x.zero_(), z + x)[-1],
+    "chosen by a mask": lambda x: (x * 2)[x > 0] + 1,
+    "a condition": lambda x: x * 2 if (x.sum() * 2).item() > 0 else x * 3,
+    "a number of float64": lambda x: (x * 2).double().mul(3).float() + 1,
+    "complex numbers": lambda x: torch.view_as_real(torch.fft.fft(x * 2)) + 1,
+    "into a given tensor": lambda x: torch.add(x, 1, out=torch.empty_like(x)) * 2,
+    "made from numbers": lambda x: torch.arange(5, device=x.device) + torch.full((4, 5), 2.5, device=x.device),
+    "nothing in it": lambda x: torch.cat([x[:0], x * 2]) + 1,
+    "a list of tensors": lambda x: torch.stack(torch.split(x * 2, 2)).sum(0),
+    "overwritten twice": lambda x: (y := torch.zeros(4, 5, device=x.device), y.add_(x), y.copy_(x * 2), y + 1)[-1],
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_views_writes_and_sizes_mean_what_pytorch_means(engine, case):
+    def run(device):
+        x = floats(4, 5).to(device)
+        result = case(x)
+        return result.stride(), result.cpu(), x.cpu()
+
+    got, expected = run("neuron"), run("cpu")
+    assert got[0] == expected[0]
+    torch.testing.assert_close(got[1:], expected[1:])
+
+
+WAYS_TO_A_VALUE = {
+    "item": lambda y: y.sum().item(),
+    "print": lambda y: repr(y).replace(", device='neuron:0'", ""),
+    "tolist": lambda y: y.tolist(),
+    "cpu": lambda y: y.cpu().tolist(),
+    "numpy": lambda y: y.cpu().numpy().tolist(),
+    "truth": lambda y: bool((y > 0).any()),
+    "deepcopy": lambda y: copy.deepcopy(y).tolist(),
+    "storage": lambda y: list(y.untyped_storage().cpu()),
+    "cloned storage": lambda y: list(y.untyped_storage().clone().cpu()),
+    "equal": lambda y: torch.equal(y, y * 1),
+    "nonzero": lambda y: y.nonzero().tolist(),
+    "float64": lambda y: y.double().sum().item(),
+    "into a tensor of the host": lambda y: torch.zeros(3).copy_(y).tolist(),
+    "saved": lambda y: (f := io.BytesIO(), torch.save(y, f), f.seek(0), torch.load(f).tolist())[-1],
+    "an array of the memory": lambda y: y.tolist() if y.device.type == "cpu" else neuron.to_numpy_alias(y).tolist(),
+    "its address": lambda y: y.tolist() if y.device.type == "cpu" else at_address(y),
+}
+
+
+def at_address(y):
+    import ctypes
+
+    return list((ctypes.c_float * y.numel()).from_address(y.data_ptr()))
+
+
+@pytest.mark.parametrize("way", WAYS_TO_A_VALUE.values(), ids=WAYS_TO_A_VALUE)
+def test_whoever_needs_a_value_gets_it(engine, way):
+    def run(device):
+        x = floats(3).to(device)
+        y = x * 2
+        y.add_(1)
+        return way(y)
+
+    assert run("neuron") == run("cpu")
+
+
+def test_errors_come_at_the_line_of_the_operator(engine):
+    x = floats(4, 5).to("neuron")
+    y = x * 2
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        y @ y
+    with pytest.raises(RuntimeError, match="can't be cast to"):
+        torch.arange(3, device="neuron").add_(y[0, :3])
+    torch.testing.assert_close(y.cpu(), floats(4, 5) * 2)
+
+
+def test_an_operator_without_a_form_is_left_to_the_host_and_the_rest_is_not(engine):
+    x = (floats(3, 3) + 3 * torch.eye(3)).to("neuron")
+    for _ in range(2):
+        y = (torch.linalg.inv(x * 2) + 1).cpu()
+    torch.testing.assert_close(y, torch.linalg.inv((floats(3, 3) + 3 * torch.eye(3)) * 2) + 1, rtol=1e-4, atol=1e-4)
+    assert engine.runs > 0
+
+
+def test_of_the_memory_that_is_gone_nothing_is_stored(engine):
+    x = floats(4).to("neuron")
+    y = (x.sin() + 1).exp()
+    y.cpu()
+    assert len(engine.graphs[-1].outputs) == 1
+
+
+def test_a_slice_that_moves_over_a_data_set_needs_no_new_program(engine):
+    data = floats(20, 3).to("neuron")
+    for i in range(0, 20, 4):
+        torch.testing.assert_close((data[i : i + 4] * 2).cpu(), floats(20, 3)[i : i + 4] * 2)
+    assert len(engine.graphs) == 1
+
+
+def test_integers_and_indices_out_of_range_are_the_hosts(engine):
+    table = floats(4, 2).to("neuron")
+    with pytest.raises(IndexError):
+        F.embedding(torch.tensor([5]).to("neuron"), table).cpu()
+    big = torch.tensor([2**40]).to("neuron") + 1
+    assert big.item() == 2**40 + 1
+
+
+@pytest.mark.parametrize("way", ["host", "operators"])
+def test_the_old_ways_are_a_setting(engine, way, monkeypatch):
+    with recording.using(way):
+        x = floats(3).to("neuron") * 2
+        assert pending() == 0
+    torch.testing.assert_close(x.cpu(), floats(3) * 2)
