@@ -38,8 +38,8 @@ _TREES = (  # packages of accelerators with their registries, and what chooses a
 )
 
 _PARALLEL = (  # which devices a replica of DistributedDataParallel is on
-    ("lightning.fabric.strategies.ddp", "_determine_device_ids"),
-    ("lightning_fabric.strategies.ddp", "_determine_device_ids"),
+    ("lightning.fabric.strategies.ddp", "_determine_ddp_device_ids"),
+    ("lightning_fabric.strategies.ddp", "_determine_ddp_device_ids"),
     ("lightning.pytorch.strategies.ddp", "determine_ddp_device_ids"),
     ("pytorch_lightning.strategies.ddp", "determine_ddp_device_ids"),
 )

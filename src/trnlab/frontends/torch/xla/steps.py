@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from trnlab.frontends.torch import recording
+
 _closures = threading.local()
 
 
@@ -18,7 +20,8 @@ def _waiting() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
-    """The end of a step: closures that were added in it are called, in their order."""
+    """The end of a step: what was recorded is computed, then closures that were added are called, in their order."""
+    recording.flush()
     waiting = _waiting()
     called, waiting[:] = list(waiting), []
     for closure, args in called:
