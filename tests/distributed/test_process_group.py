@@ -92,6 +92,11 @@ def test_horovods_calls(tmp_path):
         assert each.output.count("passed") == 6
 
 
+def test_torch_xlas_calls(tmp_path):
+    for each in passed(launch("torch_xla_script.py", tmp_path)):
+        assert each.output.count("passed") == 5
+
+
 def test_hooks_callbacks_normalization_and_sharding_of_pytorchs(tmp_path):
     for each in passed(launch("hooks_script.py", tmp_path)):
         assert each.output.count("passed") == 9

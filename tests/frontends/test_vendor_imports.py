@@ -63,7 +63,7 @@ try:
 except AttributeError as error:
     assert "no counterpart in trnlab" in str(error)
 try:
-    import torch_neuronx.proto
+    import torch_neuronx.frobnicate
 except ModuleNotFoundError as error:
     assert "torch.compile" in str(error)
 """

@@ -11,10 +11,13 @@ from types import ModuleType
 from typing import Any
 
 
-def when_imported(name: str, call: Callable[[], object]) -> Callable[[], None]:
-    """Call `call` once module `name` has been imported, at once where it is; returns what forgets about it."""
+Action = Callable[[Any], object]
+
+
+def when_imported(name: str, call: Action) -> Callable[[], None]:
+    """Call `call(module)` once module `name` has been imported, at once where it is; returns what forgets about it."""
     if name in sys.modules:
-        call()
+        call(sys.modules[name])
         return lambda: None
     finder = _Once(name, call)
     sys.meta_path.insert(0, finder)
@@ -24,7 +27,7 @@ def when_imported(name: str, call: Callable[[], object]) -> Callable[[], None]:
 class _Once(importlib.abc.MetaPathFinder):
     """Waits for the module to be imported."""
 
-    def __init__(self, name: str, call: Callable[[], object]) -> None:
+    def __init__(self, name: str, call: Action) -> None:
         self.name, self.call = name, call
 
     def forget(self) -> None:
@@ -43,7 +46,7 @@ class _Once(importlib.abc.MetaPathFinder):
 
             def loaded(module: ModuleType) -> None:
                 run(module)
-                self.call()
+                self.call(module)
 
             loader.exec_module = loaded
         return spec

@@ -43,9 +43,9 @@ def reaching_the_chip(session: Session, environment: Mapping[str, str] = os.envi
         undo.append(module.uninstall)
         getattr(module, name)(*arguments)
 
-    undo.append(when_imported("jax", lambda: entered("jax", "install", session)))
-    undo.append(when_imported("tensorflow", lambda: entered("tensorflow", "install_functions")))
-    undo.append(when_imported("keras", lambda: entered("tensorflow", "install_keras")))
+    undo.append(when_imported("jax", lambda _: entered("jax", "install", session)))
+    undo.append(when_imported("tensorflow", lambda _: entered("tensorflow", "install_functions")))
+    undo.append(when_imported("keras", lambda _: entered("tensorflow", "install_keras")))
     mine = environment is os.environ and _KERAS_ON_TORCH not in os.environ
     if mine:
         os.environ[_KERAS_ON_TORCH] = "neuron"

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for torch_xla, torch_neuronx and horovod.torch: scripts written for them run, on the device `neuron`.
 
-`install()` makes the imports find the modules of `torch/xla`, and PyTorch is imported when they are. Nothing is lazy
-here, so that marking a step or waiting does nothing; there is one process, so that reductions over processes return
-what they were given. The profiler writes nothing: `trnlab run` keeps a timeline anyway. Models compiled ahead of time
-(torch_neuronx.trace) are refused.
+`install()` makes the imports find the modules of `torch/xla`, and PyTorch is imported when they are. A rank is a
+process with one NeuronCore: torchrun, `trnlab run --ranks` or `xmp.spawn` start several, whose collectives are those
+of `torch.distributed`'s backend `neuron`. The profiler writes nothing: `trnlab run` keeps a timeline anyway. A name
+that callers are known to use is supported, or refused by its name when it is used (`torch.xla.names`).
 
 Libraries that look for torch_xla train in its ways once it is there, on TPUs. So an installed library does not find
 it unless the script has imported it; packages with "neuron" or "xla" in their names, which cannot work without, do.
 Hugging Face's (transformers, accelerate, diffusers) have a switch, too, USE_TORCH_XLA, which is set to 0 unless the
 environment says otherwise: they find torch_neuronx then, and the device `neuron`. Where the script has imported
 torch_xla, Lightning asks `torch_xla._internal.tpu`, `torch_xla.experimental.tpu` and `.pjrt` whether there are TPUs.
-
-What the newest versions of these libraries import of it, beside the modules below, in code for TPUs alone:
-`torch_xla.amp`, `.core.functions`, `.core.xla_env_vars`, `.distributed.fsdp`, `.distributed.spmd`,
-`.experimental.custom_kernel`, `.experimental.spmd_fully_sharded_data_parallel` and `.utils.utils`.
 
 Sources: the API guide of pytorch/xla 2.x; uses in public scripts for Trainium.
 """
@@ -28,37 +24,100 @@ from pathlib import Path
 
 from trnlab.nki.imports import install_modules
 
+_XLA = "trnlab.frontends.torch.xla"
 MODULES = {
-    "torch_xla": "trnlab.frontends.torch.xla.root",
-    "torch_xla.core": "trnlab.frontends.torch.xla.core",
-    "torch_xla.core.xla_model": "trnlab.frontends.torch.xla.model",
-    "torch_xla.runtime": "trnlab.frontends.torch.xla.runtime",
-    "torch_xla.debug": "trnlab.frontends.torch.xla.debug",
-    "torch_xla.debug.metrics": "trnlab.frontends.torch.xla.debug",
-    "torch_xla.debug.profiler": "trnlab.frontends.torch.xla.debug",
-    "torch_xla.distributed": "trnlab.frontends.torch.xla.processes",
-    "torch_xla.distributed.parallel_loader": "trnlab.frontends.torch.xla.processes",
-    "torch_xla.distributed.xla_backend": "trnlab.frontends.torch.xla.processes",
-    "torch_xla.distributed.xla_multiprocessing": "trnlab.frontends.torch.xla.processes",
-    "torch_xla._internal": "trnlab.frontends.torch.xla.experimental",
-    "torch_xla._internal.tpu": "trnlab.frontends.torch.xla.tpu",
-    "torch_xla.experimental": "trnlab.frontends.torch.xla.experimental",
-    "torch_xla.experimental.pjrt": "trnlab.frontends.torch.xla.runtime",
-    "torch_xla.experimental.tpu": "trnlab.frontends.torch.xla.tpu",
-    "torch_neuronx": "trnlab.frontends.torch.xla.neuronx",
-    "torch_neuronx.testing": "trnlab.frontends.torch.xla.neuronx",
-    "torch_neuronx.utils": "trnlab.frontends.torch.xla.neuronx",
-    "torch_neuronx.xla_impl": "trnlab.frontends.torch.xla.neuronx",
-    "torch_neuronx.xla_impl.ops": "trnlab.frontends.torch.xla.neuronx",
+    "torch_xla": f"{_XLA}.root",
+    "torch_xla._XLAC": f"{_XLA}.binary",
+    "torch_xla._internal": f"{_XLA}.internal",
+    "torch_xla._internal.neuron": f"{_XLA}.internal",
+    "torch_xla._internal.pjrt": f"{_XLA}.internal",
+    "torch_xla._internal.tpu": f"{_XLA}.tpu",
+    "torch_xla.amp": f"{_XLA}.amp",
+    "torch_xla.amp.autocast_mode": f"{_XLA}.amp",
+    "torch_xla.amp.grad_scaler": f"{_XLA}.amp",
+    "torch_xla.amp.syncfree": f"{_XLA}.amp",
+    "torch_xla.amp.syncfree.adam": f"{_XLA}.amp",
+    "torch_xla.amp.syncfree.adamw": f"{_XLA}.amp",
+    "torch_xla.amp.syncfree.sgd": f"{_XLA}.amp",
+    "torch_xla.core": f"{_XLA}.core",
+    "torch_xla.core.dynamo_bridge": f"{_XLA}.elsewhere",
+    "torch_xla.core.functions": f"{_XLA}.functions",
+    "torch_xla.core.xla_builder": f"{_XLA}.elsewhere",
+    "torch_xla.core.xla_env_vars": f"{_XLA}.env_vars",
+    "torch_xla.core.xla_model": f"{_XLA}.model",
+    "torch_xla.debug": f"{_XLA}.debug",
+    "torch_xla.debug.metrics": f"{_XLA}.debug",
+    "torch_xla.debug.profiler": f"{_XLA}.debug",
+    "torch_xla.distributed": f"{_XLA}.distributed",
+    "torch_xla.distributed.fsdp": f"{_XLA}.sharded",
+    "torch_xla.distributed.fsdp.wrap": f"{_XLA}.sharded",
+    "torch_xla.distributed.fsdp.utils": f"{_XLA}.sharded",
+    "torch_xla.distributed.parallel_loader": f"{_XLA}.loaders",
+    "torch_xla.distributed.spmd": f"{_XLA}.spmd",
+    "torch_xla.distributed.spmd.xla_sharding": f"{_XLA}.spmd",
+    "torch_xla.distributed.xla_backend": f"{_XLA}.distributed",
+    "torch_xla.distributed.xla_dist": f"{_XLA}.elsewhere",
+    "torch_xla.distributed.xla_multiprocessing": f"{_XLA}.processes",
+    "torch_xla.distributed.zero_redundancy_optimizer": f"{_XLA}.zero",
+    "torch_xla.experimental": f"{_XLA}.experimental",
+    "torch_xla.experimental.custom_kernel": f"{_XLA}.elsewhere",
+    "torch_xla.experimental.pjrt": f"{_XLA}.runtime",
+    "torch_xla.experimental.pjrt_backend": f"{_XLA}.distributed",
+    "torch_xla.experimental.scan": f"{_XLA}.loops",
+    "torch_xla.experimental.scan_layers": f"{_XLA}.loops",
+    "torch_xla.experimental.spmd_fully_sharded_data_parallel": f"{_XLA}.sharded",
+    "torch_xla.experimental.tpu": f"{_XLA}.tpu",
+    "torch_xla.experimental.xla_sharding": f"{_XLA}.spmd",
+    "torch_xla.runtime": f"{_XLA}.runtime",
+    "torch_xla.stablehlo": f"{_XLA}.elsewhere",
+    "torch_xla.test": f"{_XLA}.core",
+    "torch_xla.test.test_utils": f"{_XLA}.test_utils",
+    "torch_xla.utils": f"{_XLA}.core",
+    "torch_xla.utils.checkpoint": f"{_XLA}.checkpoint",
+    "torch_xla.utils.dlpack": f"{_XLA}.elsewhere",
+    "torch_xla.utils.serialization": f"{_XLA}.serialization",
+    "torch_xla.utils.utils": f"{_XLA}.utils",
+    "torch_neuronx": f"{_XLA}.neuronx",
+    "torch_neuronx.contexts": f"{_XLA}.elsewhere",
+    "torch_neuronx.distributed": f"{_XLA}.core",
+    "torch_neuronx.distributed.fsdp_mics": f"{_XLA}.sharded",
+    "torch_neuronx.experimental": f"{_XLA}.neuronx",
+    "torch_neuronx.experimental.profiler": f"{_XLA}.elsewhere",
+    "torch_neuronx.experimental.profiler.v2_x": f"{_XLA}.elsewhere",
+    "torch_neuronx.experimental.profiler.v2_x.custom_op_name": f"{_XLA}.elsewhere",
+    "torch_neuronx.parallel_compile": f"{_XLA}.elsewhere",
+    "torch_neuronx.parallel_compile.neuron_parallel_compile": f"{_XLA}.elsewhere",
+    "torch_neuronx.proto": f"{_XLA}.elsewhere",
+    "torch_neuronx.proto.metaneff_pb2": f"{_XLA}.elsewhere",
+    "torch_neuronx.pyhlo": f"{_XLA}.elsewhere",
+    "torch_neuronx.pyhlo.hlo_pb2": f"{_XLA}.elsewhere",
+    "torch_neuronx.pyhlo.xla_data_pb2": f"{_XLA}.elsewhere",
+    "torch_neuronx.testing": f"{_XLA}.neuronx",
+    "torch_neuronx.testing.validation": f"{_XLA}.elsewhere",
+    "torch_neuronx.utils": f"{_XLA}.neuronx",
+    "torch_neuronx.utils.utils": f"{_XLA}.neuronx",
+    "torch_neuronx.xla_impl": f"{_XLA}.elsewhere",
+    "torch_neuronx.xla_impl.base": f"{_XLA}.elsewhere",
+    "torch_neuronx.xla_impl.bucket_trace": f"{_XLA}.elsewhere",
+    "torch_neuronx.xla_impl.custom_call_targets": f"{_XLA}.markers",
+    "torch_neuronx.xla_impl.custom_op": f"{_XLA}.elsewhere",
+    "torch_neuronx.xla_impl.ops": f"{_XLA}.operators",
+    "torch_neuronx.xla_impl.structure": f"{_XLA}.elsewhere",
+    "torch_neuronx.xla_impl.torchscript": f"{_XLA}.elsewhere",
+    "torch_neuronx.xla_impl.trace": f"{_XLA}.elsewhere",
+    "libneuronxla": f"{_XLA}.elsewhere",
+    "libneuronxla.neuron_cc_cache": f"{_XLA}.elsewhere",
+    "libneuronxla.neuron_cc_wrapper": f"{_XLA}.elsewhere",
     "horovod": "trnlab.frontends.torch.horovod.root",
     "horovod.torch": "trnlab.frontends.torch.horovod",
     "horovod.torch.compression": "trnlab.frontends.torch.horovod.compression",
     "horovod.torch.elastic": "trnlab.frontends.torch.horovod.elastic",
 }
 ELSEWHERE = {
-    "torch_xla": "of torch_xla there are the device, steps, one process and a profiler that writes nothing",
+    "torch_xla": "TRN296: of torch_xla there are the device, steps, ranks and what docs/scripts.md lists",
     "horovod": "of Horovod there is horovod.torch",
-    "torch_neuronx": "models are compiled here by torch.compile(backend='neuron') and compile_step",
+    "torch_neuronx": "TRN296: models are compiled here by torch.compile(backend='neuron'), compile_step and trace",
+    "libneuronxla": "TRN296: trnlab compiles by itself, and keeps its programs in a cache of its own",
 }
 
 

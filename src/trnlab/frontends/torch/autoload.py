@@ -24,5 +24,7 @@ def autoload() -> None:
     device.register()
     if os.environ.get("TRNLAB_TARGET"):
         from trnlab.frontends import vendor_imports
+        from trnlab.nki.imports import install_imports
 
+        install_imports()
         vendor_imports.install()

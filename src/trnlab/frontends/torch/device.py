@@ -13,6 +13,7 @@ from trnlab.frontends.torch import (
     default_backend,
     generic,
     host_ops,
+    lightning,
     module,
     modules,
     recording,
@@ -39,3 +40,4 @@ def register() -> None:
     default_backend.register()
     data_attribute.register()
     registration.register()
+    lightning.install()

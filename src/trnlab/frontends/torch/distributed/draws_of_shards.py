@@ -10,7 +10,6 @@ which are inputs (`lowerings.registry.Randomness`).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -23,7 +22,7 @@ from trnlab.frontends.torch.pytorch.places import RANDOM_SHARDS
 
 def install() -> None:
     """Make it so, now or once PyTorch loads what it concerns, which takes seconds that scripts without it keep."""
-    when_imported(RANDOM_SHARDS, lambda: _replace(sys.modules[RANDOM_SHARDS]))
+    when_imported(RANDOM_SHARDS, _replace)
 
 
 def _replace(module: Any) -> None:

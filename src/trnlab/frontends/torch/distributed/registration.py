@@ -14,7 +14,8 @@ import torch.distributed as dist
 from trnlab.frontends.torch.distributed import draws_of_shards
 
 
-def _create(options: Any, backend_options: Any = None) -> Any:
+def create(options: Any, backend_options: Any = None) -> Any:
+    """The process group that PyTorch asks for."""
     from trnlab.frontends.torch.distributed import process_group
 
     return process_group.create(options, backend_options)
@@ -23,7 +24,7 @@ def _create(options: Any, backend_options: Any = None) -> Any:
 def register() -> None:
     """Make `init_process_group("neuron")` work, and neuron tensors take that backend where no other is named."""
     if dist.is_available() and "neuron" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("neuron", _create, extended_api=True, devices=["neuron"])
+        dist.Backend.register_backend("neuron", create, extended_api=True, devices=["neuron"])
         draws_of_shards.install()
         rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function has its name, too
         rendezvous.TCPStore = _unmet(rendezvous.TCPStore)

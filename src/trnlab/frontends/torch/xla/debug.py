@@ -60,4 +60,16 @@ def counter_value(name: str) -> None:
 
 metric_data = counter_value
 
-__getattr__ = refusing("torch_xla.debug", "trnlab run writes a summary and a timeline")
+
+def get_tracer_marked_step() -> bool:
+    """No: nothing traces."""
+    return False
+
+
+def set_tracer_marked_step(value: bool) -> None:
+    """Nothing."""
+
+
+__getattr__ = refusing(
+    "torch_xla.debug", "trnlab run writes a summary and a timeline", ("metrics_compare_utils", "graph_saver")
+)

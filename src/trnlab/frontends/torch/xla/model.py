@@ -1,20 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_xla.core.xla_model: one device, one process, nothing that waits."""
+"""torch_xla.core.xla_model: one device for each rank, steps, and collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from trnlab.frontends.torch.xla import ranks
+from trnlab.frontends.torch.xla.arena import (
+    ToXlaTensorArena,
+    _maybe_convert_to_cpu,
+    on_device,
+    send_cpu_data_to_device,
+)
+from trnlab.frontends.torch.xla.collectives import (
+    REDUCE_AND,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    REDUCE_MUL,
+    REDUCE_OR,
+    REDUCE_SUM,
+    _fetch_gradients,
+    all_gather,
+    all_gather_bucketized,
+    all_reduce,
+    all_reduce_bucketized_gradients,
+    all_to_all,
+    broadcast_master_param,
+    collective_broadcast,
+    collective_permute,
+    do_on_ordinals,
+    is_master_ordinal,
+    mesh_reduce,
+    reduce_gradients,
+    reduce_scatter,
+    reduce_scatter_bucketized,
+    rendezvous,
+    xla_rendezvous,
+)
 from trnlab.frontends.torch.xla.names import refusing
+from trnlab.frontends.torch.xla.steps import add_step_closure, mark_step, wait_device_ops
 
-REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
+__all__ = [
+    "REDUCE_AND",
+    "REDUCE_MAX",
+    "REDUCE_MIN",
+    "REDUCE_MUL",
+    "REDUCE_OR",
+    "REDUCE_SUM",
+    "RateTracker",
+    "ToXlaTensorArena",
+    "_fetch_gradients",
+    "_maybe_convert_to_cpu",
+    "add_step_closure",
+    "all_gather",
+    "all_gather_bucketized",
+    "all_reduce",
+    "all_reduce_bucketized_gradients",
+    "all_to_all",
+    "broadcast_master_param",
+    "collective_broadcast",
+    "collective_permute",
+    "do_on_ordinals",
+    "fork_rng",
+    "get_local_ordinal",
+    "get_memory_info",
+    "get_ordinal",
+    "get_rng_state",
+    "get_xla_supported_devices",
+    "is_master_ordinal",
+    "is_xla_tensor",
+    "mark_step",
+    "master_print",
+    "mesh_reduce",
+    "optimization_barrier_",
+    "optimizer_step",
+    "reduce_gradients",
+    "reduce_scatter",
+    "reduce_scatter_bucketized",
+    "rendezvous",
+    "save",
+    "send_cpu_data_to_device",
+    "set_replication",
+    "set_rng_state",
+    "unlazy",
+    "wait_device_ops",
+    "xla_device",
+    "xla_device_hw",
+    "xla_device_kind",
+    "xla_real_devices",
+    "xla_rendezvous",
+    "xrt_world_size",
+]
+is_xla_tensor = on_device
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
-    """The simulated device; there is one, whatever n is."""
+    """The simulated device of this rank; there is one, whatever n is."""
     return torch.device("neuron")
 
 
@@ -23,93 +109,74 @@ def get_xla_supported_devices(devkind: str | None = None, max_devices: int | Non
     return [str(xla_device())]
 
 
+def xla_real_devices(devices: Any = None) -> list[str]:
+    """The name of this rank's core."""
+    return [f"NEURON:{ranks.ordinal()}"]
+
+
 def xla_device_hw(device: Any) -> str:
     """What kind of device it is."""
-    return "NEURON"
+    return "CPU" if torch.device(device).type == "cpu" else "NEURON"
 
 
-# -- steps: nothing is lazy here ----------------------------------------------------------------------------------
-def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
-    """Nothing: operators have run already."""
+xla_device_kind = xla_device_hw
 
 
-def wait_device_ops(devices: Sequence[Any] = ()) -> None:
-    """Nothing: operators have run already."""
+def set_replication(device: Any, devices: Any) -> None:
+    """Nothing: the ranks are those that were started."""
 
 
-def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
-    """Call it, for the step is done."""
-    closure(*args)
+def unlazy(tensors: Sequence[torch.Tensor]) -> None:
+    """Have the values of tensors."""
+    mark_step()
+
+
+def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
+    """Nothing: what is computed again is not merged with what was computed before."""
 
 
 def optimizer_step(
-    optimizer: torch.optim.Optimizer, barrier: bool = False, optimizer_args: dict[str, Any] | None = None, **_: Any
-) -> Any:  # fmt: skip
-    """optimizer.step(): gradients of one process are those of all."""
-    return optimizer.step(**(optimizer_args or {}))
+    optimizer: torch.optim.Optimizer,
+    barrier: bool = False,
+    optimizer_args: dict[str, Any] | None = None,
+    groups: ranks.Groups = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Gradients become the means over all ranks, then optimizer.step(); with `barrier` the step ends here."""
+    reduce_gradients(optimizer, groups)
+    loss = optimizer.step(**(optimizer_args or {}))
+    if barrier:
+        mark_step()
+    return loss
 
 
-# -- one process --------------------------------------------------------------------------------------------------
 def get_ordinal(defval: int = 0) -> int:
-    """Zero."""
-    return 0
+    """Which rank this is."""
+    return ranks.ordinal()
 
 
-get_local_ordinal = get_ordinal
+def get_local_ordinal(defval: int = 0) -> int:
+    """Which of this machine's ranks it is."""
+    return ranks.local_ordinal()
 
 
 def xrt_world_size(defval: int = 1) -> int:
-    """One."""
-    return 1
-
-
-def is_master_ordinal(local: bool = True) -> bool:
-    """Always."""
-    return True
+    """How many ranks there are."""
+    return ranks.world_size()
 
 
 def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
-    """print()."""
-    print(*args, file=fd, flush=flush)
+    """print(), by the first rank."""
+    if is_master_ordinal(local):
+        print(*args, file=fd, flush=flush)
 
 
-def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """The only process is there."""
-    return [payload]
-
-
-def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, **_: Any) -> Any:
-    """What was given, times scale; a list is changed in place and nothing returned."""
-    if isinstance(inputs, torch.Tensor):
-        return inputs if scale == 1.0 else inputs * scale
-    for tensor in inputs:
-        tensor.mul_(scale)
-    return None
-
-
-def all_gather(value: torch.Tensor, dim: int = 0, groups: Any = None, **_: Any) -> torch.Tensor:
-    """What was given."""
-    return value
-
-
-def reduce_scatter(reduce_type: str, value: torch.Tensor, scale: float, *_: Any, **__: Any) -> torch.Tensor:
-    """What was given, times scale."""
-    return value * scale
-
-
-def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, **_: Any) -> None:
-    """Nothing: gradients of one process are those of all."""
-
-
-def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """reduce_fn of one value."""
-    return reduce_fn([data])
-
-
-# -- the rest -----------------------------------------------------------------------------------------------------
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
-    """torch.save()."""
-    torch.save(data, file_or_path)
+    """torch.save() of tensors that were moved to the host, by the first rank of each machine or of all."""
+    writes = not master_only or is_master_ordinal(local=not global_master)
+    on_host = _maybe_convert_to_cpu(data, writes)
+    if writes:
+        torch.save(on_host, file_or_path)
 
 
 def set_rng_state(seed: int, device: Any = None) -> None:
@@ -122,4 +189,54 @@ def get_rng_state(device: Any = None) -> int:
     return torch.initial_seed()
 
 
-__getattr__ = refusing("torch_xla.core.xla_model", "there is one process, whose operators run at once")
+@contextmanager
+def fork_rng(device: Any = None, enabled: bool = True) -> Iterator[None]:
+    """Draws of the block do not change those that come after it."""
+    with torch.random.fork_rng(devices=[0], enabled=enabled, device_type="neuron"):
+        yield
+
+
+def get_memory_info(device: Any = None) -> dict[str, int]:
+    """The device's memory, by torch_xla's names: bytes in use, of how many, and the most that were."""
+    free, total = torch.neuron.mem_get_info()  # type: ignore[attr-defined]
+    peak = torch.neuron.max_memory_allocated()  # type: ignore[attr-defined]
+    return {"bytes_used": total - free, "bytes_limit": total, "peak_bytes_used": peak}
+
+
+class RateTracker:
+    """Counts of something per second, by the host's clock."""
+
+    def __init__(self, smooth_factor: float = 0.4) -> None:
+        self._smooth, self._count, self._rate = smooth_factor, 0.0, 0.0
+        self._start = self._last = time.monotonic()
+        self._counted = 0.0
+
+    def add(self, count: float) -> None:
+        """Count some."""
+        self._count += count
+
+    def rate(self) -> float:
+        """Per second since it was asked before, smoothed."""
+        now = time.monotonic()
+        if now > self._last:
+            fresh = (self._count - self._counted) / (now - self._last)
+            self._rate = fresh if not self._counted else self._rate * self._smooth + fresh * (1 - self._smooth)
+            self._last, self._counted = now, self._count
+        return self._rate
+
+    def global_rate(self) -> float:
+        """Per second since the beginning."""
+        return self._count / max(time.monotonic() - self._start, 1e-9)
+
+
+_REFUSED: dict[str, str] = {
+    "send": "torch.distributed.send and recv, or xm.collective_permute",
+    "recv": "torch.distributed.send and recv, or xm.collective_permute",
+    "xla_replication_devices": "there is one device for each rank",
+    "get_stablehlo": "trnlab run --emit-stablehlo writes the modules of compiled steps",
+    "get_stablehlo_bytecode": "trnlab run --emit-stablehlo writes the modules of compiled steps",
+}
+Closure = Callable[..., Any]
+__getattr__ = refusing(
+    "torch_xla.core.xla_model", "there are the device, steps and collectives of ranks", _REFUSED, __all__
+)

@@ -1,56 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_xla.distributed: one process, and a loader that puts batches on the device."""
+"""torch_xla.distributed.xla_multiprocessing: the ranks of a script that starts them itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.multiprocessing
 
+from trnlab.errors import UsageError
+from trnlab.fabric.cluster import Cluster
+from trnlab.frontends.torch.xla import ranks
 from trnlab.frontends.torch.xla.names import refusing
+from trnlab.frontends.torch.xla.utils import get_free_tcp_ports
+from trnlab.runtime import elastic, session
+from trnlab.runtime.notices import say
+
+__all__ = ["MpModelWrapper", "MpSerialExecutor", "spawn"]
+CORES = ("NEURONCORE_NUM_DEVICES", "NEURON_RT_NUM_CORES")
 
 
-class MpDeviceLoader:
-    """The batches of a loader, moved to a device."""
+def spawn(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> Any:
+    """fn(rank, *args) in a process for each rank.
 
-    def __init__(self, loader: Iterable[Any], device: Any, **_: Any) -> None:
-        self.loader, self.device = loader, device
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            yield _moved(batch, self.device)
-
-    def __len__(self) -> int:
-        return len(self.loader)  # type: ignore[arg-type]
-
-
-class ParallelLoader(MpDeviceLoader):
-    """The same for a list of devices, of which there is one."""
-
-    def __init__(self, loader: Iterable[Any], devices: Any, **_: Any) -> None:
-        super().__init__(loader, devices[0])
-
-    def per_device_loader(self, device: Any) -> MpDeviceLoader:
-        """Itself, for another device."""
-        return MpDeviceLoader(self.loader, device)
-
-
-def _moved(value: Any, device: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return type(value)({name: _moved(part, device) for name, part in value.items()})
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(_moved(part, device) for part in value)
-    return value
+    In a process that is a rank already (torchrun, `trnlab run --ranks`) it is called here. Else there are `nprocs`
+    of them, or as many as NEURONCORE_NUM_DEVICES or NEURON_RT_NUM_CORES say, or one, which is this process.
+    """
+    if "WORLD_SIZE" in os.environ:
+        fn(ranks.local_ordinal(), *args)
+        return None
+    size = nprocs or _told()
+    if size == 1:
+        fn(0, *args)
+        return None
+    here = session.current()
+    elastic.require_room(elastic.Size(size, size), here)
+    now = {"TRNLAB_TARGET": Cluster(here.target, here.instances).name, "TRNLAB_PRECISION": here.precision}
+    told = {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(get_free_tcp_ports()[0]),
+    }
+    os.environ.update(now)  # which the children's `import torch` reads
+    return torch.multiprocessing.start_processes(
+        _ranked, (fn, told, args), nprocs=size, join=join, daemon=daemon, start_method=start_method
+    )
 
 
-def spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int | None = None, **_: Any) -> None:
-    """fn(0, *args) in this process, whatever nprocs is."""
-    fn(0, *args)
+def _ranked(rank: int, fn: Callable[..., Any], told: dict[str, str], args: tuple[Any, ...]) -> None:
+    os.environ.update(told, RANK=str(rank), LOCAL_RANK=str(rank))
+    fn(rank, *args)
+
+
+def _told() -> int:
+    """How many ranks the environment asks for."""
+    found = next((os.environ[name] for name in CORES if os.environ.get(name)), "")
+    if not found:
+        say(f"xmp.spawn: one rank, in this process; for several set {CORES[0]}=2, or use trnlab run --ranks 2")
+        return 1
+    if not found.isdecimal() or not int(found):
+        raise UsageError(
+            f"{CORES[0]} is no number of ranks",
+            code="TRN298",
+            limit="a whole number from 1 on",
+            got=found,
+            remedy="set it to such as 2, or unset it",
+        )
+    return int(found)
+
+
+class MpModelWrapper:
+    """A model that is moved to the device of each rank, one rank after another."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model, self._lock = model, threading.Lock()
+
+    def to(self, device: Any) -> torch.nn.Module:
+        """The model on a device."""
+        with self._lock:
+            return self._model.to(device)
+
+
+class MpSerialExecutor:
+    """Runs a function in one process at a time; of the threads of one process, one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def run(self, fn: Callable[[], Any]) -> Any:
+        """fn()."""
+        with self._lock:
+            return fn()
 
 
 launch = spawn
-
-__getattr__ = refusing("torch_xla.distributed", "there is one process")
+__getattr__ = refusing(
+    "torch_xla.distributed.xla_multiprocessing",
+    "there are spawn and MpModelWrapper",
+    ("create_optimized_replica_groups",),
+)

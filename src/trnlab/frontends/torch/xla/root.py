@@ -3,21 +3,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from trnlab.frontends.torch.xla.model import mark_step, xla_device
+from trnlab.frontends.torch.xla import binary, distributed, processes, ranks
+from trnlab.frontends.torch.xla.model import xla_device, xla_real_devices
 from trnlab.frontends.torch.xla.names import refusing
-from trnlab.frontends.torch.xla.processes import launch
+from trnlab.frontends.torch.xla.steps import mark_step
 
-__all__ = ["device", "device_count", "devices", "launch", "manual_seed", "step", "sync"]
-__version__ = "0+trnlab"
+__all__ = [
+    "_XLAC",
+    "compile",
+    "device",
+    "device_count",
+    "devices",
+    "launch",
+    "manual_seed",
+    "real_devices",
+    "step",
+    "sync",
+]
+__version__ = "2.9.0+trnlab"  # the release of torch_xla whose names these are
 
-device, sync = xla_device, mark_step
-step = mark_step
+device, sync, real_devices, _XLAC = xla_device, mark_step, xla_real_devices, binary
+
+
+@contextmanager
+def step() -> Iterator[None]:
+    """A block that is a step."""
+    mark_step()
+    try:
+        yield
+    finally:
+        mark_step()
+
+
+def compile(
+    f: Callable[..., Any] | None = None, full_graph: bool | None = False, name: str | None = None, **_: Any
+) -> Any:
+    """A function whose calls are steps; without one, a block that is a step."""
+    if f is None:
+        return step()
+
+    @functools.wraps(f)
+    def stepping(*args: Any, **named: Any) -> Any:
+        with step():
+            return f(*args, **named)
+
+    return stepping
 
 
 def devices() -> list[torch.device]:
@@ -26,8 +64,18 @@ def devices() -> list[torch.device]:
 
 
 def device_count() -> int:
-    """One."""
-    return 1
+    """How many ranks there are, with one each."""
+    return ranks.world_size()
+
+
+def launch(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    start_method: str = "spawn",
+    debug_single_process: bool = False,
+) -> None:
+    """fn(rank, *args) in a process for each rank, as `xmp.spawn`."""
+    processes.spawn(fn, args, 1 if debug_single_process else None, start_method=start_method)
 
 
 def manual_seed(seed: int, device: Any = None) -> None:
@@ -40,7 +88,7 @@ class _XlaIsNeuron(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         kwargs = kwargs or {}
         if any(map(_is_xla, args)) or any(map(_is_xla, kwargs.values())):
             args = tuple(map(_renamed, args))
@@ -58,6 +106,26 @@ def _renamed(value: Any) -> Any:
     return xla_device() if _is_xla(value) else value
 
 
-_XlaIsNeuron().__enter__()  # for the rest of the process: only scripts that import torch_xla say "xla"
+def _rename_in_autocast() -> None:
+    """torch.autocast("xla") is the device's, too: it is a class, which modes of functions do not see."""
+    init = torch.amp.autocast.__init__
+    if not hasattr(init, "__wrapped__"):
 
-__getattr__ = refusing("torch_xla", "of torch_xla there are the device, steps and one process")
+        @functools.wraps(init)
+        def renaming(self: Any, device_type: str, *args: Any, **named: Any) -> None:
+            init(self, "neuron" if _is_xla(device_type) else device_type, *args, **named)
+
+        torch.amp.autocast.__init__ = renaming  # type: ignore[method-assign]
+
+
+xla_is_neuron = _XlaIsNeuron()
+xla_is_neuron.__enter__()  # for the rest of the process: only scripts that import torch_xla say "xla"
+_rename_in_autocast()
+distributed.register()
+
+__getattr__ = refusing(
+    "torch_xla",
+    "there are the device, steps, ranks and their collectives",
+    ("set_custom_compile_options", "customized_name", "stablehlo"),
+    __all__,
+)

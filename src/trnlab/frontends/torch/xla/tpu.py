@@ -19,4 +19,4 @@ def version() -> int:
     raise OSError("no TPU is there: the device is a simulated NeuronCore")
 
 
-__getattr__ = refusing("torch_xla.experimental.tpu", "there is no TPU")
+__getattr__ = refusing("torch_xla.experimental.tpu", "there is no TPU", ("get_tpu_env",))

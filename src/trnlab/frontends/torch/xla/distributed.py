@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_xla.distributed and its xla_backend: `init_process_group("xla")` gives the backend `neuron` by that name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import torch.distributed as dist
+
+from trnlab.frontends.torch.distributed.registration import create
+from trnlab.frontends.torch.xla.names import refusing
+
+
+def register() -> None:
+    """Make the backend known, and where its ranks meet: xla:// and pjrt:// are env://."""
+    if "xla" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("xla", create, extended_api=True, devices=["neuron"])
+        for scheme in ("xla", "pjrt"):
+            dist.register_rendezvous_handler(scheme, _meeting)
+
+
+def _meeting(url: str, **named: Any) -> Iterator[Any]:
+    """As the environment says; alone where it says nothing."""
+    rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function has its name, too
+    if "MASTER_ADDR" not in os.environ and "RANK" not in os.environ:
+        yield dist.HashStore(), 0, 1
+        return
+    yield from rendezvous._env_rendezvous_handler(url.replace("xla:", "env:").replace("pjrt:", "env:"), **named)
+
+
+register()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ProcessGroupXla":
+        from trnlab.frontends.torch.distributed.process_group import NeuronProcessGroup
+
+        return NeuronProcessGroup
+    return _missing(name)
+
+
+_missing = refusing(
+    "torch_xla.distributed",
+    "there are xla_backend, xla_multiprocessing, parallel_loader, spmd and zero_redundancy_optimizer",
+)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the vendor's scripts and libraries call of torch_xla and torch_neuronx: every name, and what it means."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trnlab.errors import TrnlabError, UsageError
+from trnlab.frontends import vendor_imports
+from trnlab.frontends.torch.xla import (
+    arena,
+    checkpoint,
+    collectives,
+    loaders,
+    loops,
+    model,
+    names,
+    operators,
+    serialization,
+    sharded,
+    spmd,
+    steps,
+    test_utils,
+    tracing,
+    utils,
+    zero,
+)
+from trnlab.runtime import session
+
+NAMES = [
+    line.split() for line in Path(__file__).with_name("vendor_names.txt").read_text().splitlines() if line[0] != "#"
+]
+
+
+def _found(full_name):
+    """What a dotted name stands for: the longest part that is a module, then attributes."""
+    parts = full_name.split(".")
+    length = next(n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in vendor_imports.MODULES)
+    value = importlib.import_module(vendor_imports.MODULES[".".join(parts[:length])])
+    for part in parts[length:]:
+        if names.is_refused(value):
+            break
+        value = getattr(value, part)
+    return value
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _modes():
+    """Importing the root has PyTorch's functions take "xla" for the rest of the process; not of this one."""
+    yield
+    root = sys.modules.get(vendor_imports.MODULES["torch_xla"])
+    if root is not None:
+        root.xla_is_neuron.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("supported", [True, False], ids=["supported", "refused"])
+def test_every_name_that_callers_use_is_supported_or_refused_by_name(supported):
+    wrong = []
+    for name, state in NAMES:
+        if (state == "supported") == supported and names.is_refused(_found(name)) == supported:
+            wrong.append(name)
+    assert wrong == []
+
+
+def test_a_refused_name_can_be_imported_and_subclassed_and_says_what_to_do_when_it_is_used():
+    fsdp = sharded.XlaFullyShardedDataParallel
+    assert not isinstance(torch.nn.Linear(1, 1), fsdp)
+    mine = type("Mine", (fsdp,), {})
+    for use in (fsdp, mine, lambda: fsdp.consolidate):
+        with pytest.raises(UsageError, match="fully_shard") as caught:
+            use()
+        assert caught.value.code == "TRN296"
+        assert "XlaFullyShardedDataParallel" in str(caught.value)
+    assert not hasattr(model, "frobnicate")  # libraries ask so
+    with pytest.raises(UsageError, match="mark_step"):
+        model.mark_stp  # noqa: B018
+
+
+# -- one rank -------------------------------------------------------------------------------------------------------
+def test_collectives_of_one_rank_return_what_they_were_given():
+    value = torch.arange(6.0).reshape(2, 3)
+    summed = collectives.all_reduce("sum", value, scale=0.5)
+    assert torch.equal(summed, value * 0.5)
+    assert torch.equal(value, torch.arange(6.0).reshape(2, 3))  # a tensor is not changed
+    listed = [value.clone()]
+    assert collectives.all_reduce("max", listed, scale=2.0) is listed
+    assert torch.equal(listed[0], value * 2)
+    assert torch.equal(collectives.all_gather(value, 1), value)
+    assert torch.equal(collectives.reduce_scatter("sum", value, 2.0, 0, 1), value * 2)
+    assert torch.equal(collectives.all_to_all(value, 0, 1, 1), value)
+    assert torch.equal(collectives.collective_permute(value, [(0, 0)]), value)
+    assert collectives.mesh_reduce("tag", 3, sum) == 3
+    assert collectives.rendezvous("tag", b"here") == [b"here"]
+    assert collectives.is_master_ordinal()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: collectives.all_reduce("average", torch.zeros(1)), "no such reduction"),
+        (lambda: collectives.all_reduce("sum", torch.zeros(1), groups=[[1, 2]]), "none of the groups"),
+        (lambda: collectives.reduce_scatter("sum", torch.zeros(3), 1.0, 0, 2), "equal parts"),
+    ],
+)
+def test_collectives_refuse_by_code(wrong, says):
+    with pytest.raises(TrnlabError, match=says) as caught:
+        wrong()
+    assert caught.value.code == "TRN297"
+
+
+def test_closures_of_a_step_are_called_at_its_end():
+    called = []
+    steps.add_step_closure(called.append, ("first",))
+    steps.add_step_closure(called.append, ("second",), run_async=True)
+    assert called == []
+    steps.mark_step()
+    steps.mark_step()
+    assert called == ["first", "second"]
+
+
+def test_loaders_put_batches_on_the_device_and_end_a_step_before_each():
+    ended = []
+    batches = [{"x": torch.ones(2), "y": [torch.zeros(1), "name"]}, {"x": torch.zeros(2), "y": [torch.ones(1), "it"]}]
+    loader = loaders.MpDeviceLoader(batches, "neuron", batches_per_execution=1)
+    assert len(loader) == 2
+    for _ in range(2):  # a second epoch begins anew
+        seen = []
+        for batch in loader:
+            seen.append(batch)
+            steps.add_step_closure(ended.append, (len(seen),))
+        assert [batch["x"].device.type for batch in seen] == ["neuron"] * 2
+        assert [batch["y"][1] for batch in seen] == ["name", "it"]
+    assert ended == [1, 2, 1, 2]
+    assert torch.equal(seen[0]["x"].cpu(), torch.ones(2))
+    several = loaders.ParallelLoader(batches, ["neuron"])
+    assert isinstance(several.per_device_loader("neuron"), loaders.PerDeviceLoader)
+
+
+def test_nested_values_are_rewritten_where_they_are_chosen():
+    class Held:
+        def __init__(self, value):
+            self.value, self.name = value, "held"
+
+    held = Held(torch.ones(1))
+    nested = {"a": [torch.zeros(1), (torch.ones(2), "word")], "b": held}
+    made = arena.ToXlaTensorArena(
+        lambda tensors: [len(tensors)] * len(tensors), lambda part: isinstance(part, torch.Tensor)
+    ).transform(nested)
+    assert made["a"] == [3, (3, "word")]
+    assert made["b"].value == 3
+    assert isinstance(held.value, torch.Tensor)  # the given value is as it was
+
+
+def test_values_are_saved_from_the_host_with_each_tensor_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_xla", serialization)  # under whose names files refer to tensors
+    monkeypatch.setitem(sys.modules, "torch_xla.utils", serialization)
+    monkeypatch.setitem(sys.modules, "torch_xla.utils.serialization", serialization)
+    state = {"weight": torch.arange(4.0).to("neuron"), "step": 3, "more": [torch.ones(2).to("neuron")]}
+    path = str(tmp_path / "state.pt")
+    serialization.save(state, path)
+    assert (tmp_path / "state.pt.tensors" / "tensor_1.pt").is_file()
+    read = serialization.load(path)
+    assert read["step"] == 3
+    assert read["weight"].device.type == "cpu"
+    assert torch.equal(read["weight"], torch.arange(4.0))
+    model.save(state, tmp_path / "plain.pt")
+    assert torch.load(tmp_path / "plain.pt")["more"][0].device.type == "cpu"
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_the_optimizer_of_parts_does_with_one_rank_what_the_whole_one_does(accumulate):
+    def trained(make):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(3, 2)
+        optimizer = make(layer.parameters())
+        for step in range(4):
+            (layer(torch.ones(2, 3) * step) ** 2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 1 and isinstance(optimizer, zero.ZeroRedundancyOptimizer):  # stop, and go on
+                state = optimizer.state_dict()
+                assert state["shape_info"][0] == (2, 3)
+                optimizer.remove_hooks()
+                optimizer = make(layer.parameters())
+                optimizer.load_state_dict(state)
+        return layer.weight.detach()
+
+    def parts(parameters):
+        return zero.ZeroRedundancyOptimizer(
+            parameters,
+            torch.optim.AdamW,
+            grad_clipping=False,
+            lr=0.1,
+            use_grad_acc_hook=accumulate,
+            save_master_weights=True,
+        )
+
+    torch.testing.assert_close(trained(parts), trained(lambda p: torch.optim.AdamW(p, lr=0.1)))
+
+
+def test_the_optimizer_of_parts_clips_by_the_norm_of_all():
+    weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    optimizer = zero.ZeroRedundancyOptimizer([weight], torch.optim.SGD, max_norm=1.0, lr=1.0)
+    (0.5 * weight.square()).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(optimizer.grad_norm, torch.tensor(5.0))
+    torch.testing.assert_close(weight.detach(), torch.tensor([2.4, 3.2]))
+
+
+def test_activations_are_computed_again():
+    calls = []
+    layer = torch.nn.Linear(2, 2)
+
+    def block(x):
+        calls.append(1)
+        return layer(x)
+
+    checkpoint.checkpoint(block, torch.ones(1, 2, requires_grad=True)).sum().backward()
+    assert len(calls) == 2
+    assert layer.weight.grad is not None
+
+
+def test_marks_of_a_mesh_change_nothing_and_a_mesh_of_several_devices_is_refused():
+    mesh = spmd.Mesh([0], (1, 1), ("data", "model"))
+    value = torch.ones(2, 2)
+    assert spmd.mark_sharding(value, mesh, ("data", None)) is value
+    assert mesh.shape() == {"data": 1, "model": 1}
+    for wrong in (lambda: spmd.Mesh(range(8), (8,)), lambda: spmd.mark_sharding(value, mesh, (None,) * 3)):
+        with pytest.raises(UsageError) as caught:
+            wrong()
+        assert caught.value.code == "TRN298"
+
+
+def test_a_traced_model_runs_on_the_chip_for_the_shapes_of_its_examples():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 3)
+    x = torch.randn(2, 4)
+    expected = layer(x)
+    with session.activate(
+        session.from_environment({"TRNLAB_TARGET": "trn1.2xlarge", "TRNLAB_PRECISION": "fp32"})
+    ) as now:
+        traced = tracing.trace(layer, x)
+        assert torch.allclose(traced(x), expected.detach(), atol=1e-5)
+        assert now.counters.instructions > 0
+        with pytest.raises(UsageError) as caught:
+            traced(torch.randn(3, 4))
+        assert caught.value.code == "TRN299"
+        assert tracing.dynamic_batch(traced)(torch.randn(3, 4)).shape == (3, 3)
+
+
+def test_the_vendors_operators_are_pytorchs():
+    x = torch.randn(2, 8)
+    normal = torch.nn.functional.rms_norm(x, (8,), torch.ones(8) * 2, 1e-6)
+    torch.testing.assert_close(operators.RmsNorm.apply(x, torch.ones(8) * 2, 1e-6, 1), normal)
+    assert torch.equal(operators.Argmax.apply(x, 1), x.argmax(1))
+    assert torch.equal(operators.TopK.apply(x, 2, 1)[1], x.topk(2, 1).indices)
+
+
+def test_loops_over_layers():
+    total, each = loops.scan(lambda carry, x: (carry + x, carry * 2), torch.zeros(2), torch.ones(3, 2))
+    assert torch.equal(total, torch.full((2,), 3.0))
+    assert each.shape == (3, 2)
+    layers = [torch.nn.Linear(2, 2) for _ in range(2)]
+    x = torch.ones(1, 2)
+    assert torch.equal(loops.scan_layers(layers, x), layers[1](layers[0](x)))
+
+
+def test_made_up_data_and_lines(capsys, monkeypatch):
+    made = utils.SampleGenerator((1, 2), 3)
+    assert [*made] == [(1, 2)] * 3 == [*made]
+    monkeypatch.setenv("XLA_SOMETHING", "0")
+    assert utils.getenv_as("XLA_SOMETHING", bool, True) is False
+    assert utils.getenv_as("XLA_NOTHING", int, 7) == 7
+    assert utils.get_free_tcp_ports(2)[0] > 0
+    test_utils.print_training_update("xla:0", 3, torch.tensor(0.5), 1.0, 2.0)
+    assert "Step=3 Loss=0.50000" in capsys.readouterr().out

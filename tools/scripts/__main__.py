@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run scripts of others on the CPU and on the chip, compare their losses, and write docs/scripts.md.
+
+    python -m tools.scripts [NAME ...] [--sources FOLDER] [--work FOLDER] [--results FILE] [--page]
+
+Sources are fetched by their commits, or taken from `--sources`, a folder with one folder for each repository. They
+are copied before they run; nothing of them is changed or kept here. Results are kept in a file; a script runs again
+only when trnlab or the tool has changed since. `make scripts` makes an environment with the packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tools.scripts import page
+from tools.scripts.manifest import SCRIPTS, SOURCES, Script
+
+ROOT = Path(__file__).parents[2]
+TARGET, SECONDS = "trn1.2xlarge", 900
+_CODE = re.compile(r"TRN\d{3}")
+
+
+def arguments() -> argparse.Namespace:
+    """Of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.scripts", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="parts of names of scripts; all without this")
+    parser.add_argument("--sources", type=Path, help="a folder with the repositories, which are fetched without this")
+    parser.add_argument("--work", type=Path, help="where scripts run (a new folder)")
+    parser.add_argument("--results", type=Path, default=ROOT / ".scripts_cache.jsonl", help="where results are kept")
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="for one run (%(default)s)")
+    parser.add_argument("--page", action="store_true", help="write docs/scripts.md from the results")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run what has no result yet; 1 where a loss is wrong."""
+    options = arguments()
+    work = options.work or Path(tempfile.mkdtemp(prefix="scripts-"))
+    known = {r["name"]: r for r in map(json.loads, _lines(options.results))}
+    for script in SCRIPTS:
+        if options.names and not any(name in script.name for name in options.names):
+            continue
+        version = _version(script)
+        if known.get(script.name, {}).get("version") != version:
+            record = run(script, work, options.sources, options.seconds)
+            known[script.name] = record | {"version": version}
+            options.results.write_text("".join(json.dumps(r) + "\n" for r in known.values()))
+        print(page.line(known[script.name]), flush=True)
+    found = [known[script.name] for script in SCRIPTS if script.name in known]
+    if options.page:
+        (ROOT / "docs" / "scripts.md").write_text(page.page(found))
+    return int(any(page.wrong(record) for record in found))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _version(script: Script) -> str:
+    files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools" / "scripts").rglob("*.py")])
+    text = b"".join(file.read_bytes() for file in files) + script.name.encode()
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+# -- sources ------------------------------------------------------------------------------------------------------
+def source(name: str, given: Path | None, work: Path) -> Path:
+    """The folder of a repository at its commit."""
+    if name == "own":
+        return ROOT / "tools" / "scripts" / "own"
+    if given is not None and (given / name).is_dir():
+        return given / name
+    repository, commit = SOURCES[name]
+    folder = work / "sources" / name
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        for command in (
+            ["init", "-q"],
+            ["fetch", "-q", "--depth", "1", f"https://github.com/{repository}", commit],
+            ["checkout", "-q", "FETCH_HEAD"],
+        ):
+            subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder
+
+
+def prepared(script: Script, way: str, work: Path, given: Path | None) -> Path:
+    """A copy of the script's folder with its data."""
+    origin = source(script.source, given, work)
+    place = work / re.sub(r"\W+", "_", script.name) / way
+    shutil.rmtree(place, ignore_errors=True)
+    folder = place / (script.folder or "here")
+    shutil.copytree(origin / script.folder, folder, symlinks=True)
+    beside = origin / Path(script.folder).parent / "common"
+    if script.source == "aws-neuron-samples" and beside.is_dir():
+        shutil.copytree(beside, folder.parent / "common", dirs_exist_ok=True)
+    made = f"import tools.scripts.data as d, pathlib; d.{script.make.__name__}(pathlib.Path({str(folder)!r}))"
+    subprocess.run([sys.executable, "-c", made], cwd=ROOT, check=True, capture_output=True, text=True)
+    return folder
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------
+def run(script: Script, work: Path, given: Path | None, seconds: int) -> dict[str, Any]:
+    """What came of a script on the CPU and on the chip."""
+    record: dict[str, Any] = {
+        "name": script.name,
+        "source": script.source,
+        "note": script.note,
+        "ranks": script.ranks,
+        "command": " ".join(script.arguments),
+    }
+    for way in ("cpu", "chip"):
+        try:
+            folder = prepared(script, way, work, given)
+        except subprocess.CalledProcessError as error:
+            return record | {"verdict": "no data", "said": str(error.stderr)[-300:]}
+        record[way] = _run(script, way, folder, seconds)
+    return record
+
+
+def _run(script: Script, way: str, folder: Path, seconds: int) -> dict[str, Any]:
+    out = folder.parent / f"{way}-run"
+    command, environment = _command(script, way, out)
+    told = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRNLAB_PRECISION": "fp32",
+        "PYTHONPATH": "",
+        **script.environment,
+        **environment,
+    }
+    try:
+        ended = subprocess.run(
+            command, cwd=folder, env=told, capture_output=True, text=True, timeout=seconds, errors="replace"
+        )
+        status, said = ended.returncode, ended.stdout + "\n" + ended.stderr
+    except subprocess.TimeoutExpired as error:
+        status, said = (
+            124,
+            "".join(
+                t.decode(errors="replace") if isinstance(t, bytes) else t or "" for t in (error.stdout, error.stderr)
+            ),
+        )
+    (folder.parent / f"{way}.log").write_text(said)
+    losses = [float(text) for text in re.findall(script.losses, said)]
+    made: dict[str, Any] = {"status": status, "losses": losses}
+    if status:
+        codes = _CODE.findall(said)
+        made["code"], made["said"] = (codes[-1] if codes else ""), _last(said)
+    return made | (_summary(out, folder) if way == "chip" else {})
+
+
+def _command(script: Script, way: str, out: Path) -> tuple[list[str], dict[str, str]]:
+    bin_ = Path(sys.executable).parent
+    if way == "cpu" and script.cpu is not None:
+        return [sys.executable, *script.cpu], {}
+    eager = {"TRNLAB_EAGER": "host"} if way == "cpu" else {}
+    if script.ranks > 1:
+        start = [str(bin_ / "torchrun"), "--standalone", f"--nproc_per_node={script.ranks}"]
+        return [*start, *script.arguments], {"TRNLAB_TARGET": TARGET, **eager}
+    return [str(bin_ / "trnlab"), "run", "--target", TARGET, "--out", str(out), *script.arguments], eager
+
+
+def _last(said: str) -> str:
+    """The line that says why it ended."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"TRN\d{3}|Error|error:|Exception", line)]
+    return (errors or lines or [""])[-1][:200]
+
+
+def _summary(out: Path, folder: Path) -> dict[str, Any]:
+    """What trnlab says of the run."""
+    found = [*out.glob("**/summary.json"), *folder.glob("runs/**/summary.json")]
+    told = [json.loads(path.read_text()) for path in found]
+    ranked = [each for each in told if each.get("instructions")] or told
+    if not ranked:
+        return {}
+    one = ranked[0]
+    return {
+        "steps": one.get("steps"),
+        "instructions": one.get("instructions", 0),
+        "step_time_s": one.get("step_time_s"),
+        "on_host": (one.get("host_fallback_ops") or {}).get("training", 0),
+        "programs": (one.get("compile") or {}).get("executables", 0),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

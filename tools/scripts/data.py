@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data and tiny models in the formats of other people's scripts: random, seeded, written into the script's folder."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+
+
+def nothing(folder: Path) -> None:
+    """The script makes its data, or has them."""
+
+
+# -- images -------------------------------------------------------------------------------------------------------
+def _mnist(root: Path, train: int, test: int) -> None:
+    """Digits that a small model can learn, in MNIST's files."""
+    rng = np.random.default_rng(0)
+    shapes = (rng.random((10, 28, 28)) > 0.7) * 200
+    raw = root / "MNIST" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train", train), ("t10k", test)):
+        labels = rng.integers(0, 10, count).astype(np.uint8)
+        images = np.clip(shapes[labels] + rng.random((count, 28, 28)) * 55, 0, 255).astype(np.uint8)
+        (raw / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, count, 28, 28) + images.tobytes())
+        (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
+
+
+def mnist_mlp(folder: Path, train: int = 256) -> None:
+    """As the vendor's mnist_mlp looks for it."""
+    for root in (folder / "MNIST_DATA_train", folder / "MNIST_DATA_test", Path("/tmp/MNIST_DATA_train")):
+        _mnist(root, train, 320)
+
+
+def mnist_trained(folder: Path) -> None:
+    """The same, and a checkpoint of the CPU's training."""
+    import subprocess
+    import sys
+
+    mnist_mlp(folder, 6400)
+    subprocess.run([sys.executable, "train_cpu.py"], cwd=folder, check=True, capture_output=True)
+
+
+def _beside(folder: Path, train: int, test: int) -> None:
+    for root in (folder.parent / "data", folder / "data"):
+        _mnist(root, train, test)
+
+
+def mnist_small(folder: Path) -> None:
+    """As PyTorch's examples look for it: in ../data or ./data."""
+    _beside(folder, 128, 64)
+
+
+def mnist_tiny(folder: Path) -> None:
+    """Fewer still."""
+    _beside(folder, 40, 40)
+
+
+def _images(root: Path, classes: int, each: int, size: int) -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for label in range(classes):
+        (root / f"class{label}").mkdir(parents=True, exist_ok=True)
+        for number in range(each):
+            pixels = rng.integers(0, 255, (size, size, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / f"class{label}" / f"{number}.png")
+
+
+def imagenet(folder: Path) -> None:
+    """Folders of images by class."""
+    _images(folder / "images" / "train", 2, 3, 64)
+    _images(folder / "images" / "val", 2, 1, 64)
+
+
+def bsds(folder: Path) -> None:
+    """The folders of BSDS300."""
+    _images(folder / "dataset" / "BSDS300" / "images" / "x", 1, 4, 300)
+    for part in ("train", "test"):
+        target = folder / "dataset" / "BSDS300" / "images" / part
+        shutil.copytree(folder / "dataset" / "BSDS300" / "images" / "x" / "class0", target)
+
+
+def common(folder: Path) -> None:
+    """The vendor's vision scripts import a module of a folder beside theirs; it comes with the sources."""
+    for file in (folder.parents[0] / "common").glob("*.py"):
+        shutil.copy(file, folder)
+
+
+# -- words --------------------------------------------------------------------------------------------------------
+def _text(lines: int) -> list[str]:
+    rng = np.random.default_rng(0)
+    names = [f"word{i}" for i in range(30)]
+    return [" ".join(rng.choice(names, 12)) for _ in range(lines)]
+
+
+def words(folder: Path) -> None:
+    """Files of words."""
+    (folder / "words").mkdir(exist_ok=True)
+    for name, lines in (("train", 16), ("valid", 4), ("test", 4)):
+        (folder / "words" / f"{name}.txt").write_text("\n".join(_text(lines)) + "\n")
+
+
+def nano(folder: Path) -> None:
+    """Tokens and their table, as nanoGPT's prepare.py of characters writes them."""
+    target = folder / "data" / "shakespeare_char"
+    text = "\n".join(_text(200))
+    letters = sorted(set(text))
+    codes = {letter: number for number, letter in enumerate(letters)}
+    ids = np.array([codes[letter] for letter in text], np.uint16)
+    ids[: len(ids) * 9 // 10].tofile(target / "train.bin")
+    ids[len(ids) * 9 // 10 :].tofile(target / "val.bin")
+    table = {"vocab_size": len(letters), "itos": dict(enumerate(letters)), "stoi": codes}
+    (target / "meta.pkl").write_bytes(pickle.dumps(table))
+
+
+def nano_trained(folder: Path) -> None:
+    """The same, and a checkpoint of a model."""
+    import sys
+
+    import torch
+
+    nano(folder)
+    sys.path.insert(0, str(folder))
+    from model import GPT, GPTConfig  # type: ignore[import-not-found]
+
+    table = pickle.loads((folder / "data" / "shakespeare_char" / "meta.pkl").read_bytes())
+    told = {
+        "block_size": 16,
+        "vocab_size": table["vocab_size"],
+        "n_layer": 2,
+        "n_head": 2,
+        "n_embd": 32,
+        "bias": False,
+    }
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**told))
+    (folder / "out").mkdir(exist_ok=True)
+    config = {"dataset": "shakespeare_char"}
+    torch.save({"model": model.state_dict(), "model_args": told, "config": config}, folder / "out" / "ckpt.pt")
+    sys.path.remove(str(folder))
+
+
+def cora(folder: Path) -> None:
+    """A graph of papers: features, classes and citations. The examples split it at fixed places."""
+    rng = np.random.default_rng(0)
+    nodes, features = 1600, 32
+    (folder / "cora").mkdir(exist_ok=True)
+    with (folder / "cora" / "cora.content").open("w") as file:
+        for node in range(nodes):
+            values = " ".join(map(str, rng.integers(0, 2, features)))
+            file.write(f"{node} {values} class{node % 7}\n")
+    pairs = rng.integers(0, nodes, (3 * nodes, 2))
+    (folder / "cora" / "cora.cites").write_text("".join(f"{a} {b}\n" for a, b in pairs))
+
+
+# -- tiny models of transformers ----------------------------------------------------------------------------------
+def _vocabulary() -> list[str]:
+    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(30))]
+
+
+def _tiny_bert(target: Path, kind: str) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    target.mkdir(parents=True, exist_ok=True)
+    config = transformers.BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    model = getattr(transformers, kind)(config)
+    config.architectures = [kind]
+    config.save_pretrained(target)
+    torch.save(model.state_dict(), target / "pytorch_model.bin")
+    model.save_pretrained(target)
+    (target / "vocab.txt").write_text("\n".join(_vocabulary()) + "\n")
+    (target / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+
+
+def _bert(folder: Path, length: int) -> None:
+    """Pairs of sentences with masked words in the files that the vendor's script reads, and a tiny model by the name
+    that it asks for."""
+    import h5py
+
+    rng = np.random.default_rng(0)
+    count, masked = 32, 5
+    _tiny_bert(folder / "bert-large-uncased", "BertForPreTraining")
+    (folder / "data").mkdir(exist_ok=True)
+    for shard in range(2):
+        with h5py.File(folder / "data" / f"part_{shard}_training_{shard}.hdf5", "w") as file:
+            file["input_ids"] = rng.integers(5, 64, (count, length)).astype(np.int32)
+            file["input_mask"] = np.ones((count, length), np.int8)
+            file["segment_ids"] = np.repeat([[0] * (length // 2) + [1] * (length // 2)], count, 0).astype(np.int8)
+            file["masked_lm_positions"] = np.sort(
+                np.stack([rng.choice(length - 1, masked, replace=False) + 1 for _ in range(count)])
+            ).astype(np.int32)
+            file["masked_lm_ids"] = rng.integers(5, 64, (count, masked)).astype(np.int32)
+            file["next_sentence_labels"] = rng.integers(0, 2, count).astype(np.int8)
+
+
+def bert_16(folder: Path) -> None:
+    """Sequences of 16."""
+    _bert(folder, 16)
+
+
+def bert_32(folder: Path) -> None:
+    """Sequences of 32."""
+    _bert(folder, 32)
+
+
+def glue(folder: Path) -> None:
+    """Sentences with labels, and a tiny model."""
+    common(folder)
+    _tiny_bert(folder / "bert", "BertForSequenceClassification")
+    lines = _text(16)
+    (folder / "train.csv").write_text("sentence,label\n" + "".join(f"{t},{i % 2}\n" for i, t in enumerate(lines)))
+
+
+def gpt2(folder: Path) -> None:
+    """A tiny GPT-2's config and tokens that are cut to length already."""
+    import datasets
+    import transformers
+
+    common(folder)
+    config = transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=32)
+    config.save_pretrained(folder)
+    rng = np.random.default_rng(0)
+    ids = rng.integers(5, 64, (32, 16)).tolist()
+    rows = {"input_ids": ids, "attention_mask": [[1] * 16] * 32, "labels": ids}
+    made = datasets.Dataset.from_dict(rows)
+    datasets.DatasetDict({"train": made, "validation": made}).save_to_disk(str(folder / "tokenized"))
+    _tiny_bert(folder / "tokenizer", "BertForMaskedLM")
+
+
+def vit(folder: Path) -> None:
+    """Folders of images and a tiny vision transformer."""
+    import transformers
+
+    common(folder)
+    _images(folder / "images", 2, 6, 40)
+    config = transformers.ViTConfig(
+        image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(folder / "vit")
+    transformers.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder / "vit")

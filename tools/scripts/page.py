@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of docs/scripts.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tools.scripts.manifest import SOURCES
+
+LARGEST = 2e-3  # of a loss, beyond which it is wrong: what rounding in float32 does to a few steps of training
+HEAD = """# Scripts of others
+
+Scripts as people have them, unmodified but for data and sizes, which command lines and files say: on the simulated
+Trainium (trn1.2xlarge, fp32) beside the CPU. `make scripts` fetches them by their commits, makes data in their
+formats and tiny models, runs each twice and writes this page.
+
+`chip`: what the script does with tensors on the device was recorded and ran as programs on instructions; the number
+of operators that the host ran during the steps is said where there are any. `host`: nothing reached the chip, which
+is right for a script whose device is the CPU. `refused`: by the code that is given (see [errors.md](errors.md)).
+`fails`: the script ended with an error on the chip; where it fails on the CPU as well, that is said: its sources do
+not fit the packages' versions here. The loss column has the largest distance of a printed loss from the CPU's as a
+part of the largest loss, over so many losses. The reference of scripts without an option for the device is the same
+command with `TRNLAB_EAGER=host`, which has PyTorch's CPU compute every operator. The step's time is the simulated
+chip's.
+
+## What torch_xla is here
+
+`import torch_xla` and `import torch_neuronx` find trnlab's under `trnlab run`, and in processes with TRNLAB_TARGET,
+such as torchrun's. A rank is a process with one NeuronCore: torchrun, `trnlab run --ranks N` or `xmp.spawn` with
+NEURONCORE_NUM_DEVICES start several. There are:
+
+- `torch_xla`: `device`, `sync`, `step`, `compile`, `launch`, `manual_seed`; the device `xla` in every argument
+- `core.xla_model`: the device, `mark_step`, closures of steps, all collectives with groups, `optimizer_step`, `save`
+- `runtime`: ranks and their numbers; `core.functions`: collectives that are differentiated
+- `distributed`: `xla_backend` (`init_process_group("xla")`, `xla://`, `pjrt://`), `xla_multiprocessing`,
+  `parallel_loader`, `zero_redundancy_optimizer`; `spmd`'s marks on a mesh of one device
+- `utils`: `checkpoint`, `serialization` (the files of the vendor's stack), `utils`; `test.test_utils`
+- `amp`: `autocast`, `GradScaler`, `syncfree` optimizers; `experimental.scan`, `scan_layers`
+- `torch_neuronx`: `trace` and `dynamic_batch`, `nki_jit`, `nki_op`, `xla_impl.ops`, `testing`, `get_platform_target`
+
+Refused by name when they are used, TRN296: `fsdp` (PyTorch's `fully_shard` instead), the vendor's compiler and its
+files (HLO, NEFF), custom operators in C++, `send` and `recv`, Pallas kernels of TPUs.
+`tests/frontends/vendor_names.txt` lists every name that the callers named there use, and which of the two it is.
+
+Scripts ask for an accelerator in several ways. `torch.accelerator.is_available()` and `current_accelerator()` give
+`neuron` where trnlab is installed. `torch.cuda.is_available()` says no: such a script trains on the CPU until it is
+given a device by its own options. Lightning has the accelerator `neuron`, which `auto` is where a target is chosen.
+
+## Results
+
+"""
+
+
+def wrong(record: dict[str, Any]) -> bool:
+    """Whether losses are not the CPU's."""
+    gap = distance(record)
+    return gap is not None and gap > LARGEST
+
+
+def distance(record: dict[str, Any]) -> float | None:
+    """The largest distance of a loss from the CPU's, as a part of the largest; None where none are compared."""
+    ours, theirs = (record.get(way, {}).get("losses") or [] for way in ("chip", "cpu"))
+    if not ours or len(ours) != len(theirs) or record.get("chip", {}).get("status"):
+        return None
+    if record.get("ranks", 1) > 1:  # whose lines come in any order
+        ours, theirs = sorted(ours), sorted(theirs)
+    largest = max(map(abs, theirs)) or 1.0
+    return float(max(abs(a - b) for a, b in zip(ours, theirs)) / largest)
+
+
+def verdict(record: dict[str, Any]) -> str:
+    """In a word or two."""
+    if "verdict" in record:
+        return f"{record['verdict']}: {record['said']}"
+    chip, cpu = record["chip"], record["cpu"]
+    if chip["status"] == 124:
+        return "too slow"
+    if chip["status"]:
+        also = ", and on the CPU" if cpu["status"] else ""
+        return f"refused, {chip['code']}" if chip["code"] and not also else f"fails{also}"
+    if not chip.get("instructions"):
+        return "host"
+    host = chip.get("on_host") or 0
+    return "chip" if not host else f"chip, {host} operators on the host"
+
+
+def line(record: dict[str, Any]) -> str:
+    """One script in one line."""
+    gap = distance(record)
+    said = record.get("chip", {}).get("said", "")
+    return f"{record['name']}: {verdict(record)}; loss {'-' if gap is None else f'{gap:.1e}'} {said}"
+
+
+def _row(record: dict[str, Any]) -> str:
+    chip, gap = record.get("chip", {}), distance(record)
+    time = chip.get("step_time_s")
+    count = len(chip.get("losses") or ())
+    loss = "" if gap is None else f"{gap:.1e} of {count}" + (" **wrong**" if wrong(record) else "")
+    said = chip.get("said", "").replace("|", "/").replace("`", "'")
+    note = "; ".join(filter(None, (record.get("note", ""), f"`{said}`" if said else "")))
+    ranks = f", {record['ranks']} ranks" if record.get("ranks", 1) > 1 else ""
+    cells = (
+        f"{record['name']}{ranks}",
+        verdict(record),
+        str(chip.get("steps") or ""),
+        str(chip.get("programs") or ""),
+        f"{time * 1e6:.0f} us" if time else "",
+        loss,
+        note,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def page(records: Sequence[dict[str, Any]]) -> str:
+    """docs/scripts.md."""
+    chip = [r for r in records if "chip" in r and verdict(r).startswith("chip")]
+    compared = [r for r in records if distance(r) is not None]
+    head = [
+        f"Of {len(records)} runs {len(chip)} reach the chip; losses of {len(compared)} were compared, of which "
+        f"{sum(map(wrong, compared))} are wrong (beyond {LARGEST:g}).",
+        "",
+        "| script | runs on | steps | programs | a step | loss beside the CPU's | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    sources = [f"- {name}: https://github.com/{where} at `{commit}`" for name, (where, commit) in SOURCES.items()]
+    tail = ["", "Sources:", "", *sources, "", "Scripts named after a library are those of `tools/scripts/own`.", ""]
+    return HEAD + "\n".join([*head, *map(_row, records), *tail])
