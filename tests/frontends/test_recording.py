@@ -39,10 +39,10 @@ class Counting(neuron.InterpreterEngine):
 
 @pytest.fixture
 def engine():
-    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")), recording.using("steps"):
-        with neuron.use(Counting()) as counting:
-            yield counting
-            recording.flush()
+    here = session.Session(chips.target("trn1.2xlarge"), "fp32")
+    with session.activate(here), recording.using("steps"), neuron.use(Counting()) as counting:
+        yield counting
+        recording.flush()
 
 
 def floats(*shape, seed=0):

@@ -4,9 +4,9 @@
     python -m tools.versions [RELEASE ...] [--python EXECUTABLE ...] [--folder FOLDER] [--cases CASE ...]
 
 RELEASE: of PyTorch, as 2.15.0; the supported ones where none is named. --python: one, or several; those of 3.11 to
-3.13 that are found. With the first Python all releases are tried, with the others the newest one; and in an environment
-with the core's dependencies alone, kernels and plans. Environments are kept in FOLDER (.venv-versions); each takes 1 to
-5 GB, as PyTorch's index without CUDA can be reached or not. Exit status 1 if a case failed.
+3.13 that are found. With the first Python all releases are tried, with the others the newest one; and in an
+environment with the core's dependencies alone, kernels and plans. Environments are kept in FOLDER (.venv-versions);
+each takes 1 to 5 GB, as PyTorch's index without CUDA can be reached or not. Exit status 1 if a case failed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> int:
     releases, first, *others = args.releases or list(RELEASES), *(args.python or [sys.executable])
     tries = [(first, release) for release in releases] + [(other, releases[-1]) for other in others]
     failed = [tried(executable, release, args.folder, args.cases) for executable, release in tries]
-    return int(any(failed) + any([of_core(executable, args.folder) for executable in args.python]))
+    return int(any(failed) + any(of_core(executable, args.folder) for executable in args.python))
 
 
 def tried(executable: str, release: str, folder: Path, wanted: list[str]) -> int:

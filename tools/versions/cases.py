@@ -79,8 +79,8 @@ def _script(text: str, *prefix: str) -> str:
 
 
 CASES: dict[str, Callable[[], str]] = {
-    "names": lambda: _command(sys.executable, "-c", "from tools.versions import names; import sys; m = names.missing(); "
-                              "print(m); sys.exit(bool(m))"),
+    "names": lambda: _command(sys.executable, "-c", "from tools.versions import names; import sys; "
+                              "m = names.missing(); print(m); sys.exit(bool(m))"),
     "demo": lambda: _command(sys.executable, "-m", "trnlab.cli.main", "run", "--target", TARGET,
                              "examples/train_gpt.py", "--steps", "2"),
     "torch.compile": lambda: _script(COMPILED),

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-
 Action = Callable[[Any], object]
 
 
 def when_imported(name: str, call: Action) -> Callable[[], None]:
-    """Call `call(module)` once module `name` has been imported, at once where it is; returns what forgets about it."""
+    """Call `call(module)` once module `name` is imported, at once where it is; returns what forgets about it."""
     if name in sys.modules:
         call(sys.modules[name])
         return lambda: None

@@ -41,7 +41,7 @@ def updates() -> None:
 
 
 def stepped() -> bool:
-    """An optimizer has ended its step: what comes next is not of it. Returns whether the step is still to be computed.
+    """An optimizer has ended its step. Returns whether the step is still to be computed.
 
     It is computed before the next operator is recorded, or when a value is needed. Most scripts give up gradients
     in between (`zero_grad`), which need not be stored then.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
+from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.xla.names import refusing
 
 __all__ = ["scan", "scan_layers"]
@@ -17,10 +17,10 @@ __all__ = ["scan", "scan_layers"]
 def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **_: Any) -> tuple[Any, Any]:
     """fn over the first dimension of `xs`, which carries a value along; returns that and what came out, stacked."""
     results = []
-    for index in range(len(tree_leaves(xs)[0])):
-        init, result = fn(init, tree_map(lambda leaf, at=index: leaf[at], xs))
+    for index in range(len(pytree.tree_leaves(xs)[0])):
+        init, result = fn(init, pytree.tree_map(lambda leaf, at=index: leaf[at], xs))
         results.append(result)
-    return init, tree_map(lambda *parts: torch.stack(parts), *results)
+    return init, pytree.tree_map(lambda *parts: torch.stack(parts), *results)
 
 
 def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **_: Any) -> Any:

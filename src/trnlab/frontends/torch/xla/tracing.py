@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from trnlab.errors import UsageError
+from trnlab.frontends.torch.pytorch import pytree
 
 __all__ = ["DataParallel", "trace"]
 
@@ -20,7 +20,7 @@ class _Traced(torch.nn.Module):
 
     def __init__(self, func: Any, example_inputs: Any) -> None:
         super().__init__()
-        self._example = [_form(leaf) for leaf in tree_leaves(_positional(example_inputs))]
+        self._example = [_form(leaf) for leaf in pytree.tree_leaves(_positional(example_inputs))]
         self._function = copy.deepcopy(func).to("neuron") if isinstance(func, torch.nn.Module) else func
         self._compiled = torch.compile(self._function, backend="neuron", dynamic=False)
         self.dynamic = False
@@ -30,7 +30,7 @@ class _Traced(torch.nn.Module):
 
         Raises UsageError (TRN299) for others.
         """
-        got = [_form(leaf) for leaf in tree_leaves(inputs)]
+        got = [_form(leaf) for leaf in pytree.tree_leaves(inputs)]
         if not self.dynamic and got != self._example:
             raise UsageError(
                 "a traced model takes inputs of the shapes and formats it was traced with",
@@ -40,7 +40,7 @@ class _Traced(torch.nn.Module):
                 remedy="pad the inputs, trace once for each shape, or use torch.compile",
             )
         with torch.no_grad():
-            return tree_map(_to("cpu"), self._compiled(*tree_map(_to("neuron"), inputs)))
+            return pytree.tree_map(_to("cpu"), self._compiled(*pytree.tree_map(_to("neuron"), inputs)))
 
 
 def _positional(example_inputs: Any) -> tuple[Any, ...]:
