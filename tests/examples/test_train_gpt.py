@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import processes
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "train_gpt.py"
 
@@ -27,7 +29,7 @@ def example(monkeypatch):
 
 
 def arguments(**changed):
-    return argparse.Namespace(**{"seed": 0, "batch": 2, "steps": 6, "save": None, "resume": None, **changed})
+    return argparse.Namespace(**{"seed": 0, "batch": 2, "steps": 4, "save": None, "resume": None, **changed})
 
 
 def test_text_and_batches_are_the_same_every_time(example):
@@ -68,12 +70,11 @@ def train(example, device, **changed):
     return losses, active
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # PyTorch's own, on import
 def test_the_device_follows_the_cpu_and_a_resumed_run_is_the_same_run(example, monkeypatch, tmp_path, capfd):
     """In fp32 the curves differ by rounding only; after a checkpoint the losses have the same bits."""
     save = example.save
-    monkeypatch.setattr(example, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(example, "CHECKPOINT_EVERY", 2)
     monkeypatch.setattr(example, "save", lambda path, *parts: save(path / f"{parts[-1]}.pt", *parts))
     expected, _ = train(example, "cpu")
     losses, active = train(example, "neuron", save=tmp_path)
@@ -82,10 +83,10 @@ def test_the_device_follows_the_cpu_and_a_resumed_run_is_the_same_run(example, m
     assert len([e for e in active.executables.values() if e.name == "train_step"]) == 1, "the schedule recompiled"
     out, bar = capfd.readouterr()
     assert "the faster" in out
-    assert bar.count("neuron") == 6
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["4.pt", "6.pt"]
-    rest, _ = train(example, "neuron", resume=tmp_path / "4.pt")
-    assert rest == losses[4:]
+    assert bar.count("neuron") == 4
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["2.pt", "4.pt"]
+    rest, _ = train(example, "neuron", resume=tmp_path / "2.pt")
+    assert rest == losses[2:]
 
 
 @pytest.mark.slow
@@ -93,9 +94,7 @@ def test_under_trnlab_run_it_leaves_an_answer_to_every_question(tmp_path):
     """The script as a user starts it, for a few steps."""
     command = [sys.executable, "-m", "trnlab.cli.main", "run", "--target", "trn1.2xlarge", "--out", "run"]
     environment = {**os.environ, "TRNLAB_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [*command, SCRIPT, "--steps", "4"], cwd=tmp_path, env=environment, text=True, capture_output=True
-    )
+    done = processes.run([*command, SCRIPT, "--steps", "4"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "training with compile_step, the faster" in done.stdout
     found = json.loads((tmp_path / "run" / "summary.json").read_text())

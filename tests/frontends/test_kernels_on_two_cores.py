@@ -195,6 +195,16 @@ def step_of(session, cores, rows=2048) -> tuple[Program, object]:
     return executable.program, executable
 
 
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory):
+    """A step on two cores: the folder of the cache that keeps it, its program, and what runs it."""
+    folder = tmp_path_factory.mktemp("cache")
+    with activate(Session(chips.target("trn2"), "fp32", cache=Cache(folder))) as now:
+        program, executable = step_of(now, 2, rows=256)
+        assert executable.timeline.total
+    return folder, program, executable
+
+
 def test_the_time_is_in_the_steps_profile(session):
     program, executable = step_of(session, 2)
     kernels = [call for call in program.calls if "gelu_forward" in call.label]
@@ -212,9 +222,8 @@ def test_the_time_is_in_the_steps_profile(session):
     assert t.total < step_of(session, 1)[1].timeline.total, "one core alone takes longer"
 
 
-def test_the_cores_of_a_step_meet_at_one_time(session):
-    _, executable = step_of(session, 2, rows=128)
-    t = executable.timeline
+def test_the_cores_of_a_step_meet_at_one_time(stepped):
+    t = stepped[-1].timeline
     name = np.array([op.name for op in t.ops])[t.op]
     meetings = np.flatnonzero(name == "barrier")
     assert len(meetings) == 4, "forward and backward, on two cores"
@@ -223,8 +232,8 @@ def test_the_cores_of_a_step_meet_at_one_time(session):
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_estimates_take_the_same_time_without_keeping_instructions(session, cores):
-    program, _ = step_of(session, 2, rows=256)
+def test_estimates_take_the_same_time_without_keeping_instructions(stepped, cores):
+    _, program, _ = stepped
     if cores == 1:
         t, laid = time_program(program, TRN2), program
     else:
@@ -238,10 +247,10 @@ def test_estimates_take_the_same_time_without_keeping_instructions(session, core
         assert outline.ends == outline_of(t, program).ends
 
 
-def test_what_the_cache_keeps_is_the_same_program(session, tmp_path):
-    program, first = step_of(session, 2, rows=128)
-    with activate(Session(chips.target("trn2"), "fp32", cache=Cache(tmp_path))) as later:
-        again, executable = step_of(later, 2, rows=128)
+def test_what_the_cache_keeps_is_the_same_program(stepped):
+    folder, program, first = stepped
+    with activate(Session(chips.target("trn2"), "fp32", cache=Cache(folder))) as later:
+        again, executable = step_of(later, 2, rows=256)
     assert (first.cache, executable.cache) == ("miss", "hit")
     assert program_text(again) == program_text(program)
     assert program_text(parse_program(program_text(program))) == program_text(program)
