@@ -140,13 +140,18 @@ def check(function, inputs, gradients=True, rtol=None, atol=None, on=None):
     return traced.graph
 
 
-def gradients_through_graph(model, batch, loss_fn=None, on="interpreter"):
-    """Loss and gradients by name of a model on `neuron`, through `capture_step` and an engine."""
-    model, batch = copy.deepcopy(model).to("neuron"), [x.to("neuron") for x in batch]
-    captured = neuron.capture_step(model, None, loss_fn, batch)
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    arrays = [Buffer(batch[r.place] if r.kind == "batch" else tensors[r.name]).array() for r in captured.inputs]
-    with engine(on) as chosen:
-        results = chosen.compile(captured.graph)(arrays)
-    named = {role.name: torch.from_numpy(r) for role, r in zip(captured.outputs, results) if role.kind == "gradient"}
-    return torch.from_numpy(results[0]), named, captured
+class CapturedGradients:
+    """Loss and gradients of a model on `neuron`, captured once through `capture_step`, ready for any engine."""
+
+    def __init__(self, model, batch, loss_fn=None):
+        model, batch = copy.deepcopy(model).to("neuron"), [x.to("neuron") for x in batch]
+        self.captured = neuron.capture_step(model, None, loss_fn, batch)
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self.given = [batch[r.place] if r.kind == "batch" else tensors[r.name] for r in self.captured.inputs]
+
+    def run(self, on="interpreter"):
+        """The loss, and the gradients by name."""
+        with engine(on) as chosen:
+            results = chosen.compile(self.captured.graph)([Buffer(x).array() for x in self.given])
+        roles = zip(self.captured.outputs, results)
+        return torch.from_numpy(results[0]), {r.name: torch.from_numpy(g) for r, g in roles if r.kind == "gradient"}

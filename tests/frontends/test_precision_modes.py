@@ -77,8 +77,14 @@ def losses(precision, steps=20, chip="trn3", rules=None, **more):
 
 
 @pytest.fixture(scope="module")
-def exact():
-    return losses("fp32")[0]
+def in_fp32():
+    """Losses and graph."""
+    return losses("fp32")[:2]
+
+
+@pytest.fixture(scope="module")
+def exact(in_fp32):
+    return in_fp32[0]
 
 
 @pytest.mark.parametrize("precision", list(GAPS))
@@ -110,10 +116,9 @@ def test_fp8_is_e4m3_forward_and_e5m2_for_gradients_and_leaves_the_ends_alone() 
     assert formats["model.lm_head"] == {("float32", "float32")}
 
 
-def test_all_in_bf16_halves_what_lies_in_memory() -> None:
-    _, exact, _ = losses("fp32", 1)
+def test_all_in_bf16_halves_what_lies_in_memory(in_fp32) -> None:
     _, narrow, model = losses("bf16-all", 1)
-    sizes = [sum(v.type.nbytes for v in g.inputs if v.dtype.is_float and v.shape) for g in (exact, narrow)]
+    sizes = [sum(v.type.nbytes for v in g.inputs if v.dtype.is_float and v.shape) for g in (in_fp32[1], narrow)]
     assert sizes[1] * 2 == sizes[0]
     assert model.wte.weight.dtype is torch.float32, "PyTorch sees what it saw"
     held = model.h[0].fc.weight.detach().cpu()
