@@ -24,6 +24,7 @@ def _twice(x):
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(config, "CACHE_DIR", "")
+    keeping.install()
 
 
 def _compiled(line: int = 0) -> object:
