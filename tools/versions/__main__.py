@@ -41,7 +41,8 @@ def main() -> int:
     releases, first, *others = args.releases or list(RELEASES), *(args.python or [sys.executable])
     tries = [(first, release) for release in releases] + [(other, releases[-1]) for other in others]
     failed = [tried(executable, release, args.folder, args.cases) for executable, release in tries]
-    return int(any(failed) + any(of_core(executable, args.folder) for executable in args.python))
+    failed += [of_core(executable, args.folder) for executable in args.python]
+    return int(any(failed))
 
 
 def tried(executable: str, release: str, folder: Path, wanted: list[str]) -> int:
@@ -63,15 +64,15 @@ def tried(executable: str, release: str, folder: Path, wanted: list[str]) -> int
     return failed
 
 
-def of_core(executable: str, folder: Path) -> bool:
-    """Kernels and plans with the core's three dependencies; whether they failed."""
+def of_core(executable: str, folder: Path) -> int:
+    """Kernels and plans with the core's three dependencies; 1 if that failed."""
     python = _made(executable, folder, "core")
     _install(python, "numpy", "ml_dtypes", "numba", *_TOOLS)
     _install(python, "--no-deps", "-e", str(cases.ROOT))
     run = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CORE]
     done = subprocess.run(run, cwd=cases.ROOT, capture_output=True, text=True, check=False)
     _row(executable, "no PyTorch", "kernels and plans", "" if not done.returncode else done.stdout.strip()[-200:])
-    return bool(done.returncode)
+    return int(bool(done.returncode))
 
 
 def _made(executable: str, folder: Path, name: str) -> str:

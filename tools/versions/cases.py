@@ -56,6 +56,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2).to("neur
 model(ones).sum().backward()
 dist.destroy_process_group()
 """
+_NAMES = "from tools.versions import names; import sys; m = names.missing(); print(m); sys.exit(bool(m))"
 TESTS = (
     "tests/frontends/test_pytorch_names.py", "tests/frontends/test_autoload.py", "tests/frontends/test_device.py",
     "tests/frontends/test_data_attribute.py", "tests/frontends/test_backend.py",
@@ -79,8 +80,7 @@ def _script(text: str, *prefix: str) -> str:
 
 
 CASES: dict[str, Callable[[], str]] = {
-    "names": lambda: _command(sys.executable, "-c", "from tools.versions import names; import sys; "
-                              "m = names.missing(); print(m); sys.exit(bool(m))"),
+    "names": lambda: _command(sys.executable, "-c", _NAMES),
     "demo": lambda: _command(sys.executable, "-m", "trnlab.cli.main", "run", "--target", TARGET,
                              "examples/train_gpt.py", "--steps", "2"),
     "torch.compile": lambda: _script(COMPILED),
