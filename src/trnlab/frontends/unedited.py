@@ -18,6 +18,7 @@ from trnlab.runtime.session import Session
 
 JIT = "TRNLAB_JIT"
 CHIP, HOST = "chip", "host"
+UNKNOWN, LEFT = "TRN292", "TRN293"  # a framework that is of another version; a function that the host runs
 _KERAS_ON_TORCH = "KERAS_TORCH_DEVICE"  # Keras' own name for it
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from trnlab.errors import TrnlabError, UnsupportedOpError
 from trnlab.frontends.common.engine import Engine, optimizer_stepped
+from trnlab.frontends.unedited import LEFT
 from trnlab.runtime.notices import say
 
 Array = np.ndarray[Any, Any]
@@ -93,7 +94,7 @@ class Asked:
         """Say, once, that the host runs this, and why."""
         if not self._told:
             where = f", at {error.where.file}:{error.where.line}" if error.where is not None else ""
-            say(f"TRN293: {self.name!r} runs on the host: {error.code}: {error.what.splitlines()[0]}{where}")
+            say(f"{LEFT}: {self.name!r} runs on the host: {error.code}: {error.what.splitlines()[0]}{where}")
         self._told = True
 
     def followed(self, shapes: Sequence[tuple[int, ...]], engine: Engine) -> None:

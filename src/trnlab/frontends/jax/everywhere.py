@@ -24,6 +24,7 @@ from trnlab.fabric.cluster import Cluster
 from trnlab.frontends.common import engine
 from trnlab.frontends.jax.asked import Asked, asked_of, is_the_scripts
 from trnlab.frontends.jax.executables import ChipExecutable
+from trnlab.frontends.unedited import UNKNOWN
 from trnlab.runtime.notices import say
 from trnlab.runtime.session import Session
 
@@ -42,7 +43,7 @@ def install(session: Session | None = None) -> bool:
     try:
         _check_places()
     except (ImportError, AttributeError) as error:
-        say(f"TRN292: functions of JAX {jax.__version__} run on the host, for this version is not known here "
+        say(f"{UNKNOWN}: functions of JAX {jax.__version__} run on the host, for this version is not known here "
             f"({error}); trnlab.frontends.jax.jit in the place of jax.jit takes them to the chip")  # fmt: skip
         return False
     undo = [_replace(*place) for place in _places()]

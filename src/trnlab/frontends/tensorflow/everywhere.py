@@ -17,6 +17,7 @@ from typing import Any
 from trnlab import host_ops
 from trnlab.errors import NumericsError, TrnlabError, UnsupportedOpError
 from trnlab.frontends.common import engine
+from trnlab.frontends.unedited import LEFT
 from trnlab.runtime.notices import say
 
 _installed: list[Callable[[], None]] = []
@@ -73,7 +74,7 @@ def _tell(name: str, error: TrnlabError | str) -> None:
         place = getattr(error, "where", None)
         where = f", at {place.file}:{place.line}" if place is not None else ""
         shown = f"{error.code}: {error.what.splitlines()[0]}" if isinstance(error, TrnlabError) else error
-        say(f"TRN293: {name!r} runs on the host: {shown}{where}")
+        say(f"{LEFT}: {name!r} runs on the host: {shown}{where}")
 
 
 # -- tf.function -----------------------------------------------------------------------------------------------------
