@@ -5,6 +5,7 @@
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
 # make jaxgrid  functions of JAX on the chip, and their table
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
+# make scripts  scripts of others on the chip and on the CPU, and their table (an environment of its own; SOURCES=folder)
 # Each makes .venv first if it is not there, with what it needs and no more; a second call starts at once.
 
 TARGET ?= trn1.2xlarge
@@ -25,7 +26,7 @@ DEMO := .venv/.demo
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench opdb jaxgrid zoo format clean
+.PHONY: demo test check bench opdb jaxgrid zoo scripts format clean
 
 demo: $(DEMO)
 	$(BIN)/trnlab run --target $(TARGET) examples/train_gpt.py
@@ -56,6 +57,16 @@ zoo: .venv-zoo/.ready
 	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check -e . transformers timm diffusers accelerate peft e3nn jax pytest
 	@touch $@
 
+scripts: .venv-scripts/.ready
+	.venv-scripts/bin/python -m tools.scripts --page $(if $(SOURCES),--sources $(SOURCES))
+
+.venv-scripts/.ready: pyproject.toml
+	@test -x .venv-scripts/bin/python || $(PYTHON) -m venv .venv-scripts
+	@echo "installing into .venv-scripts"
+	@.venv-scripts/bin/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH) torchvision
+	@.venv-scripts/bin/python -m pip install -q --disable-pip-version-check -e . transformers datasets evaluate accelerate trl peft lightning stable-baselines3 gymnasium h5py scikit-learn tensorboard matplotlib requests tiktoken pillow
+	@touch $@
+
 opdb: $(READY)
 	$(BIN)/python -m tools.opdb --jobs 2 --json .opdb_cache/results.jsonl
 	$(BIN)/python -m tools.opdb.table .opdb_cache/results.jsonl
@@ -83,4 +94,4 @@ $(READY): $(DEMO)
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-zoo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-zoo .venv-scripts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
