@@ -8,6 +8,7 @@
 # make versions  demo, torch.compile, compile_step, torchrun and tests in an environment for each supported PyTorch and Python
 # make wheel    a wheel with the simulator's loops compiled, for this system and any processor of the last ten years
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
+# make scripts  scripts of others on the chip and on the CPU, and their table (an environment of its own; SOURCES=folder)
 # Each makes .venv first if it is not there, with what it needs and no more; a second call starts at once.
 
 TARGET ?= trn1.2xlarge
@@ -31,7 +32,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraint
 
 LOOPS := $(BIN)/python -m trnlab.loops
 
-.PHONY: demo test test-all check bench opdb jaxgrid versions zoo wheel format clean
+.PHONY: demo test test-all check bench opdb jaxgrid versions zoo scripts wheel format clean
 
 demo: $(DEMO)
 	@$(LOOPS)
@@ -62,6 +63,16 @@ zoo: .venv-zoo/.ready
 	@echo "installing into .venv-zoo"
 	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH) torchvision
 	@.venv-zoo/bin/python -m pip install -q --disable-pip-version-check -e . transformers timm diffusers accelerate peft e3nn jax pytest
+	@touch $@
+
+scripts: .venv-scripts/.ready
+	.venv-scripts/bin/python -m tools.scripts --page $(if $(SOURCES),--sources $(SOURCES))
+
+.venv-scripts/.ready: pyproject.toml
+	@test -x .venv-scripts/bin/python || $(PYTHON) -m venv .venv-scripts
+	@echo "installing into .venv-scripts"
+	@.venv-scripts/bin/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH) torchvision
+	@.venv-scripts/bin/python -m pip install -q --disable-pip-version-check -e . transformers datasets evaluate accelerate trl peft lightning stable-baselines3 gymnasium h5py scikit-learn tensorboard matplotlib requests tiktoken pillow
 	@touch $@
 
 opdb: $(READY)
@@ -100,4 +111,4 @@ wheel: $(DEMO)
 	@rm -r src/trnlab/loops/made build
 
 clean:
-	rm -rf src/trnlab/loops/made .venv .venv-zoo .venv-versions .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf src/trnlab/loops/made .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
