@@ -36,7 +36,6 @@ def trnlab(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.slow
 def test_two_hosts_compile_each_program_once_and_the_run_finds_them(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     chosen = ["--target", "trn1.2xlarge"]

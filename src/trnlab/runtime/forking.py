@@ -12,7 +12,7 @@ import json
 import os
 import random
 import runpy
-import select
+import selectors
 import signal
 import socket
 import sys
@@ -40,8 +40,11 @@ def serve(handle: int, imports: Sequence[tuple[str, Sequence[str]]]) -> list[str
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     running: dict[int, int] = {}
+    waiting = selectors.DefaultSelector()
+    for end in (line, woken):
+        waiting.register(end, selectors.EVENT_READ)
     while True:
-        ready, _, _ = select.select([line, woken], [], [])
+        ready = [key.fileobj for key, _ in waiting.select()]
         if woken in ready:
             woken.recv(4096)
             _reap(running)
@@ -57,6 +60,7 @@ def serve(handle: int, imports: Sequence[tuple[str, Sequence[str]]]) -> list[str
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, interrupt)
+            waiting.close()
             for end in (line, woken, wakes):
                 end.close()
             for each in (*running.values(), told):

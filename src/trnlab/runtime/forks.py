@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import socket
 import struct
@@ -39,7 +39,7 @@ class Process:
 
     def poll(self) -> int | None:
         """The exit status, negative for a signal; None while it runs."""
-        if self.returncode is None and select.select([self._ends], [], [], 0)[0]:
+        if self.returncode is None and self._told(0):
             said = os.read(self._ends, _STATUS.size)
             os.close(self._ends)
             if not said:  # the one that waits is gone, and with it who would hear of the end: it comes now
@@ -50,11 +50,17 @@ class Process:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end. Raises subprocess.TimeoutExpired."""
-        if self.returncode is None and not select.select([self._ends], [], [], timeout)[0]:
+        if self.returncode is None and not self._told(timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         status = self.poll()
         assert status is not None
         return status
+
+    def _told(self, timeout: float | None) -> bool:
+        """Whether its end is told within the time."""
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._ends, selectors.EVENT_READ)
+            return bool(waiting.select(timeout))
 
     def send_signal(self, number: int) -> None:
         """As `Popen.send_signal`: nothing where it has ended."""
