@@ -168,6 +168,14 @@ def test_donated_arguments_are_gone_and_new_state_is_seen(chip):
     assert float(scale(jnp.ones(3), batch)[0]) == 5
 
 
+def test_an_argument_that_is_returned_is_no_part_of_the_scripts_memory(chip):
+    held = np.zeros(4096 * 4 + 64, np.uint8)
+    batch = held[-held.ctypes.data % 64 :][: 4096 * 4].view(np.float32)  # as XLA takes memory without a copy
+    returned, _ = jax.jit(lambda x: (x, x + 1))(batch)
+    batch[:] = 5
+    assert float(returned[0]) == 0
+
+
 # -- what is no program --------------------------------------------------------------------------------------------
 
 

@@ -77,6 +77,7 @@ def _as_many_devices(cores: int) -> None:
     from jax._src import xla_bridge
 
     told = "host_platform_device_count" in os.environ.get("XLA_FLAGS", "") or "JAX_NUM_CPU_DEVICES" in os.environ
+    told = told or int(os.environ.get("WORLD_SIZE") or 1) > 1  # whose ranks have a core each
     if not told and not xla_bridge.backends_are_initialized():
         jax.config.update("jax_num_cpu_devices", cores)
 

@@ -171,9 +171,16 @@ class ChipExecutable:
 def _at_once(runs: Sequence[Run], given: Sequence[Sequence[Array]]) -> list[list[Array]]:
     """The results of each device; several compute at the same time, because they wait for each other."""
     if len(runs) == 1:
-        return [runs[0](given[0])]
+        return [_own(runs[0](given[0]), given[0])]
     with ThreadPoolExecutor(len(runs)) as pool:
-        return [future.result() for future in [pool.submit(run, each) for run, each in zip(runs, given)]]
+        futures = [pool.submit(run, each) for run, each in zip(runs, given)]
+        return [_own(future.result(), each) for future, each in zip(futures, given)]
+
+
+def _own(results: Sequence[Array], given: Sequence[Array]) -> list[Array]:
+    """Results in memory of their own: an argument that is returned may lie in an array that the script writes to."""
+    arguments = set(map(id, given))
+    return [r.copy() if id(r) in arguments else r for r in results]
 
 
 def _ranks(now: session.Session, many: int) -> list[session.Session]:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trnlab check` and `estimate` see the steps of a script of JAX that nobody edited, and compute what it reads."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("jax")
+pytest.importorskip("torch")
+
+from trnlab import chips
+from trnlab.frontends.jax import everywhere
+from trnlab.frontends.torch.check.report import examine
+from trnlab.porting.result import WARNING
+from trnlab.runtime.script import Script
+from trnlab.runtime.session import Session
+
+SCRIPT = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def train(params, moments, x):
+    loss, grads = jax.value_and_grad(lambda p: ((x @ p["w"]) ** 2).mean())(params)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+    return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments, loss
+
+@jax.jit
+def spectrum(x):
+    return jnp.abs(jnp.fft.fft(x))
+
+params, x = {"w": jnp.ones((4, 3))}, jnp.ones((8, 4))
+moments, losses = jax.tree.map(jnp.zeros_like, params), []
+for _ in range(3):
+    params, moments, loss = train(params, moments, x)
+    losses.append(float(loss))
+    spectrum(x)
+assert losses[0] == 16 and losses[1] < losses[0], losses  # with values
+"""
+
+
+def test_a_step_has_time_memory_and_what_runs_on_the_host(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    target = chips.target("trn1.2xlarge")
+    report = examine(Script(path), [target], Session(target, precision="fp32"))
+    assert report.complete
+    assert (report.how, report.steps, report.per_step, report.parameters) == ("jax.jit", 3, 8, 12)
+    (found,) = report.targets
+    assert found.fits
+    assert found.step_s > 0
+    assert (found.memory.parameters, found.memory.state, found.memory.batch) == (48, 48, 128)
+    assert [(f.code, f.severity) for f in report.findings] == [("TRN232", WARNING)]
+    assert any("computed, on the host" in note for note in report.notes)
+    assert not everywhere._installed
