@@ -62,9 +62,11 @@ def main() -> int:
             known[script.name] = record | {"version": version}
             options.results.write_text("".join(json.dumps(r) + "\n" for r in known.values()))
         print(page.line(known[script.name]), flush=True)
-    found = [known[script.name] for script in SCRIPTS if script.name in known]
+    found = [known[script.name] | {"draws": script.draws} for script in SCRIPTS if script.name in known]
     if options.page:
-        (ROOT / "docs" / "scripts.md").write_text(page.page(found))
+        (ROOT / "docs" / "scripts.md").write_text(
+            page.page(found, [script.name for script in SCRIPTS if script.name not in known])
+        )
     return int(any(page.wrong(record) for record in found))
 
 
@@ -122,6 +124,7 @@ def run(script: Script, work: Path, options: argparse.Namespace) -> dict[str, An
         "source": script.source,
         "note": script.note,
         "ranks": script.ranks,
+        "draws": script.draws,
         "command": " ".join(script.arguments),
     }
     for way in ("cpu", "chip"):

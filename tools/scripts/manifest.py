@@ -33,7 +33,11 @@ class Script:
     losses: str = _LOSS
     environment: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    draws: bool = False  # random numbers on the device, which are others than the CPU's: losses are not compared
     older: str = ""  # a folder of packages of older versions, which the script is of
+
+
+_DRAWING = ("mnist", "mnist_rnn", "vae", "dcgan")  # dropout and noise
 
 
 def _sample(name: str, folder: str, *arguments: str, **more: object) -> Script:
@@ -43,7 +47,7 @@ def _sample(name: str, folder: str, *arguments: str, **more: object) -> Script:
 def _example(name: str, *arguments: str, cpu: str = "--no-accel", accel: str = "", **more: object) -> Script:
     mine = (*arguments, accel) if accel else arguments
     theirs = (*arguments, cpu) if cpu else arguments
-    return Script(f"examples/{name}", "examples", name, mine, cpu=theirs, **more)  # type: ignore[arg-type]
+    return Script(f"examples/{name}", "examples", name, mine, cpu=theirs, draws=name in _DRAWING, **more)  # type: ignore[arg-type]
 
 
 _BERT = (
