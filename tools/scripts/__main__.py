@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from tools.scripts import page
 from tools.scripts.manifest import SCRIPTS, SOURCES, Script
 
 ROOT = Path(__file__).parents[2]
-TARGET, SECONDS = "trn1.2xlarge", 900
+TARGET, SECONDS = "trn1.2xlarge", 600
 _CODE = re.compile(r"TRN\d{3}")
 
 
@@ -37,7 +38,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sources", type=Path, help="a folder with the repositories, which are fetched without this")
     parser.add_argument("--work", type=Path, help="where scripts run (a new folder)")
     parser.add_argument("--results", type=Path, default=ROOT / ".scripts_cache.jsonl", help="where results are kept")
-    parser.add_argument("--seconds", type=int, default=SECONDS, help="for one run (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=int, default=SECONDS, help="of processor time for one process (%(default)s)"
+    )
+    parser.add_argument(
+        "--older", type=Path, default=ROOT / ".venv-scripts", help="where older packages are, by name"
+    )
     parser.add_argument("--page", action="store_true", help="write docs/scripts.md from the results")
     return parser.parse_args()
 
@@ -52,13 +58,15 @@ def main() -> int:
             continue
         version = _version(script)
         if known.get(script.name, {}).get("version") != version:
-            record = run(script, work, options.sources, options.seconds)
+            record = run(script, work, options)
             known[script.name] = record | {"version": version}
             options.results.write_text("".join(json.dumps(r) + "\n" for r in known.values()))
         print(page.line(known[script.name]), flush=True)
-    found = [known[script.name] for script in SCRIPTS if script.name in known]
+    found = [known[script.name] | {"draws": script.draws} for script in SCRIPTS if script.name in known]
     if options.page:
-        (ROOT / "docs" / "scripts.md").write_text(page.page(found))
+        (ROOT / "docs" / "scripts.md").write_text(
+            page.page(found, [script.name for script in SCRIPTS if script.name not in known])
+        )
     return int(any(page.wrong(record) for record in found))
 
 
@@ -92,9 +100,9 @@ def source(name: str, given: Path | None, work: Path) -> Path:
     return folder
 
 
-def prepared(script: Script, way: str, work: Path, given: Path | None) -> Path:
+def prepared(script: Script, way: str, work: Path, options: argparse.Namespace) -> Path:
     """A copy of the script's folder with its data."""
-    origin = source(script.source, given, work)
+    origin = source(script.source, options.sources, work)
     place = work / re.sub(r"\W+", "_", script.name) / way
     shutil.rmtree(place, ignore_errors=True)
     folder = place / (script.folder or "here")
@@ -103,53 +111,42 @@ def prepared(script: Script, way: str, work: Path, given: Path | None) -> Path:
     if script.source == "aws-neuron-samples" and beside.is_dir():
         shutil.copytree(beside, folder.parent / "common", dirs_exist_ok=True)
     made = f"import tools.scripts.data as d, pathlib; d.{script.make.__name__}(pathlib.Path({str(folder)!r}))"
-    subprocess.run([sys.executable, "-c", made], cwd=ROOT, check=True, capture_output=True, text=True)
+    env = {**os.environ, **_path(script, options)}
+    subprocess.run([sys.executable, "-c", made], cwd=ROOT, env=env, check=True, capture_output=True, text=True)
     return folder
 
 
 # -- runs ---------------------------------------------------------------------------------------------------------
-def run(script: Script, work: Path, given: Path | None, seconds: int) -> dict[str, Any]:
+def run(script: Script, work: Path, options: argparse.Namespace) -> dict[str, Any]:
     """What came of a script on the CPU and on the chip."""
     record: dict[str, Any] = {
         "name": script.name,
         "source": script.source,
         "note": script.note,
         "ranks": script.ranks,
+        "draws": script.draws,
         "command": " ".join(script.arguments),
     }
     for way in ("cpu", "chip"):
         try:
-            folder = prepared(script, way, work, given)
+            folder = prepared(script, way, work, options)
         except subprocess.CalledProcessError as error:
             return record | {"verdict": "no data", "said": str(error.stderr)[-300:]}
-        record[way] = _run(script, way, folder, seconds)
+        record[way] = _run(script, way, folder, options)
     return record
 
 
-def _run(script: Script, way: str, folder: Path, seconds: int) -> dict[str, Any]:
+def _path(script: Script, options: argparse.Namespace) -> dict[str, str]:
+    """Where the script finds packages of the versions that it is of."""
+    return {"PYTHONPATH": str((options.older / script.older).resolve()) if script.older else ""}
+
+
+def _run(script: Script, way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     out = folder.parent / f"{way}-run"
     command, environment = _command(script, way, out)
-    told = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRNLAB_PRECISION": "fp32",
-        "PYTHONPATH": "",
-        **script.environment,
-        **environment,
-    }
-    try:
-        ended = subprocess.run(
-            command, cwd=folder, env=told, capture_output=True, text=True, timeout=seconds, errors="replace"
-        )
-        status, said = ended.returncode, ended.stdout + "\n" + ended.stderr
-    except subprocess.TimeoutExpired as error:
-        status, said = (
-            124,
-            "".join(
-                t.decode(errors="replace") if isinstance(t, bytes) else t or "" for t in (error.stdout, error.stderr)
-            ),
-        )
+    told = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRNLAB_PRECISION": "fp32"}
+    told |= {**_path(script, options), **script.environment, **environment}
+    status, said = _ended(command, folder, told, options.seconds)
     (folder.parent / f"{way}.log").write_text(said)
     losses = [float(text) for text in re.findall(script.losses, said)]
     made: dict[str, Any] = {"status": status, "losses": losses}
@@ -157,6 +154,25 @@ def _run(script: Script, way: str, folder: Path, seconds: int) -> dict[str, Any]
         codes = _CODE.findall(said)
         made["code"], made["said"] = (codes[-1] if codes else ""), _last(said)
     return made | (_summary(out, folder) if way == "chip" else {})
+
+
+def _ended(command: list[str], folder: Path, environment: dict[str, str], seconds: int) -> tuple[int, str]:
+    """Status and output of a command whose processes may take so many seconds of processor time each."""
+    limited = ["sh", "-c", f'ulimit -t {seconds}; exec "$@"', "sh", *command]
+    try:
+        ended = subprocess.run(
+            limited,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=20 * seconds,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        return 124, ""
+    late = ended.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
+    return 124 if late else ended.returncode, f"{ended.stdout}\n{ended.stderr}"
 
 
 def _command(script: Script, way: str, out: Path) -> tuple[list[str], dict[str, str]]:

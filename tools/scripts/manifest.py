@@ -33,6 +33,11 @@ class Script:
     losses: str = _LOSS
     environment: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    draws: bool = False  # random numbers on the device, which are others than the CPU's: losses are not compared
+    older: str = ""  # a folder of packages of older versions, which the script is of
+
+
+_DRAWING = ("mnist", "mnist_rnn", "vae", "dcgan")  # dropout and noise
 
 
 def _sample(name: str, folder: str, *arguments: str, **more: object) -> Script:
@@ -42,7 +47,7 @@ def _sample(name: str, folder: str, *arguments: str, **more: object) -> Script:
 def _example(name: str, *arguments: str, cpu: str = "--no-accel", accel: str = "", **more: object) -> Script:
     mine = (*arguments, accel) if accel else arguments
     theirs = (*arguments, cpu) if cpu else arguments
-    return Script(f"examples/{name}", "examples", name, mine, cpu=theirs, **more)  # type: ignore[arg-type]
+    return Script(f"examples/{name}", "examples", name, mine, cpu=theirs, draws=name in _DRAWING, **more)  # type: ignore[arg-type]
 
 
 _BERT = (
@@ -152,7 +157,13 @@ SCRIPTS = (
         losses=r"Accuracy: \D*([\d.]+)",
     ),
     _sample(
-        "dp_bert_hf_pretrain, phase 1, AdamW", "dp_bert_hf_pretrain", *_BERT, "--seq_len", "16", make=data.bert_16
+        "dp_bert_hf_pretrain, phase 1, AdamW",
+        "dp_bert_hf_pretrain",
+        *_BERT,
+        "--seq_len",
+        "16",
+        make=data.bert_16,
+        older="transformers-4.44",
     ),
     _sample(
         "dp_bert_hf_pretrain, phase 1, LAMB",
@@ -163,6 +174,7 @@ SCRIPTS = (
         "--optimizer",
         "LAMB",
         make=data.bert_16,
+        older="transformers-4.44",
     ),
     _sample(
         "dp_bert_hf_pretrain, phase 2, LAMB",
@@ -176,9 +188,12 @@ SCRIPTS = (
         "--phase1_end_step",
         "0",
         make=data.bert_32,
+        older="transformers-4.44",
     ),
     _sample("resnet50/run_image_classification.py", "resnet50", *_RESNET, make=data.common),
-    _sample("zero1_gpt2/run_clm_no_trainer.py", "zero1_gpt2", *_CLM, make=data.gpt2, ranks=2),
+    _sample(
+        "zero1_gpt2/run_clm_no_trainer.py", "zero1_gpt2", *_CLM, make=data.gpt2, older="transformers-4.53", ranks=2
+    ),
     _sample(
         "hf_text_classification/run_glue.py",
         "hf_text_classification",
@@ -203,6 +218,7 @@ SCRIPTS = (
         "--report_to",
         "none",
         make=data.glue,
+        older="transformers-4.53",
     ),
     _sample(
         "hf_image_classification/run_image_classification.py",
@@ -226,6 +242,7 @@ SCRIPTS = (
         "--report_to",
         "none",
         make=data.vit,
+        older="transformers-4.53",
     ),
     _example(
         "mnist",

@@ -22,7 +22,8 @@ is right for a script whose device is the CPU. `refused`: by the code that is gi
 not fit the packages' versions here. The loss column has the largest distance of a printed loss from the CPU's as a
 part of the largest loss, over so many losses. The reference of scripts without an option for the device is the same
 command with `TRNLAB_EAGER=host`, which has PyTorch's CPU compute every operator. The step's time is the simulated
-chip's.
+chip's. `draws`: the script draws random numbers on the device (dropout, noise), which are others than the CPU's, so
+that losses are not compared.
 
 ## What torch_xla is here
 
@@ -47,6 +48,11 @@ Scripts ask for an accelerator in several ways. `torch.accelerator.is_available(
 `neuron` where trnlab is installed. `torch.cuda.is_available()` says no: such a script trains on the CPU until it is
 given a device by its own options. Lightning has the accelerator `neuron`, which `auto` is where a target is chosen.
 
+The vendor's libraries (neuronx-distributed, optimum-neuron, neuronx-distributed-training) are in the list of names;
+they are not run by the command yet. The first needs the kernels that `neuronxcc.nki.kernels` had, which
+aws-neuron/nki-samples has up to the commit before c4b806e, on PYTHONPATH. `tensor.device.type` is `neuron` here,
+and some of its layers ask for `xla`.
+
 ## Results
 
 """
@@ -61,7 +67,7 @@ def wrong(record: dict[str, Any]) -> bool:
 def distance(record: dict[str, Any]) -> float | None:
     """The largest distance of a loss from the CPU's, as a part of the largest; None where none are compared."""
     ours, theirs = (record.get(way, {}).get("losses") or [] for way in ("chip", "cpu"))
-    if not ours or len(ours) != len(theirs) or record.get("chip", {}).get("status"):
+    if record.get("draws") or not ours or len(ours) != len(theirs) or record.get("chip", {}).get("status"):
         return None
     if record.get("ranks", 1) > 1:  # whose lines come in any order
         ours, theirs = sorted(ours), sorted(theirs)
@@ -97,6 +103,7 @@ def _row(record: dict[str, Any]) -> str:
     time = chip.get("step_time_s")
     count = len(chip.get("losses") or ())
     loss = "" if gap is None else f"{gap:.1e} of {count}" + (" **wrong**" if wrong(record) else "")
+    loss = "draws" if record.get("draws") and count else loss
     said = chip.get("said", "").replace("|", "/").replace("`", "'")
     note = "; ".join(filter(None, (record.get("note", ""), f"`{said}`" if said else "")))
     ranks = f", {record['ranks']} ranks" if record.get("ranks", 1) > 1 else ""
@@ -112,8 +119,8 @@ def _row(record: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def page(records: Sequence[dict[str, Any]]) -> str:
-    """docs/scripts.md."""
+def page(records: Sequence[dict[str, Any]], missing: Sequence[str] = ()) -> str:
+    """docs/scripts.md. missing: scripts of the manifest that have no result."""
     chip = [r for r in records if "chip" in r and verdict(r).startswith("chip")]
     compared = [r for r in records if distance(r) is not None]
     head = [
@@ -124,5 +131,15 @@ def page(records: Sequence[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     sources = [f"- {name}: https://github.com/{where} at `{commit}`" for name, (where, commit) in SOURCES.items()]
-    tail = ["", "Sources:", "", *sources, "", "Scripts named after a library are those of `tools/scripts/own`.", ""]
+    rest = ["", f"Of the manifest, without a result on this page: {'; '.join(missing)}."] if missing else []
+    tail = [
+        *rest,
+        "",
+        "Sources:",
+        "",
+        *sources,
+        "",
+        "Scripts named after a library are those of `tools/scripts/own`.",
+        "",
+    ]
     return HEAD + "\n".join([*head, *map(_row, records), *tail])

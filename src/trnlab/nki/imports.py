@@ -25,6 +25,8 @@ MODULES = {
     "neuron_dtypes": "trnlab.nki.neuron_dtypes",
     "neuronxcc": "trnlab.nki.neuronxcc.root",
     "neuronxcc.nki": "trnlab.nki.neuronxcc",
+    "neuronxcc.nki._pre_prod_kernels": "trnlab.nki.neuronxcc.pre_prod_kernels",
+    "neuronxcc.nki._pre_prod_kernels.collectives": "trnlab.nki.neuronxcc.pre_prod_kernels",
     "neuronxcc.nki._private": "trnlab.nki.neuronxcc.private_api",
     "neuronxcc.nki._private.private_api": "trnlab.nki.neuronxcc.private_api",
     "neuronxcc.nki.isa": "trnlab.nki.neuronxcc.isa",
