@@ -89,7 +89,8 @@ def test_torchrun_restarts_a_job(tmp_path, undisturbed):
     said, found, status = started(
         tmp_path, cache, sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:2", "--nproc-per-node", "2",
         "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--max-restarts", "1",
-        "--rdzv-conf", "last_call_timeout=1",  # nobody else comes SCRIPT, str(STEPS),
+        "--rdzv-conf", "last_call_timeout=1",  # nobody else comes
+        SCRIPT, str(STEPS),
         TRNLAB_TARGET="trn1.32xlarge", TRNLAB_PRECISION="fp32", TRNLAB_CHECKPOINT=str(tmp_path / "kept"),
         TRNLAB_CHECKPOINT_EVERY="2", TRNLAB_FAULT="rank1:step4=kill",
     )  # fmt: skip

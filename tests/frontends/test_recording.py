@@ -242,3 +242,10 @@ def test_the_old_ways_are_a_setting(engine, way, monkeypatch):
         x = floats(3).to("neuron") * 2
         assert pending() == 0
     torch.testing.assert_close(x.cpu(), floats(3) * 2)
+
+
+def test_memory_without_elements_is_filled_and_joined(engine):
+    empty = torch.ones(0, 3, device="neuron").zero_()
+    assert torch.nn.functional.pad(empty, [0, 1]).cpu().shape == (0, 4)
+    joined = torch.cat([empty.view(-1), floats(4).to("neuron") * 2])
+    torch.testing.assert_close(joined.cpu(), floats(4) * 2)

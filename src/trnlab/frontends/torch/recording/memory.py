@@ -21,6 +21,8 @@ Array = np.ndarray[Any, Any]
 
 def host_bytes(storage: torch.UntypedStorage, nbytes: int) -> Tensor:
     """All bytes of a storage as a tensor of the host. The storage has to be kept while it is used."""
+    if nbytes == 0:  # it has no address
+        return torch.empty(0, dtype=torch.uint8)
     raw = (ctypes.c_uint8 * nbytes).from_address(storage.data_ptr())
     return torch.from_numpy(np.ctypeslib.as_array(raw))
 
