@@ -441,7 +441,7 @@ def test_a_run_in_eager_mode_says_that_the_host_did_all(folder: Path) -> None:
             x = x * 2
         """,
     )
-    done = run(folder, "run", *TARGET, name)
+    done = run(folder, "run", *TARGET, name, TRNLAB_EAGER="host")
     assert done.returncode == 0
     assert "all 6 operators on neuron tensors ran on the host, which is eager mode" in done.stderr
     assert summary(folder)["host_fallback_ops"] == {"setup": 6, "training": 0}
