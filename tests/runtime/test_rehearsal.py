@@ -153,7 +153,7 @@ def job(tmp_path, monkeypatch):
     def run(size, *ends):
         sizes, left_over = [], list(ends)
 
-        def attempt(count, arguments, folder, given):
+        def attempt(count, arguments, folder, given, imports):
             sizes.append(count)
             folder.mkdir(parents=True, exist_ok=True)
             return left_over.pop(0)(count)
