@@ -49,14 +49,16 @@ def main() -> int:
 def _plant(given: argparse.Namespace) -> int:
     tests = reached.read(given.reached)
     if given.faults:
-        chosen = [Fault(**row["fault"]) for row in _rows(given.faults) if row["caught"] == "yes"]
+        caught = [row for row in _rows(given.faults) if row["caught"] == "yes"]
+        chosen, first = [Fault(**row["fault"]) for row in caught], [row["by"].split("::")[0] for row in caught]
     else:
         chosen = draw.draw(given.checkout / "src", given.count, given.seed, tests.tests)
+        first = [""] * len(chosen)
     known = {json.dumps(row["fault"]) for row in _rows(given.to)}
-    for i, fault in enumerate(chosen, 1):
+    for i, (fault, begin) in enumerate(zip(chosen, first), 1):
         if json.dumps(asdict(fault)) in known:
             continue
-        outcome = trial(given.checkout, fault, tests, given.budget)
+        outcome = trial(given.checkout, fault, tests, given.budget, begin)
         with given.to.open("a") as to:
             to.write(json.dumps({"fault": asdict(fault), "name": fault.name, **asdict(outcome)}) + "\n")
         print(f"{i} of {len(chosen)}: {outcome.caught:4} {fault.name}  {outcome.by}", flush=True)

@@ -40,13 +40,19 @@ def moved(fault: Fault, text: str) -> Fault | None:
     return min(same, key=lambda f: abs(f.line - fault.line), default=None)
 
 
-def trial(checkout: Path, fault: Fault, reached: Reached, budget: float) -> Outcome:
-    """Plant the fault, run the tests that reach it for at most `budget` processor seconds, and take it out again."""
+def trial(checkout: Path, fault: Fault, reached: Reached, budget: float, first: str = "") -> Outcome:
+    """Plant the fault, run the tests that reach it for at most `budget` processor seconds, and take it out again.
+
+    first: the file of tests to begin with, where it is known what caught the fault elsewhere.
+    """
     path = checkout / "src" / fault.file
     here = moved(fault, path.read_text()) if path.exists() else None
     if here is None:
         return Outcome("gone", "", 0)
-    chosen = list(_within(budget, reached, here))
+    chosen = list(
+        dict.fromkeys([first, *_within(budget, reached, here)] if first else _within(budget, reached, here))
+    )
+    chosen = [test for test in chosen if (checkout / test).exists()]
     innocent: list[str] = []
     while chosen:
         with _planted(path, here):
