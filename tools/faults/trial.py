@@ -49,10 +49,8 @@ def trial(checkout: Path, fault: Fault, reached: Reached, budget: float, first: 
     here = moved(fault, path.read_text()) if path.exists() else None
     if here is None:
         return Outcome("gone", "", 0)
-    chosen = list(
-        dict.fromkeys([first, *_within(budget, reached, here)] if first else _within(budget, reached, here))
-    )
-    chosen = [test for test in chosen if (checkout / test).exists()]
+    chosen = list(dict.fromkeys([first, *_within(budget, reached, here)]))
+    chosen = [test for test in chosen if test and (checkout / test).exists()]
     innocent: list[str] = []
     while chosen:
         with _planted(path, here):
