@@ -26,6 +26,6 @@ def test_nothing_half_is_read_as_whole_and_nothing_stays_in_the_way(tmp_path: Pa
     assert ended.returncode == 0, said
     counts = {name.strip(): int(n) for name, n in re.findall(r"^(\S.{31})(\d+)$", ended.stdout, re.MULTILINE)}
     assert counts["kills"] == 24, said
-    assert counts["noticed"] == sum(n for kind, n in counts.items() if kind.startswith("damaged")) > 2, said
+    assert counts["noticed"] == sum(n for kind, n in counts.items() if kind.startswith("damaged")) > 0, said
     assert counts["whole"] > 10, said
     assert "\n0 failures in 24 rounds" in ended.stdout
