@@ -26,6 +26,7 @@ PLACE = SOURCE / "frontends" / "torch" / "pytorch"
 MEMBERS = Path(__file__).parent / "members.toml"
 _BY_NAME = {"getattr", "setattr", "hasattr", "delattr", "object"}  # `patch.object`
 _OURS = ("self", "cls")
+_OF_OTHERS = ("lightning.py",)  # its private members are Lightning's
 _EXPERIMENTAL = ("torch.utils.backend_registration", "torch.fx.experimental", "torch.distributed.tensor.experimental")
 _OPERATORS = re.compile(r"torch\.ops\.\w+\.")  # an operator's name may begin with "_"
 
@@ -119,7 +120,7 @@ def members() -> dict[str, list[str]]:
     known = {part for name in used() for part in name.split(".")}.union(*map(_defined, trees.values()))
     found: dict[str, list[str]] = {}
     for path, tree in trees.items():
-        if (SOURCE / "frontends" / "torch") in path.parents:
+        if (SOURCE / "frontends" / "torch") in path.parents and path.name not in _OF_OTHERS:
             for line, name in _members(tree):
                 if _is_hidden(name) and name not in known:
                     found.setdefault(name, []).append(f"{path.relative_to(SOURCE)}:{line}")

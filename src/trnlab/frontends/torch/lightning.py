@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from trnlab.frontends.after_import import when_imported
-from trnlab.runtime import session
 
 NAME = "neuron"
 _TREES = (  # packages of accelerators with their registries, and what chooses among them
@@ -56,6 +55,8 @@ def install() -> None:
 
 def available() -> bool:
     """Whether a target is chosen for this process."""
+    from trnlab.runtime import session  # much, which `import torch` alone need not load
+
     now = session.asked()
     return now is not None and now.chosen
 

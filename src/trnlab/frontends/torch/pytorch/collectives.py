@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -10,12 +11,18 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 from torch.distributed import distributed_c10d
 
-__all__ = ["NEW_GROUP", "FakeWork", "Work", "default_store", "group_of", "groups", "operators"]
+__all__ = ["NEW_GROUP", "FakeWork", "Work", "by_environment", "default_store", "group_of", "groups", "operators"]
 
 Work: Any = dist._Work
 group_of: Any = distributed_c10d._resolve_process_group  # by its name
 NEW_GROUP: tuple[Any, str] = distributed_c10d, "_new_group_with_tag"  # where all that make groups find it
 operators: Any = torch.ops._c10d_functional
+
+
+def by_environment(url: str, **named: Any) -> Any:
+    """Store, rank and number of ranks, as the environment's variables say: what `env://` does."""
+    rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function has its name, too
+    return rendezvous._env_rendezvous_handler(url, **named)
 
 
 def default_store() -> Any:

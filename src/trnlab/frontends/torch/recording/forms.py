@@ -46,6 +46,13 @@ class Made:
     written: frozenset[int]
     returned: Callable[[Iterator[Tensor], dict[str, Any]], Any]
 
+    def results(self, about: Operator, result: Any) -> list[Tensor]:
+        """The new tensors with elements among what the operator returned."""
+        parts = [result] if len(about.returned) == 1 else list(result or ())
+        lists = [r if isinstance(r, (list, tuple)) else [r] for r, same in zip(parts, about.returned) if same is None]
+        new = [t for r in lists for t in r if t is not None]
+        return [t for t, form in zip(new, self.forms, strict=True) if form.size]
+
     def arguments(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> dict[str, Any]:
         """The arguments by name, with these tensors and floats."""
 
@@ -97,7 +104,7 @@ def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors
     except Exception:  # whatever is wrong, the host's kernel says it in PyTorch's words
         return None
     forms = _forms(about, result, set(map(id, fakes.values())))
-    if forms is None:
+    if forms is None or (forms and not any(form.size for form in forms)):
         return None
     written = {id(t) for name in about.written for t in pytree.tree_leaves(named.get(name)) if isinstance(t, Tensor)}
     return Made(
@@ -110,8 +117,9 @@ def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors
 
 
 def _fake(tensor: Tensor) -> Tensor:
+    """On the host, whose shapes and strides these tensors have."""
     kind = torch.float32 if tensor.device.type == "cpu" and tensor.dtype is torch.float64 else tensor.dtype
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=tensor.device)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device="cpu")
 
 
 def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:
@@ -120,7 +128,7 @@ def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:
         for t in made if isinstance(made, (list, tuple)) else [made]:
             if same is not None or t is None:
                 continue
-            if not isinstance(t, Tensor) or id(t) in given or t.device.type != "neuron" or not t.numel():
+            if not isinstance(t, Tensor) or id(t) in given:
                 return None
             if t.dtype not in _FORMATS or t.is_conj() or t.is_neg():
                 return None

@@ -23,10 +23,7 @@ def run(nodes: Sequence[Node], counts: bool = True) -> None:
         given = node.made.arguments([_tensor(ref, memories) for ref in node.refs], node.numbers)
         with torch.no_grad():
             result = plain(node.about, given)
-        results = [result] if len(node.about.returned) == 1 else list(result or ())
-        new = [t for r, same in zip(results, node.about.returned) if same is None
-               for t in (r if isinstance(r, (list, tuple)) else [r]) if t is not None]  # fmt: skip
-        for ref, tensor in zip(node.results, new):
+        for ref, tensor in zip(node.results, node.made.results(node.about, result)):
             _tensor(ref, memories).copy_(tensor)
 
 

@@ -124,10 +124,7 @@ class _Replay:
             operands = [self._operand(*place) for place in places[: len(node.refs)]]
             given = node.made.arguments(operands, [next(rest) for _ in node.numbers])
             result = call(node.about, given)
-            made = [result] if len(node.about.returned) == 1 else list(result or ())
-            new = [t for r, same in zip(made, node.about.returned) if same is None
-                   for t in (r if isinstance(r, (list, tuple)) else [r]) if t is not None]  # fmt: skip
-            for (at, form, _), tensor in zip(places[len(node.refs) :], new):
+            for (at, form, _), tensor in zip(places[len(node.refs) :], node.made.results(node.about, result)):
                 base = tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor
                 self.bases[at] = base.contiguous()
 
@@ -143,9 +140,6 @@ class _Replay:
             if isinstance(where, Region):
                 return view_of(leaf, where, form)
             return leaf.as_strided(form.shape, form.strides, where)
-        if at not in self.bases:  # memory that is written before it is read
-            slot = self.reading.slots[at]
-            self.bases[at] = torch.empty(slot.shape, dtype=slot.kind, device="neuron")
         return shown(self.bases[at], form, where)
 
 
@@ -166,7 +160,8 @@ class Program:
             classes.setdefault(bits[i], []).append(i)
         self.classes = list(classes.values())
         self.constants = {i: b for i, b in enumerate(bits) if i not in open}
-        self.given = [i for i, s in enumerate(reading.slots) if not s.fresh]
+        made = {ref[0] for node in reading.nodes for ref in node.results}
+        self.given = [i for i, s in enumerate(reading.slots) if s not in made]
         self._name = name
         self._import(reading, numbers)
 

@@ -192,7 +192,7 @@ class Recorder:
                 raise ImpossibleError  # how much is chosen depends on values
             if (written and form.overlaps) or type(tensor) not in (Tensor, torch.nn.Parameter):
                 raise ImpossibleError
-            if not form.size and not written:
+            if not form.size:
                 raise ImpossibleError
             given.refs.append(self._ref(tensor, form, is_out))
         given.key.append(form.number)
@@ -202,7 +202,8 @@ class Recorder:
         self, about: Operator, made: Made, given: _Arguments, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
         new = [self._new(form) for form in made.forms]
-        node = Node(about, made, given.refs, [ref for _, ref in new], given.numbers, self._updates())
+        results = [ref for _, ref in new if ref[1].size]
+        node = Node(about, made, given.refs, results, given.numbers, self._updates())
         named = dict(zip(about.names, args)) | kwargs if about.written else kwargs
         for name in about.written:
             for tensor in _tensors(named.get(name)):
@@ -217,7 +218,8 @@ class Recorder:
         storage = tensor.untyped_storage()
         slot = Slot(storage, form.dtype, form.packed if form.dense else (form.extent,), True)
         slot.written = True
-        self.slots[slot.key] = slot
+        if form.size:
+            self.slots[slot.key] = slot
         return tensor, (slot, form, 0)
 
 

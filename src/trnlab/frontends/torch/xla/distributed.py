@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import torch.distributed as dist
 
 from trnlab.frontends.torch.distributed.registration import create
+from trnlab.frontends.torch.pytorch.collectives import by_environment
 from trnlab.frontends.torch.xla.names import refusing
 
 
@@ -24,11 +24,10 @@ def register() -> None:
 
 def _meeting(url: str, **named: Any) -> Iterator[Any]:
     """As the environment says; alone where it says nothing."""
-    rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function has its name, too
     if "MASTER_ADDR" not in os.environ and "RANK" not in os.environ:
         yield dist.HashStore(), 0, 1
         return
-    yield from rendezvous._env_rendezvous_handler(url.replace("xla:", "env:").replace("pjrt:", "env:"), **named)
+    yield from by_environment(url.replace("xla:", "env:").replace("pjrt:", "env:"), **named)
 
 
 register()

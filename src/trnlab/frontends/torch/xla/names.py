@@ -25,12 +25,12 @@ class _Refused(type):
     """The type of names that are refused when they are used."""
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
-        raise cls._no()  # type: ignore[attr-defined]
+        raise cls.refusal()  # type: ignore[attr-defined]
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise cls._no(name)  # type: ignore[attr-defined]
+        raise cls.refusal(name)  # type: ignore[attr-defined]
 
 
 def refused(full_name: str, remedy: str) -> type:
@@ -42,7 +42,7 @@ def refused(full_name: str, remedy: str) -> type:
         )
 
     module, _, name = full_name.rpartition(".")
-    made = _Refused(name, (), {"__module__": module, "__doc__": f"Refused: {remedy}.", "_no": staticmethod(no)})
+    made = _Refused(name, (), {"__module__": module, "__doc__": f"Refused: {remedy}.", "refusal": staticmethod(no)})
     return made
 
 
