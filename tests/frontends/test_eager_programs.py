@@ -10,6 +10,7 @@ from torch import nn
 
 import trnlab.frontends.torch as neuron
 from trnlab import chips
+from trnlab.frontends.torch import recording
 from trnlab.runtime import session
 
 pytestmark = [
@@ -21,9 +22,10 @@ pytestmark = [
 
 @pytest.fixture
 def here():
-    """A session in which compiled code ran."""
+    """A session in which compiled code ran, and operators are not recorded."""
     torch.compiler.reset()
-    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")) as made:
+    target = session.Session(chips.target("trn1.2xlarge"), "fp32")
+    with session.activate(target) as made, recording.using("operators"):
         torch.compile(lambda x: x + 1, backend="neuron")(torch.ones(2, device="neuron"))
         yield made
 

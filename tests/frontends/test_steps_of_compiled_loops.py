@@ -12,6 +12,7 @@ from torch import nn
 
 import trnlab.frontends.torch as neuron
 from trnlab import chips, profile
+from trnlab.frontends.torch import recording
 from trnlab.runtime import session
 from trnlab.runtime.run import Run
 from trnlab.runtime.steps import ends_of_repetition
@@ -50,7 +51,8 @@ def train(steps, *, update=False, accumulate=1, report=False, evaluate_first=0):
 
 @pytest.mark.parametrize("form", [{}, {"accumulate": 3}, {"update": True}, {"evaluate_first": 1}], ids=str)
 def test_the_time_of_a_step_does_not_depend_on_how_many_there_are(run, form):
-    train(4, **form)
+    with recording.using("operators"):
+        train(4, **form)
     record = run.finish("complete")
     assert record["steps"] == 4 + ("evaluate_first" in form and form.get("update", False))
     assert record["steps_found_by"] == ("repetition" if "update" in form else "optimizer")
@@ -68,6 +70,16 @@ def test_the_time_of_a_step_does_not_depend_on_how_many_there_are(run, form):
     text = profile.text(record)
     assert "4 steps by" in text
     assert "report_step(loss, tokens)" in text
+
+
+@pytest.mark.parametrize("form", [{}, {"accumulate": 3}, {"update": True}, {"evaluate_first": 1}], ids=str)
+def test_a_step_ends_where_it_did_when_what_is_not_compiled_is_recorded(run, form):
+    train(4, **form)
+    run.session.settle()
+    record = run.finish("complete")
+    assert record["steps"] == 4 + ("evaluate_first" in form and form.get("update", False))
+    assert record["steps_found_by"] == ("repetition" if "update" in form else "optimizer")
+    assert record["host_fallback_ops"]["training"] == 0
 
 
 def test_a_script_states_loss_and_tokens(run):
