@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import socket
 import struct
@@ -58,6 +57,8 @@ class Process:
 
     def _told(self, timeout: float | None) -> bool:
         """Whether its end is told within the time."""
+        import selectors  # some systems lack it, which start no copies
+
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._ends, selectors.EVENT_READ)
             return bool(waiting.select(timeout))
