@@ -16,5 +16,6 @@ PARTS = {"context": 6, "expert": 3, "pipeline": 5}
 @pytest.mark.parametrize(("ranks", "products"), [pytest.param(2, 1, marks=pytest.mark.slow), (4, 7)])
 def test_layouts_learn_what_one_process_learns(tmp_path, ranks, products):
     parts = {**PARTS, "product": products}
-    for each in passed(launch("layouts_script.py", tmp_path, ranks, *parts)):
+    # What is eager runs on the host: twice the same step has the same bits, whichever floats a program has as inputs.
+    for each in passed(launch("layouts_script.py", tmp_path, ranks, *parts, TRNLAB_EAGER="host")):
         assert each.output.count("passed") == sum(parts.values())

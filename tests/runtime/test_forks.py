@@ -81,7 +81,9 @@ def test_random_numbers_are_those_of_new_processes():
 
 def test_signals_reach_it_and_its_end_is_known(tmp_path):
     waits = [sys.executable, "-c", "import sys; print('here', flush=True); sys.stdin.read()"]
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # Tests that a shell starts in the background ignore it, and so do their processes.
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    for number in (signal.SIGTERM, *([] if ignored else [signal.SIGINT])):
         process = processes.start(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         with process.stdin, process.stdout:
             assert process.stdout.readline() == b"here\n"

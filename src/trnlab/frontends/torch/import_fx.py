@@ -28,7 +28,7 @@ from trnlab.frontends.torch.locations import is_gradient, location_of
 from trnlab.frontends.torch.lowerings import LOWERINGS, Randomness, Refused, Site, lowering_of
 from trnlab.frontends.torch.narrow_numbers import in_format
 from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
-from trnlab.frontends.torch.pytorch.fakes import unset_fake_temporarily
+from trnlab.frontends.torch.pytorch.fakes import FakeTensor, unset_fake_temporarily
 from trnlab.frontends.torch.refusals import UnsupportedOp
 from trnlab.frontends.torch.split import kept
 from trnlab.frontends.torch.types import is_narrowed, is_opaque, is_wide, type_of, unnarrowed
@@ -176,6 +176,12 @@ class _Importer:
             held = getattr(held, part)
         if not isinstance(held, torch.Tensor):
             return  # a graph of a higher order operator, which has no lowering
+        if isinstance(held, FakeTensor):  # it has no data: what made it is missing from the trace
+            where = location_of(next(iter(node.users))) if node.users else None
+            lost = Refused("PyTorch's trace does not say what computes it", _LISTED)
+            self.unsupported.append(_unsupported(f"constant {node.target}", _shown([held]), where, lost))
+            self.values[node] = _UNKNOWN
+            return
         try:
             expected = type_of(held)
             with unset_fake_temporarily():  # PyTorch traces with tensors that have no data; a constant has

@@ -96,6 +96,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.tentative: list[int] = []  # keys of slots of results that the operator which is recorded now would make
         self.slots: dict[int, Slot] = {}
         self.nodes: list[Node] = []
         self.in_optimizer = False  # whether an optimizer makes its step
@@ -124,6 +125,8 @@ class Recorder:
             shape = form.packed if whole else (storage.nbytes() // form.dtype.itemsize,)
             slot = Slot(storage, form.dtype, shape, is_out and whole)
             self.slots[slot.key] = slot
+            if slot.fresh:
+                self.tentative.append(slot.key)
         elif slot.kind is not form.dtype:
             raise ImpossibleError
         return slot, form, tensor.storage_offset()
@@ -136,18 +139,20 @@ class Recorder:
         if not about.recordable:
             return NOT_RECORDED
         with self.lock:
+            self.tentative.clear()
             try:
                 if about.outs:
                     make_room(about, args, kwargs)
                 given = self._arguments(about, args, kwargs)
-                if not given.refs:
-                    return NOT_RECORDED
-                made = results_of(about, tuple(given.key), args, kwargs, given.tensors)
-                if made is None:
-                    return NOT_RECORDED
-                return self._written_down(about, made, given, args, kwargs)
+                made = results_of(about, tuple(given.key), args, kwargs, given.tensors) if given.refs else None
+                if made is not None:
+                    return self._written_down(about, made, given, args, kwargs)
             except ImpossibleError:
-                return NOT_RECORDED
+                pass
+            # The host writes these results now, and they are memory like any other: whoever reads it, keeps it.
+            for key in self.tentative:
+                del self.slots[key]
+            return NOT_RECORDED
 
     def _arguments(self, about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
         given = _Arguments()
