@@ -249,3 +249,19 @@ def test_memory_without_elements_is_filled_and_joined(engine):
     assert torch.nn.functional.pad(empty, [0, 1]).cpu().shape == (0, 4)
     joined = torch.cat([empty.view(-1), floats(4).to("neuron") * 2])
     torch.testing.assert_close(joined.cpu(), floats(4) * 2)
+
+
+HOSTS_RESULTS = {
+    "a norm that is repeated": lambda x: F.normalize(x),
+    "values that the host decomposes": lambda x: torch.linalg.svdvals(x).sum(),
+    "a distance": lambda x: F.pairwise_distance(x, x + 1, keepdim=True) * 2,
+    "bags": lambda x: F.embedding_bag(torch.tensor([[0, 1], [1, 2]], device=x.device), x, mode="mean"),
+    "order statistics": lambda x: x.median(0).values + x.cummax(0).values,
+}
+
+
+@pytest.mark.parametrize("name", HOSTS_RESULTS)
+def test_results_that_others_write_are_read_as_they_were_written(engine, name):
+    """Their memory is given to the operator, and nothing else holds it when it is read."""
+    x = floats(4, 5)
+    torch.testing.assert_close(HOSTS_RESULTS[name](x.to("neuron")).cpu(), HOSTS_RESULTS[name](x))

@@ -257,6 +257,7 @@ class Program:
                 return _bound(of_number(leaf.number), kind, exact)
             assert leaf.slot is not None
             slot = leaf.slot
+            assert slot.storage() is not None, "what is read and not written is kept until it is read"
         elif at < len(leaves) + len(self.given):
             slot = reading.slots[self.given[at - len(leaves)]]
             start, shape, kind = 0, slot.shape, slot.kind
