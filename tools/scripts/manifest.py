@@ -33,7 +33,7 @@ class Script:
     losses: str = _LOSS
     environment: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
-    draws: bool = False  # random numbers on the device, which are others than the CPU's: losses are not compared
+    draws: bool = False  # another order of samples, or other draws, than on the CPU: losses are not compared
     older: str = ""  # a folder of packages of older versions, which the script is of
 
 

@@ -22,8 +22,8 @@ is right for a script whose device is the CPU. `refused`: by the code that is gi
 not fit the packages' versions here. The loss column has the largest distance of a printed loss from the CPU's as a
 part of the largest loss, over so many losses. The reference of scripts without an option for the device is the same
 command with `TRNLAB_EAGER=host`, which has PyTorch's CPU compute every operator. The step's time is the simulated
-chip's. `draws`: the script draws random numbers on the device (dropout, noise), which are others than the CPU's, so
-that losses are not compared.
+chip's. `draws`: the script takes another order of samples on an accelerator than on the CPU (examples/mnist shuffles
+there alone), or draws on the device what it draws on the CPU by other operators, so that losses are not compared.
 
 ## What torch_xla is here
 
