@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -91,10 +90,11 @@ def _first_failure(checkout: Path, tests: Sequence[str], innocent: Sequence[str]
     """The first test that fails, `_HANGS` where nothing ends, None where all pass."""
     left_out = [f"--deselect={test}" for test in innocent]
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-rfE", *left_out, *tests]
+    # The shell sets the limit: Python between fork and exec is not safe where a library has threads.
     process = subprocess.Popen(
-        command, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        ["sh", "-c", f'ulimit -v {MEMORY >> 10}; exec "$@"', "sh", *command], cwd=checkout,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         env={**os.environ, "PYTHONPATH": str(checkout / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
     )  # fmt: skip
     try:
         said, _ = process.communicate(timeout=60 + 10 * budget)
