@@ -80,7 +80,8 @@ def _cut_all(
             starts, worked, kind = since, min(until, end[i] if by_issue else done[i]), int(engine[i])
         for a, b, k in ((worked, until, LATENCY), (starts, worked, kind), (since, starts, LATENCY)):
             if a != b:
-                found[count] = i, a, b, k, at
+                piece = found[count]
+                piece[0], piece[1], piece[2], piece[3], piece[4] = i, a, b, k, at
                 count += 1
         by_issue, until = not of_transfer and cause[i] == _ISSUE, since
         if at > 0 and not of_transfer and blocker[i] < 0:  # the first of its executable: the one before ran alone

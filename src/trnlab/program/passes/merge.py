@@ -23,7 +23,7 @@ from trnlab.isa.base import Engine
 from trnlab.loops import compiled
 from trnlab.program.access import AP, MAX_FREE_DIMS, Dims, Pattern, pattern, pattern_of
 from trnlab.program.passes.draft import ATTR, ENGINE, OPCODE, PATTERN, ROLE, START, WORK, Bools, Draft, Ints
-from trnlab.program.passes.merge_plan import Code, Plan, code_of, fixed_instructions, plan, tiles_of
+from trnlab.program.passes.merge_plan import Code, Plan, code_of, fixed_instructions, plan, some, tiles_of
 from trnlab.program.passes.nests import Nest, nests
 
 
@@ -173,11 +173,13 @@ def _repeated(old: Pattern, step: int, size: int, kept: int) -> Dims | None:
 def _merged(nest: Nest, code: Code, found: Plan) -> Merged:  # pragma: no cover
     """Split the loops at what is merged, and merge it. Fills in the steps of the instructions that stay for all."""
     ids, size = nest.ids.copy(), np.ones(code.opcode.shape[0], np.int64)
-    buffers = code.owner.max() + 1
+    buffers = 0
+    for k in range(code.owner.shape[0]):
+        buffers = max(buffers, code.owner[k] + 1)
     merged = Merged(ids, size, np.full(buffers, -1, np.int64), np.zeros(buffers, np.int64))
     groups = 0
     for loop in range(nest.length.shape[0]):
-        if found.width[nest.positions[loop] : nest.positions[loop + 1]].any():
+        if some(found.width, nest.positions[loop], nest.positions[loop + 1]):
             first, last = nest.iterations[loop], nest.iterations[loop + 1]
             for start in range(first, last, found.together[loop]):
                 stop = min(start + found.together[loop], last)
@@ -207,11 +209,15 @@ def _split(
         if cut < slots:
             model, each = nest.ids[nest.match[top + cut // 2]], found.width[top + cut // 2]
             for i in range(0, stop - start, each):
-                part = nest.ids[at[i : i + each]]
+                part = np.empty(min(each, stop - start - i), np.int64)
+                for j in range(part.shape[0]):
+                    part[j] = nest.ids[at[i + j]]
                 groups = _merge(code, found, merged, model, part, groups)
-                merged.ids[out : out + part.shape[0]] = part
+                for j in range(part.shape[0]):
+                    merged.ids[out + j] = part[j]
                 out += part.shape[0]
-            at += 1
+            for i in range(stop - start):
+                at[i] += 1
         slot = cut + 1
     return groups
 
@@ -228,7 +234,8 @@ def _merge(code: Code, found: Plan, merged: Merged, model: int, part: Ints, grou
             if joined < 0:
                 return groups
             groups += joined
-    merged.size[part[1:]] = 0
+    for i in range(1, part.shape[0]):
+        merged.size[part[i]] = 0
     merged.size[part[0]] = part.shape[0]
     for operand in range(size):
         found.step[begin + operand] = found.step[code.begins[model] + operand]

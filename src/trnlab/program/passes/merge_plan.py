@@ -278,7 +278,7 @@ def _keep_order(nest: Nest, code: Code, width: Ints) -> None:  # pragma: no cove
     state = np.full((code.pieces, 6), -1, np.int64)  # loop, iteration; last slot of writes, of reads; before: same
     for loop in range(nest.length.shape[0]):
         size, top = nest.length[loop], nest.positions[loop]
-        if not width[top : top + size].any():
+        if not some(width, top, top + size):
             continue
         crossed = np.zeros(2 * size + 3, np.int64)
         for i in range(nest.iterations[loop], nest.iterations[loop + 1]):
@@ -317,6 +317,15 @@ def _touch(state: Ints, loop: int, iteration: int, slot: int, access: int) -> in
 
 
 @compiled
+def some(values: Ints, begin: int, end: int) -> bool:  # pragma: no cover
+    """Whether any of values[begin:end] is not zero; `any` of NumPy would be compiled by way of Numba's C library."""
+    for i in range(begin, end):
+        if values[i]:
+            return True
+    return False
+
+
+@compiled
 def _keep_room(
     nest: Nest, code: Code, tiles: Tiles, sbuf: int, banks: int, width: Ints, together: Ints
 ) -> None:  # pragma: no cover
@@ -325,7 +334,7 @@ def _keep_room(
     user, begin, end = np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
     for loop in range(nest.length.shape[0]):
         size, top = nest.length[loop], nest.positions[loop]
-        if not width[top : top + size].any():
+        if not some(width, top, top + size):
             continue
         first, last = nest.iterations[loop], nest.iterations[loop + 1]
         for i in range(first, last):
@@ -347,7 +356,10 @@ def _keep_room(
                     filled[begin[tile] + 1] += needed
                     filled[end[tile]] -= needed  # where it may be what is merged
                     filled[end[tile] + 1] += needed
-        together[loop] = _limit(width[top : top + size], np.cumsum(waiting), np.cumsum(filled), sbuf, banks)
+        for slot in range(1, 2 * size + 3):
+            waiting[slot] += waiting[slot - 1]
+            filled[slot] += filled[slot - 1]
+        together[loop] = _limit(width[top : top + size], waiting, filled, sbuf, banks)
 
 
 @compiled

@@ -180,7 +180,9 @@ def critical_path(timeline: Timeline) -> Ints:
     t = timeline
     if not len(t):
         return np.empty(0, np.int64)
-    return np.array(_path(int(t.done.argmax()), t.blocker, t.cause, t.held, t.begin)[::-1], np.int64)
+    found = np.empty(len(t), np.int64)
+    count = _path(int(t.done.argmax()), t.blocker, t.cause, t.held, t.begin, found)
+    return found[:count][::-1].copy()
 
 
 def _union(start: Column, end: Column) -> int:
@@ -206,14 +208,14 @@ def _before(i: int, by_issue: bool, blocker: Any, cause: Any, held: Any, begin: 
 
 
 @compiled
-def _path(last: int, blocker: Any, cause: Any, held: Any, begin: Any) -> Any:
-    """From `last` back through what held each back."""
-    path, i, by_issue = [last], last, False
-    while True:
+def _path(last: int, blocker: Any, cause: Any, held: Any, begin: Any, found: Ints) -> int:
+    """From `last` back through what held each back, into `found`; returns how many."""
+    count, i, by_issue = 0, last, False
+    while i >= 0:
+        found[count] = i
+        count += 1
         i, by_issue, _ = _before(i, by_issue, blocker, cause, held, begin)
-        if i < 0:
-            return path
-        path.append(i)
+    return count
 
 
 @compiled
