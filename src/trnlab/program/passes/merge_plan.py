@@ -319,10 +319,10 @@ def _touch(state: Ints, loop: int, iteration: int, slot: int, access: int) -> in
 @compiled
 def some(values: Ints, begin: int, end: int) -> bool:  # pragma: no cover
     """Whether any of values[begin:end] is not zero; `any` of NumPy would be compiled by way of Numba's C library."""
+    found = False
     for i in range(begin, end):
-        if values[i]:
-            return True
-    return False
+        found = found or values[i] != 0
+    return found
 
 
 @compiled
