@@ -118,8 +118,7 @@ def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors
 
 def _fake(tensor: Tensor) -> Tensor:
     """On the host, whose shapes and strides these tensors have."""
-    kind = torch.float32 if tensor.device.type == "cpu" and tensor.dtype is torch.float64 else tensor.dtype
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device="cpu")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
 
 def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:

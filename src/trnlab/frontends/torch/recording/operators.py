@@ -21,7 +21,8 @@ _FOREACH = "aten::_foreach_"
 class Operator:
     """An operator. names: of its arguments. written, outs: those that it writes to, and of these the ones that the
     caller gives for results. factors: those whose floats may be inputs of a program. returned: for each result the
-    argument that it is, None for a new one. recordable: whether it can be computed later."""
+    argument that it is, None for a new one. recordable: whether it can be computed later.
+    in_place: whether it may write to the very memory that it reads."""
 
     op: Any
     number: int
@@ -35,6 +36,7 @@ class Operator:
     recordable: bool
     fused: bool
     draws: bool
+    in_place: bool
 
 
 _count = iter(range(1 << 62))
@@ -59,6 +61,7 @@ def operator(op: Any) -> Operator:
         tuple(kind == "List[Tensor]" for kind in kinds),
         plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
         factors.base_name(op) in fused_optimizers.NAMES, torch.Tag.nondeterministic_seeded in op.tags,
+        (torch.Tag.pointwise in op.tags and not schema.name.startswith(_FOREACH)) or schema.name == "aten::copy_",
     )  # fmt: skip
 
 
@@ -99,9 +102,9 @@ def _factors(op: Any) -> frozenset[str]:
     return factors.arguments(op)
 
 
-def call(about: Operator, given: dict[str, Any]) -> Any:
-    """The operator on arguments by name, of which floats may be tensors without dimensions."""
-    if not any(_open(given.get(name)) for name in about.factors) and not about.fused:
+def call(about: Operator, given: dict[str, Any], is_open: bool) -> Any:
+    """The operator on arguments by name. is_open: whether floats among them are tensors without dimensions."""
+    if not is_open and not about.fused:
         return plain(about, given)
     base = list_operator(about.op)
     return factors.call(about.op, given) if base is None else _each(about, base, given)
@@ -116,11 +119,6 @@ def plain(about: Operator, named: dict[str, Any]) -> Any:
     positional = [a.name for a in schema if not a.kwarg_only and a.name in named]
     rest = {k: v for k, v in named.items() if k not in positional}
     return about.op.overloadpacket(*(named[name] for name in positional), **rest)
-
-
-def _open(value: Any) -> bool:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(v, torch.Tensor) for v in values)
 
 
 def _each(about: Operator, base: str, given: dict[str, Any]) -> Any:

@@ -19,7 +19,6 @@ from torch import Tensor, fx
 
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.dispatch import tracing_allowed
-from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.import_fx import Imported, import_fx
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, Region, region, shown, view_of
@@ -122,11 +121,14 @@ class _Replay:
         rest = iter(numbers)
         for node, places in zip(self.reading.nodes, self.reading.places):
             operands = [self._operand(*place) for place in places[: len(node.refs)]]
-            given = node.made.arguments(operands, [next(rest) for _ in node.numbers])
-            result = call(node.about, given)
+            factors = [next(rest) for _ in node.numbers]
+            is_open = any(isinstance(x, Tensor) for x in factors)
+            result = call(node.about, node.made.arguments(operands, factors), is_open)
             for (at, form, _), tensor in zip(places[len(node.refs) :], node.made.results(node.about, result)):
                 if tensor.shape != form.shape:  # what PyTorch decomposes it into says less than the operator does
                     raise NotImplementedError(f"{node.about.name} has other shapes in its parts")
+                if tensor.dtype is not form.dtype:  # a float that is an input is no Python number, which gives way
+                    tensor = tensor.to(form.dtype)
                 base = tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor
                 self.bases[at] = base.contiguous()
 
@@ -213,6 +215,8 @@ class Program:
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n: i for i, n in enumerate(names)}
         self.imported: Imported = import_fx(module, self._name, self._aliases(module, names, len(reading.leaves)))
+        if None in self.imported.inputs:
+            raise NotImplementedError("random numbers are drawn in the script's order")
         self._place = {place: i for i, place in enumerate(self.imported.outputs)}
 
     def _aliases(self, module: fx.GraphModule, names: list[str], first: int) -> dict[int, str]:
@@ -231,9 +235,8 @@ class Program:
         targets = [self._target(reading, i, memories) for i in range(len(self.outputs))]
         given: list[Array] = []
         for name in self.imported.inputs:
-            given.append(
-                np.asarray(new_seed().numpy()) if name is None else self._input(reading, name, memories, numbers)
-            )
+            assert name is not None
+            given.append(self._input(reading, name, memories, numbers))
         kept = self.imported.graph.aliases if self.imported.graph.checks else {}
         for j in kept.values():
             given[j] = given[j].copy()
