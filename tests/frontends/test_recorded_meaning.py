@@ -57,6 +57,7 @@ SHARED = {
     "rows onto rows": lambda x: x[:2].copy_(x[2:]),
     "twice in a list": lambda x: torch._foreach_add_([x, x], 1.0),
     "crossed in lists": lambda x: torch._foreach_add_([x[0], x[1]], [x[1], x[0]]),
+    "one of its elements everywhere": lambda x: x.__setitem__(slice(None), x[0, 1]),
     "onto itself": lambda x: x.add_(x).copy_(x),
     "sums into itself": lambda x: torch.cumsum(x, 0, out=x),
 }

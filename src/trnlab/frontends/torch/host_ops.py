@@ -142,12 +142,13 @@ def _host(value: Any, together: dict[int, torch.UntypedStorage] | None = None) -
 
 def _within(storage: torch.UntypedStorage, tensor: Tensor) -> Tensor:
     host = torch.empty(0, dtype=tensor.dtype)
-    return host.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload,no-any-return]
+    lies = tensor.storage_offset(), tensor.shape, tensor.stride()
+    return host.set_(storage, *lies)  # type: ignore[call-overload,no-any-return]
 
 
 def _together(values: Sequence[Any]) -> dict[int, torch.UntypedStorage]:
-    """Storages that several tensors of a call lie in, on the host: PyTorch looks whether what is written to is read in
-    other places, and refuses that."""
+    """Storages that several tensors of a call lie in, on the host: PyTorch looks whether what is written to is read
+    in other places, and refuses that."""
     met: dict[int, Tensor] = {}
     found: dict[int, torch.UntypedStorage] = {}
     for t in _flat(values):
@@ -274,7 +275,9 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
         host_ops.current().add("aten::copy_")
         together = _together((target, source))
         if together:
-            _host(target, together).copy_(_host(source, together))
+            taken = _host(source, together)
+            one = all(n == 1 or step == 0 for n, step in zip(taken.shape, taken.stride()))
+            _host(target, together).copy_(taken.clone() if one else taken)  # `x[:] = x[0]`: a number, as on the CPU
             return target
     as_host(target).copy_(as_host(source, reads=True))
     return target

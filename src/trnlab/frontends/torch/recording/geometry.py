@@ -96,7 +96,8 @@ _MOST_COMPARED = 1 << 22  # places; beyond that two views that may meet are take
 
 
 def meet(form: Form, offset: int, other: Form, at: int) -> bool:
-    """Whether two views of one storage, of one format, share an element. Dense ones do where their ends cross, as PyTorch has it."""
+    """Whether two views of one storage, of one format, share an element. Dense ones do where their ends cross, as
+    PyTorch has it."""
     first = max(offset, at)
     if first >= min(offset + form.extent, at + other.extent):
         return False

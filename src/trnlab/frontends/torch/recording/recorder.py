@@ -116,7 +116,7 @@ class Recorder:
         """Whether an optimizer updates now: what a closure of its computes is of the model."""
         return self.in_optimizer and not torch.is_grad_enabled()
 
-    # -- what failed --------------------------------------------------------------------------------------------------
+    # -- what failed -------------------------------------------------------------------------------------------------
     def lose(self, nodes: Sequence[Node], computed: Sequence[Node], error: BaseException) -> None:
         """Of these operators those that are not `computed` failed: whoever wants their results hears why."""
         done = {id(ref[0]) for node in computed for ref in (*node.refs, *node.results)}
@@ -124,11 +124,8 @@ class Recorder:
         if not isinstance(error, Exception):
             error = RuntimeError(f"this was not computed: {type(error).__name__} came in between")
         self.lost = [(weak, why) for weak, why in self.lost if not weak.expired()]
-        self.lost += [
-            (s.weak, error)
-            for s in slots
-            if isinstance(s, Slot) and s.fresh and id(s) not in done and not s.weak.expired()
-        ]
+        lost = {s for s in slots if isinstance(s, Slot) and s.fresh and id(s) not in done}
+        self.lost += [(s.weak, error) for s in lost if not s.weak.expired()]
 
     def check(self, storage: torch.UntypedStorage) -> None:
         """Raise what kept a storage from getting values."""
@@ -261,8 +258,8 @@ class Recorder:
 
 
 def _clash(about: Operator, given: _Arguments) -> bool:
-    """Whether an operator writes to memory that it reads elsewhere: PyTorch refuses that, or goes by the order in which
-    its kernel passes over the elements, which nobody wrote down."""
+    """Whether an operator writes to memory that it reads elsewhere: PyTorch refuses that, or goes by the order in
+    which its kernel passes over the elements, which nobody wrote down."""
     if len({id(slot) for slot, _, _ in given.refs}) == len(given.refs):
         return False
     for i in given.written:
