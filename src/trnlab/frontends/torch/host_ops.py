@@ -253,7 +253,7 @@ def _check_devices(name: str, values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, (list, tuple)):
             _check_devices(name, value)
-        elif isinstance(value, Tensor) and value.dim() and value.device.type == "cpu" and not name.startswith(_MIXED):
+        elif isinstance(value, Tensor) and value.is_cpu and value.dim() and not name.startswith(_MIXED):
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but {name} got tensors on neuron:0 and on cpu"
             )

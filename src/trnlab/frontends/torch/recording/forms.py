@@ -182,10 +182,11 @@ def _stand_in(about: Operator, name: str, value: Any, tensors: list[Tensor], flo
 
 def make_room(about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Give empty tensors for results the memory that the results need."""
-    named = dict(zip(about.names, args)) | kwargs
-    empty = [t for name in about.outs for t in pytree.tree_leaves(named.get(name)) if _is_room(t)]
+    given = [kwargs.get(name) for name in about.outs]
+    empty = [t for g in given for t in (g if isinstance(g, list) else (g,)) if _is_room(t)]
     if not empty:
         return
+    named = dict(zip(about.names, args)) | kwargs
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with tracing_allowed(), mode, torch.no_grad():

@@ -15,6 +15,7 @@ from trnlab.frontends.torch import factors, fused_optimizers
 _ON_THE_HOST = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 _LISTS_OF_FACTORS = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
 _FOREACH = "aten::_foreach_"
+MODERATE = 2.0**40  # up to here, and down to one over this, what is divided by may be an input of a program
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +103,25 @@ def _factors(op: Any) -> frozenset[str]:
     return factors.arguments(op)
 
 
+def divides(about: Operator, given: dict[str, Any]) -> bool:
+    """Whether the floats of this operator that may be inputs are what it divides by, and the quotients are not rounded
+    to whole numbers."""
+    base = list_operator(about.op) or factors.base_name(about.op)
+    return base == "div" and given.get("rounding_mode") is None
+
+
+def inverse(number: float) -> float | None:
+    """One over a number as a division by a constant multiplies with it; None where that is not `MODERATE`."""
+    return 1 / number if 1 / MODERATE <= number <= MODERATE else None
+
+
 def call(about: Operator, given: dict[str, Any], is_open: bool) -> Any:
-    """The operator on arguments by name. is_open: whether floats among them are tensors without dimensions."""
+    """The operator on arguments by name. is_open: whether floats among them are tensors without dimensions, which are
+    the inverse of what a division divides by."""
     if not is_open and not about.fused:
         return plain(about, given)
+    if divides(about, given):
+        return _multiplied(about, given)
     base = list_operator(about.op)
     return factors.call(about.op, given) if base is None else _each(about, base, given)
 
@@ -119,6 +135,15 @@ def plain(about: Operator, named: dict[str, Any]) -> Any:
     positional = [a.name for a in schema if not a.kwarg_only and a.name in named]
     rest = {k: v for k, v in named.items() if k not in positional}
     return about.op.overloadpacket(*(named[name] for name in positional), **rest)
+
+
+def _multiplied(about: Operator, given: dict[str, Any]) -> Any:
+    if list_operator(about.op) is not None:
+        return _each(about, "mul", given)
+    result = given["self"] * given["other"]
+    if "out" in given:
+        return given["out"].copy_(result)
+    return given["self"].copy_(result) if about.written else result
 
 
 def _each(about: Operator, base: str, given: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from trnlab.frontends.torch.import_fx import Imported, import_fx
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, Region, region, shown, view_of
 from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
-from trnlab.frontends.torch.recording.operators import call
+from trnlab.frontends.torch.recording.operators import MODERATE, call, divides, inverse
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
 from trnlab.frontends.torch.tracing import functional
 from trnlab.frontends.torch.types import unnarrowed
@@ -60,6 +60,11 @@ class Reading:
     def numbers(self) -> list[float]:
         """The floats of all operators in order."""
         return [x for node in self.nodes for x in node.numbers]
+
+    def divisors(self) -> set[int]:
+        """Which of them an operator divides by."""
+        by = [divides(node.about, node.made.template) for node in self.nodes for _ in node.numbers]
+        return {i for i, is_divisor in enumerate(by) if is_divisor}
 
 
 def read(nodes: list[Node]) -> Reading:
@@ -158,11 +163,13 @@ class Program:
         self, reading: Reading, name: str, outputs: tuple[int, ...], numbers: list[float], open: set[int]
     ) -> None:
         self.outputs = outputs
-        bits = _bits(numbers)
-        classes: dict[int, list[int]] = {}
+        bits, divisors = _bits(numbers), reading.divisors()
+        open = {i for i in open if i not in divisors or inverse(numbers[i]) is not None}
+        classes: dict[tuple[int, bool], list[int]] = {}
         for i in sorted(open):
-            classes.setdefault(bits[i], []).append(i)
+            classes.setdefault((bits[i], i in divisors), []).append(i)
         self.classes = list(classes.values())
+        self.inverted = [is_divisor for _, is_divisor in classes]
         self.constants = {i: b for i, b in enumerate(bits) if i not in open}
         made = {ref[0] for node in reading.nodes for ref in node.results}
         self.given = [i for i, s in enumerate(reading.slots) if s not in made]
@@ -179,12 +186,13 @@ class Program:
         self._program = engine.current().compile(self.imported.graph)
         return self
 
-    def fits(self, outputs: tuple[int, ...], bits: list[int]) -> bool:
+    def fits(self, outputs: tuple[int, ...], bits: list[int], numbers: list[float]) -> bool:
         """Whether it computes what is wanted, for these floats."""
         return (
             outputs == self.outputs
             and all(bits[i] == b for i, b in self.constants.items())
             and all(bits[i] == bits[each[0]] for each in self.classes for i in each)
+            and all(inverse(numbers[each[0]]) for each, is_divisor in zip(self.classes, self.inverted) if is_divisor)
         )
 
     def _import(self, reading: Reading, numbers: list[float]) -> None:
@@ -202,7 +210,9 @@ class Program:
         def compute(*inputs: Tensor) -> list[Tensor]:
             rest = len(reading.leaves), len(reading.leaves) + len(self.given)
             values: list[Any] = list(numbers)
-            for each, x in zip(self.classes, inputs[rest[1] :]):
+            for each, inverted, x in zip(self.classes, self.inverted, inputs[rest[1] :]):
+                # Which is so, and tells the compiler that the sum of a root of squares and a little has an inverse.
+                x = x.clamp(1 / MODERATE, MODERATE) if inverted else x
                 for i in each:
                     values[i] = x
             replay = _Replay(reading, inputs[: rest[0]], dict(zip(self.given, inputs[rest[0] : rest[1]])))
@@ -265,7 +275,10 @@ class Program:
             slot = reading.slots[self.given[at - len(leaves)]]
             start, shape, kind = 0, slot.shape, slot.kind
         else:
-            value = numbers[self.classes[at - len(leaves) - len(self.given)][0]]
+            place = at - len(leaves) - len(self.given)
+            value: float | None = numbers[self.classes[place][0]]
+            if self.inverted[place]:
+                value = inverse(numbers[self.classes[place][0]])
             return _bound(np.asarray(value, np.float32), torch.float32, exact)
         if slot not in memories:
             memories[slot] = Memory(slot)
@@ -331,7 +344,7 @@ class Known:
             self.open |= {i for i, (a, b) in enumerate(zip(self.last, bits)) if a != b}
         self.last = bits
         for program in reversed(self.programs):
-            if program.fits(alive, bits):
+            if program.fits(alive, bits, numbers):
                 return program
         program = Program(reading, self.name, alive, numbers, self.open).compile()
         self.programs.append(program)

@@ -26,7 +26,7 @@ from trnlab.frontends.torch.types import _FORMATS
 NOT_RECORDED = object()
 LONGEST = 50_000  # operators of one recording
 _MASKS, _CHOOSING = (torch.bool, torch.uint8), frozenset({"aten::index", "aten::_unsafe_index"})
-_CPU = torch.device("cpu")
+_CPU, _KINDS = torch.device("cpu"), (Tensor, torch.nn.Parameter)
 
 
 class Slot:
@@ -210,7 +210,7 @@ class Recorder:
 
     def _tensor(self, about: Operator, tensor: Tensor, given: _Arguments, written: bool, is_out: bool) -> None:
         form = form_of(tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.device.type == "cpu":
+        if tensor.is_cpu:
             if written or form.shape:
                 raise ImpossibleError
             value = tensor.detach().clone()
@@ -218,13 +218,11 @@ class Recorder:
             given.refs.append((Number(value.to(lies.dtype)), lies, 0))
             given.key.append("number")
         else:
-            if form.dtype not in _FORMATS or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
+            if form.dtype not in _FORMATS or tensor.is_neg() or tensor._is_zerotensor():
                 raise ImpossibleError
             if form.dtype in _MASKS and about.name in _CHOOSING and given.tensors:
                 raise ImpossibleError  # how much is chosen depends on values
-            if (written and form.overlaps) or type(tensor) not in (Tensor, torch.nn.Parameter):
-                raise ImpossibleError
-            if not form.size:
+            if not form.size or (written and form.overlaps) or type(tensor) not in _KINDS:
                 raise ImpossibleError
             if written:
                 given.written.append(len(given.refs))
