@@ -247,6 +247,8 @@ _active: list[Session] = []
 @contextmanager
 def activate(session: Session) -> Iterator[Session]:
     """Make `session` the current one within the block."""
+    if _active:
+        _active[-1].settle()
     _active.append(session)
     try:
         with host_ops.use(session.counters.host):
@@ -293,6 +295,7 @@ def computing(precision: str | None, rules: Rules | str | Path | None = None) ->
         yield
         return
     now = current()
+    now.settle()
     saved = now.precision, now.rules
     now.precision = precision or now.precision
     if rules is not None:
@@ -300,6 +303,7 @@ def computing(precision: str | None, rules: Rules | str | Path | None = None) ->
     try:
         now.__post_init__()
         yield
+        now.settle()
     finally:
         now.precision, now.rules = saved
 

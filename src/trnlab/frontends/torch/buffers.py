@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trnlab.frontends.common.integers import check_fits
-from trnlab.frontends.torch.dlpack import as_neuron, from_numpy_alias, to_numpy_alias
+from trnlab.frontends.torch.dlpack import as_neuron, from_numpy_alias, memory_of
 from trnlab.frontends.torch.types import type_of, unnarrowed
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,7 @@ class Buffer:
             self.type = type_of(tensor)
         self.tensor, self.name = tensor, name
         self._pointer = tensor.data_ptr()
-        alias = to_numpy_alias(tensor)
+        alias = memory_of(tensor)
         self._alias = alias.view(np.uint8) if alias.dtype == np.bool_ else alias
         self.direct = bool(self._alias.flags.c_contiguous) and self._alias.dtype == self.type.dtype.numpy
 

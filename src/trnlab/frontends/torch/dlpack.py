@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.pytorch.tensors import conjugated, from_dlpack, negated, to_dlpack
@@ -109,7 +110,30 @@ def to_numpy_alias(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
     Formats that NumPy lacks come as those of `ml_dtypes`. The array has the tensor's shape and strides.
     """
+    array = memory_of(tensor)
+    if tensor.device.type == "neuron":
+        _note_shared(tensor)
+    return array
+
+
+def memory_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """`to_numpy_alias` for those who read or write the array at once."""
     return array_of(as_host(tensor.detach()))
+
+
+_shared: dict[int, StorageWeakRef] = {}  # storages that the host may read and write at any time, by their addresses
+
+
+def _note_shared(tensor: torch.Tensor) -> None:
+    for key in [key for key, weak in _shared.items() if weak.expired()]:
+        del _shared[key]
+    storage = tensor.untyped_storage()
+    _shared[storage._cdata] = StorageWeakRef(storage)
+
+
+def is_shared(storage: torch.UntypedStorage) -> bool:
+    """Whether the host has an array over this memory: what is to be computed of it is computed at once."""
+    return bool(_shared) and storage._cdata in _shared
 
 
 def array_of(host: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -130,4 +154,8 @@ def from_numpy_alias(array: np.ndarray[Any, Any], device: str = "neuron") -> tor
         host = torch.from_numpy(array.view(np.int16 if bits is torch.int16 else np.uint8)).view(kind)
     else:
         host = torch.from_numpy(array)
-    return as_neuron(host) if device == "neuron" else host
+    if device != "neuron":
+        return host
+    tensor = as_neuron(host)
+    _note_shared(tensor)
+    return tensor

@@ -79,7 +79,11 @@ def _boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
     if not op._schema.is_mutable:
         return _neuron(_called(op, _host(args), {k: _host(v) for k, v in kwargs.items()}), {})
     given = dict(enumerate(args)) | kwargs
-    hosts = {key: _fresh(value) if _place(op, key) in written else _host(value) for key, value in given.items()}
+    together = _together(list(given.values()))
+    hosts = {
+        key: _host(value, together) if _place(op, key) not in written or _shares(value, together) else _fresh(value)
+        for key, value in given.items()
+    }
     result = _called(op, [hosts[i] for i in range(len(args))], {k: hosts[k] for k in kwargs})
     originals: dict[int, Tensor] = {}
     for key, value in given.items():
@@ -123,14 +127,53 @@ def _place(op: Any, key: int | str) -> int:
     return next(i for i, argument in enumerate(op._schema.arguments) if argument.name == key)
 
 
-def _host(value: Any) -> Any:
+def _host(value: Any, together: dict[int, torch.UntypedStorage] | None = None) -> Any:
+    """Tensors of the host over the same memory; those of storages that are known `together` share one on the host."""
     if isinstance(value, Tensor):
+        if _shares(value, together):
+            return _within(together[value.untyped_storage()._cdata], value)  # type: ignore[index]
         return as_host(value)
     if isinstance(value, torch.device):
         return _CPU if only_device(value).type == "neuron" else value
     if isinstance(value, (list, tuple)):
-        return type(value)(_host(v) for v in value)
+        return type(value)(_host(v, together) for v in value)
     return value
+
+
+def _within(storage: torch.UntypedStorage, tensor: Tensor) -> Tensor:
+    host = torch.empty(0, dtype=tensor.dtype)
+    lies = tensor.storage_offset(), tensor.shape, tensor.stride()
+    return host.set_(storage, *lies)  # type: ignore[call-overload,no-any-return]
+
+
+def _together(values: Sequence[Any]) -> dict[int, torch.UntypedStorage]:
+    """Storages that several tensors of a call lie in, on the host: PyTorch looks whether what is written to is read
+    in other places, and refuses that."""
+    met: dict[int, Tensor] = {}
+    found: dict[int, torch.UntypedStorage] = {}
+    for t in _flat(values):
+        if t.device.type != "neuron" or t.is_conj() or t.is_neg() or t._is_zerotensor():
+            continue
+        key = t.untyped_storage()._cdata
+        if key in met and met[key] is not t and key not in found:
+            everything = torch.empty(0, dtype=torch.uint8, device=t.device).set_(t.untyped_storage())
+            found[key] = as_host(everything).untyped_storage()
+        met.setdefault(key, t)
+    return found
+
+
+def _flat(values: Sequence[Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_flat(value))
+    return found
+
+
+def _shares(value: Any, together: dict[int, torch.UntypedStorage] | None) -> bool:
+    return bool(together) and isinstance(value, Tensor) and value.untyped_storage()._cdata in together  # type: ignore[operator]
 
 
 def _fresh(value: Any) -> Any:
@@ -210,7 +253,7 @@ def _check_devices(name: str, values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, (list, tuple)):
             _check_devices(name, value)
-        elif isinstance(value, Tensor) and value.dim() and value.device.type == "cpu" and not name.startswith(_MIXED):
+        elif isinstance(value, Tensor) and value.is_cpu and value.dim() and not name.startswith(_MIXED):
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but {name} got tensors on neuron:0 and on cpu"
             )
@@ -230,6 +273,12 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
         if _on_chip(torch.ops.aten.copy_.default, (target, source), {}) is not NOT_HERE:
             return target
         host_ops.current().add("aten::copy_")
+        together = _together((target, source))
+        if together:
+            taken = _host(source, together)
+            one = all(n == 1 or step == 0 for n, step in zip(taken.shape, taken.stride()))
+            _host(target, together).copy_(taken.clone() if one else taken)  # `x[:] = x[0]`: a number, as on the CPU
+            return target
     as_host(target).copy_(as_host(source, reads=True))
     return target
 

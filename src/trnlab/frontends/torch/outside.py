@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from trnlab.errors import Location, UnsupportedOpError
 from trnlab.frontends.torch import survey
-from trnlab.frontends.torch.dlpack import to_numpy_alias
+from trnlab.frontends.torch.dlpack import memory_of
 from trnlab.frontends.torch.known import known_value
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs, is_traceable_wrapper_subclass, modes_off
@@ -214,7 +214,7 @@ def _holds_real(value: Any) -> bool:
 
 def bits(tensor: Any) -> bytes:
     """All values of a tensor."""
-    return to_numpy_alias(tensor).tobytes() if isinstance(tensor, Tensor) else b""
+    return memory_of(tensor).tobytes() if isinstance(tensor, Tensor) else b""
 
 
 def share_memory(a: Tensor, b: Tensor) -> bool:

@@ -28,11 +28,13 @@ _computer = Computer(_recorder)
 
 def flush(what: str = "operators") -> None:
     """Compute what was recorded. what: the name of a program that is compiled for it."""
-    if _recorder.nodes:
-        ended, _recorder.ended = _recorder.ended, False
+    if not (_recorder.nodes or _recorder.computing):
+        return
+    with _recorder.lock:
+        ended, _recorder.ended = _recorder.ended and bool(_recorder.nodes), False
         _computer.flush("step" if ended else what)
-        if ended:
-            engine.optimizer_stepped()
+    if ended:
+        engine.optimizer_stepped()
 
 
 def updates() -> None:
@@ -69,7 +71,7 @@ def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         recorded = draw(_recorder, _again, op, args, kwargs)
     if recorded is NOT_RECORDED:
         return NOT_HERE
-    if len(_recorder.nodes) >= LONGEST:
+    if len(_recorder.nodes) >= LONGEST or _recorder.at_once:
         flush()
     return recorded
 
@@ -89,11 +91,14 @@ def _again(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def _before_host(tensor: Tensor, reads: bool) -> None:
     """Somebody wants the memory of a tensor: to read it only, or to do with it what he likes."""
-    if not _recorder.nodes:
+    if not (_recorder.nodes or _recorder.computing or _recorder.lost):
         return
-    slot = _recorder.slot_of(tensor)
-    if slot is not None and (slot.written or not reads):
-        flush()
+    with _recorder.lock:  # another thread may be computing it
+        slot = _recorder.slot_of(tensor)
+        if slot is not None and (slot.written or not reads):
+            flush()
+        if _recorder.lost:
+            _recorder.check(tensor.untyped_storage())
 
 
 def _addressed(original: Any) -> Any:
@@ -101,10 +106,11 @@ def _addressed(original: Any) -> Any:
 
     @wraps(original)
     def data_ptr(self: Any) -> int:
-        if _recorder.nodes and self.device.type == "neuron":
+        if (_recorder.nodes or _recorder.computing) and self.device.type == "neuron":
             storage = self.untyped_storage() if isinstance(self, Tensor) else self
-            if storage._cdata in _recorder.slots:
-                flush()
+            with _recorder.lock:
+                if storage._cdata in _recorder.slots:
+                    flush()
         address: int = original(self)
         return address
 
@@ -119,5 +125,16 @@ def _at_exit() -> None:
 dlpack.before_host = _before_host
 Tensor.data_ptr = untraced(_addressed(Tensor.data_ptr))  # type: ignore[method-assign]
 torch.UntypedStorage.data_ptr = _addressed(torch.UntypedStorage.data_ptr)  # type: ignore[method-assign]
-os.register_at_fork(before=flush)
+
+
+def _before_fork() -> None:
+    _recorder.lock.acquire()  # no other thread is in the middle of an operator, which would not go on in the child
+    flush()
+
+
+def _after_fork() -> None:
+    _recorder.lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 atexit.register(_at_exit)

@@ -31,6 +31,7 @@ class Computer:
         self._known: dict[Hashable, Known] = {}
         self._names: dict[str, int] = {}
         self._for: tuple[Any, Any] = (None, None)
+        self.done: list[Node] = []  # of the recording that is computed, by the host
 
     def flush(self, what: str = "operators") -> None:
         """Compute all that was recorded. what: the kind of program that it becomes, for its name."""
@@ -38,15 +39,27 @@ class Computer:
             self.recorder.clear()
             return
         with self.recorder.lock:
-            nodes, slots = self.recorder.clear()
+            self.recorder.computing = True  # before there is nothing recorded any more, for threads that look
+            nodes, _ = self.recorder.clear()
             was, busy.now = getattr(busy, "now", False), True
             try:
-                self._compute(nodes, slots, what)
+                self._compute(nodes, what)
             finally:
-                busy.now = was
+                busy.now, self.recorder.computing = was, False
 
-    def _compute(self, nodes: list[Node], slots: dict[int, Slot], what: str) -> None:
-        nodes = _without_constants(nodes)
+    def _compute(self, nodes: list[Node], what: str) -> None:
+        """As PyTorch leaves it where an operator raises: what came before it is done, what comes after never was."""
+        self.done = []
+        try:
+            self._computed(nodes, what)
+        except BaseException as error:
+            self.recorder.lose(nodes, self.done, error)
+            raise
+
+    def _computed(self, nodes: list[Node], what: str) -> None:
+        filled, nodes = _constants(nodes)
+        if filled:
+            on_host.run(filled, counts=False, done=self.done)  # no more than the beginning of memory
         if not nodes:
             return
         reading = read(nodes)
@@ -54,11 +67,11 @@ class Computer:
             return
         known = self._find(reading, what)
         if known.refused:
-            on_host.run(nodes)
+            on_host.run(nodes, done=self.done)
             return
         try:
             program = known.program(reading)
-        except (TrnlabError, NotImplementedError, RuntimeError) as error:
+        except Exception as error:  # whatever the compiler cannot do, the host can
             self._refused(known, nodes, error)
             return
         try:
@@ -66,7 +79,7 @@ class Computer:
         except NumericsError as error:
             if error.code not in _ASK_THE_HOST:
                 raise
-            on_host.run(nodes)
+            on_host.run(nodes, done=self.done)
 
     def _find(self, reading: Reading, what: str) -> Known:
         now = engine.current(), session.active()
@@ -89,7 +102,7 @@ class Computer:
         if len(nodes) > 1:
             reason = str(getattr(error, "what", error)).splitlines()[0]
             say(f"{', '.join(names)}: the chip has no form of this; the host computes it ({reason})")
-        on_host.run(nodes)
+        on_host.run(nodes, done=self.done)
 
 
 def _refused_alone(nodes: Sequence[Node]) -> list[Node]:
@@ -108,16 +121,16 @@ def _refused_by_itself(node: Node) -> bool:
     reading = read([node])
     try:
         Program.check(reading)
-    except (UnsupportedOpError, NotImplementedError, RuntimeError):
+    except TrnlabError as error:
+        return isinstance(error, UnsupportedOpError)
+    except Exception:
         return True
-    except TrnlabError:
-        return False
     return False
 
 
-def _without_constants(nodes: list[Node]) -> list[Node]:
-    """The recording without memory that it only fills with constants, or fills before it is changed in place, as
-    optimizers begin their state: the host fills that, so that the first step is the program of all others."""
+def _constants(nodes: list[Node]) -> tuple[list[Node], list[Node]]:
+    """What fills memory with constants and does no more, or before it is changed in place, as optimizers begin their
+    state, and all else: the host fills that, so that the first step is the program of all others."""
     users: dict[Any, list[Node]] = {}
     writers: dict[Any, int] = {}
     for node in nodes:
@@ -134,8 +147,5 @@ def _without_constants(nodes: list[Node]) -> list[Node]:
             only = len(users[slot]) == 1
             if whole and users[slot][0] is node and not slot.fresh and (only or (node.updates and writers[slot] > 1)):
                 filled.append(node)
-    if not filled:
-        return nodes
-    on_host.run(filled, counts=False)  # no more than the beginning of memory
     gone = set(map(id, filled))
-    return [node for node in nodes if id(node) not in gone]
+    return filled, [node for node in nodes if id(node) not in gone] if filled else nodes

@@ -118,8 +118,7 @@ def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors
 
 def _fake(tensor: Tensor) -> Tensor:
     """On the host, whose shapes and strides these tensors have."""
-    kind = torch.float32 if tensor.device.type == "cpu" and tensor.dtype is torch.float64 else tensor.dtype
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device="cpu")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
 
 
 def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:
@@ -183,10 +182,11 @@ def _stand_in(about: Operator, name: str, value: Any, tensors: list[Tensor], flo
 
 def make_room(about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Give empty tensors for results the memory that the results need."""
-    named = dict(zip(about.names, args)) | kwargs
-    empty = [t for name in about.outs for t in pytree.tree_leaves(named.get(name)) if _is_room(t)]
+    given = [kwargs.get(name) for name in about.outs]
+    empty = [t for g in given for t in (g if isinstance(g, list) else (g,)) if _is_room(t)]
     if not empty:
         return
+    named = dict(zip(about.names, args)) | kwargs
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with tracing_allowed(), mode, torch.no_grad():

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import count, pairwise
 from math import prod
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,6 +90,32 @@ def _in_memory(shape: Sizes, strides: Sizes) -> Sizes:
     for dim, n in enumerate(shape):
         order.append(dim if n == 1 else next(waiting))
     return tuple(order)
+
+
+_MOST_COMPARED = 1 << 22  # places; beyond that two views that may meet are taken to do so
+
+
+def meet(form: Form, offset: int, other: Form, at: int) -> bool:
+    """Whether two views of one storage, of one format, share an element. Dense ones do where their ends cross, as
+    PyTorch has it."""
+    first = max(offset, at)
+    if first >= min(offset + form.extent, at + other.extent):
+        return False
+    return (form.dense and other.dense) or _share_elements(form, other, at - offset)
+
+
+@lru_cache(maxsize=65536)
+def _share_elements(form: Form, other: Form, apart: int) -> bool:
+    begin, end = min(0, apart), max(form.extent, apart + other.extent)
+    if end - begin > _MOST_COMPARED:
+        return True
+    taken = np.zeros(end - begin, np.bool_)
+    _places(taken[-begin:], form)[...] = True
+    return bool(_places(taken[apart - begin :], other).any())
+
+
+def _places(memory: np.ndarray[Any, Any], form: Form) -> np.ndarray[Any, Any]:
+    return np.lib.stride_tricks.as_strided(memory, form.shape, form.strides)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from trnlab.frontends.torch.recording.operators import plain
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
 
 
-def run(nodes: Sequence[Node], counts: bool = True) -> None:
-    """Compute what was recorded, on the memory that it was recorded for."""
+def run(nodes: Sequence[Node], counts: bool = True, done: list[Node] | None = None) -> None:
+    """Compute what was recorded, on the memory that it was recorded for. done: gets what came through."""
     memories: dict[Slot, Memory] = {}
     for node in nodes:
         if counts:
@@ -25,6 +25,8 @@ def run(nodes: Sequence[Node], counts: bool = True) -> None:
             result = plain(node.about, given)
         for ref, tensor in zip(node.results, node.made.results(node.about, result)):
             _tensor(ref, memories).copy_(tensor)
+        if done is not None:
+            done.append(node)
 
 
 def _tensor(ref: Ref, memories: dict[Slot, Memory]) -> Tensor:

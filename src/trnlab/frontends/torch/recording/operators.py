@@ -15,13 +15,15 @@ from trnlab.frontends.torch import factors, fused_optimizers
 _ON_THE_HOST = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 _LISTS_OF_FACTORS = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
 _FOREACH = "aten::_foreach_"
+MODERATE = 2.0**40  # up to here, and down to one over this, what is divided by may be an input of a program
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
     """An operator. names: of its arguments. written, outs: those that it writes to, and of these the ones that the
     caller gives for results. factors: those whose floats may be inputs of a program. returned: for each result the
-    argument that it is, None for a new one. recordable: whether it can be computed later."""
+    argument that it is, None for a new one. recordable: whether it can be computed later.
+    in_place: whether it may write to the very memory that it reads."""
 
     op: Any
     number: int
@@ -35,6 +37,7 @@ class Operator:
     recordable: bool
     fused: bool
     draws: bool
+    in_place: bool
 
 
 _count = iter(range(1 << 62))
@@ -59,6 +62,7 @@ def operator(op: Any) -> Operator:
         tuple(kind == "List[Tensor]" for kind in kinds),
         plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
         factors.base_name(op) in fused_optimizers.NAMES, torch.Tag.nondeterministic_seeded in op.tags,
+        (torch.Tag.pointwise in op.tags and not schema.name.startswith(_FOREACH)) or schema.name == "aten::copy_",
     )  # fmt: skip
 
 
@@ -99,10 +103,25 @@ def _factors(op: Any) -> frozenset[str]:
     return factors.arguments(op)
 
 
-def call(about: Operator, given: dict[str, Any]) -> Any:
-    """The operator on arguments by name, of which floats may be tensors without dimensions."""
-    if not any(_open(given.get(name)) for name in about.factors) and not about.fused:
+def divides(about: Operator, given: dict[str, Any]) -> bool:
+    """Whether the floats of this operator that may be inputs are what it divides by, and the quotients are not rounded
+    to whole numbers."""
+    base = list_operator(about.op) or factors.base_name(about.op)
+    return base == "div" and given.get("rounding_mode") is None
+
+
+def inverse(number: float) -> float | None:
+    """One over a number as a division by a constant multiplies with it; None where that is not `MODERATE`."""
+    return 1 / number if 1 / MODERATE <= number <= MODERATE else None
+
+
+def call(about: Operator, given: dict[str, Any], is_open: bool) -> Any:
+    """The operator on arguments by name. is_open: whether floats among them are tensors without dimensions, which are
+    the inverse of what a division divides by."""
+    if not is_open and not about.fused:
         return plain(about, given)
+    if divides(about, given):
+        return _multiplied(about, given)
     base = list_operator(about.op)
     return factors.call(about.op, given) if base is None else _each(about, base, given)
 
@@ -118,9 +137,13 @@ def plain(about: Operator, named: dict[str, Any]) -> Any:
     return about.op.overloadpacket(*(named[name] for name in positional), **rest)
 
 
-def _open(value: Any) -> bool:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(v, torch.Tensor) for v in values)
+def _multiplied(about: Operator, given: dict[str, Any]) -> Any:
+    if list_operator(about.op) is not None:
+        return _each(about, "mul", given)
+    result = given["self"] * given["other"]
+    if "out" in given:
+        return given["out"].copy_(result)
+    return given["self"].copy_(result) if about.written else result
 
 
 def _each(about: Operator, base: str, given: dict[str, Any]) -> Any:

@@ -19,12 +19,11 @@ from torch import Tensor, fx
 
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.dispatch import tracing_allowed
-from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.import_fx import Imported, import_fx
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, Region, region, shown, view_of
 from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
-from trnlab.frontends.torch.recording.operators import call
+from trnlab.frontends.torch.recording.operators import MODERATE, call, divides, inverse
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
 from trnlab.frontends.torch.tracing import functional
 from trnlab.frontends.torch.types import unnarrowed
@@ -61,6 +60,11 @@ class Reading:
     def numbers(self) -> list[float]:
         """The floats of all operators in order."""
         return [x for node in self.nodes for x in node.numbers]
+
+    def divisors(self) -> set[int]:
+        """Which of them an operator divides by."""
+        by = [divides(node.about, node.made.template) for node in self.nodes for _ in node.numbers]
+        return {i for i, is_divisor in enumerate(by) if is_divisor}
 
 
 def read(nodes: list[Node]) -> Reading:
@@ -122,11 +126,14 @@ class _Replay:
         rest = iter(numbers)
         for node, places in zip(self.reading.nodes, self.reading.places):
             operands = [self._operand(*place) for place in places[: len(node.refs)]]
-            given = node.made.arguments(operands, [next(rest) for _ in node.numbers])
-            result = call(node.about, given)
+            factors = [next(rest) for _ in node.numbers]
+            is_open = any(isinstance(x, Tensor) for x in factors)
+            result = call(node.about, node.made.arguments(operands, factors), is_open)
             for (at, form, _), tensor in zip(places[len(node.refs) :], node.made.results(node.about, result)):
                 if tensor.shape != form.shape:  # what PyTorch decomposes it into says less than the operator does
                     raise NotImplementedError(f"{node.about.name} has other shapes in its parts")
+                if tensor.dtype is not form.dtype:  # a float that is an input is no Python number, which gives way
+                    tensor = tensor.to(form.dtype)
                 base = tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor
                 self.bases[at] = base.contiguous()
 
@@ -156,11 +163,13 @@ class Program:
         self, reading: Reading, name: str, outputs: tuple[int, ...], numbers: list[float], open: set[int]
     ) -> None:
         self.outputs = outputs
-        bits = _bits(numbers)
-        classes: dict[int, list[int]] = {}
+        bits, divisors = _bits(numbers), reading.divisors()
+        open = {i for i in open if i not in divisors or inverse(numbers[i]) is not None}
+        classes: dict[tuple[int, bool], list[int]] = {}
         for i in sorted(open):
-            classes.setdefault(bits[i], []).append(i)
+            classes.setdefault((bits[i], i in divisors), []).append(i)
         self.classes = list(classes.values())
+        self.inverted = [is_divisor for _, is_divisor in classes]
         self.constants = {i: b for i, b in enumerate(bits) if i not in open}
         made = {ref[0] for node in reading.nodes for ref in node.results}
         self.given = [i for i, s in enumerate(reading.slots) if s not in made]
@@ -177,12 +186,13 @@ class Program:
         self._program = engine.current().compile(self.imported.graph)
         return self
 
-    def fits(self, outputs: tuple[int, ...], bits: list[int]) -> bool:
+    def fits(self, outputs: tuple[int, ...], bits: list[int], numbers: list[float]) -> bool:
         """Whether it computes what is wanted, for these floats."""
         return (
             outputs == self.outputs
             and all(bits[i] == b for i, b in self.constants.items())
             and all(bits[i] == bits[each[0]] for each in self.classes for i in each)
+            and all(inverse(numbers[each[0]]) for each, is_divisor in zip(self.classes, self.inverted) if is_divisor)
         )
 
     def _import(self, reading: Reading, numbers: list[float]) -> None:
@@ -200,7 +210,9 @@ class Program:
         def compute(*inputs: Tensor) -> list[Tensor]:
             rest = len(reading.leaves), len(reading.leaves) + len(self.given)
             values: list[Any] = list(numbers)
-            for each, x in zip(self.classes, inputs[rest[1] :]):
+            for each, inverted, x in zip(self.classes, self.inverted, inputs[rest[1] :]):
+                # Which is so, and tells the compiler that the sum of a root of squares and a little has an inverse.
+                x = x.clamp(1 / MODERATE, MODERATE) if inverted else x
                 for i in each:
                     values[i] = x
             replay = _Replay(reading, inputs[: rest[0]], dict(zip(self.given, inputs[rest[0] : rest[1]])))
@@ -213,6 +225,8 @@ class Program:
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n: i for i, n in enumerate(names)}
         self.imported: Imported = import_fx(module, self._name, self._aliases(module, names, len(reading.leaves)))
+        if None in self.imported.inputs:
+            raise NotImplementedError("random numbers are drawn in the script's order")
         self._place = {place: i for i, place in enumerate(self.imported.outputs)}
 
     def _aliases(self, module: fx.GraphModule, names: list[str], first: int) -> dict[int, str]:
@@ -231,9 +245,8 @@ class Program:
         targets = [self._target(reading, i, memories) for i in range(len(self.outputs))]
         given: list[Array] = []
         for name in self.imported.inputs:
-            given.append(
-                np.asarray(new_seed().numpy()) if name is None else self._input(reading, name, memories, numbers)
-            )
+            assert name is not None
+            given.append(self._input(reading, name, memories, numbers))
         kept = self.imported.graph.aliases if self.imported.graph.checks else {}
         for j in kept.values():
             given[j] = given[j].copy()
@@ -262,7 +275,10 @@ class Program:
             slot = reading.slots[self.given[at - len(leaves)]]
             start, shape, kind = 0, slot.shape, slot.kind
         else:
-            value = numbers[self.classes[at - len(leaves) - len(self.given)][0]]
+            place = at - len(leaves) - len(self.given)
+            value: float | None = numbers[self.classes[place][0]]
+            if self.inverted[place]:
+                value = inverse(numbers[self.classes[place][0]])
             return _bound(np.asarray(value, np.float32), torch.float32, exact)
         if slot not in memories:
             memories[slot] = Memory(slot)
@@ -328,7 +344,7 @@ class Known:
             self.open |= {i for i, (a, b) in enumerate(zip(self.last, bits)) if a != b}
         self.last = bits
         for program in reversed(self.programs):
-            if program.fits(alive, bits):
+            if program.fits(alive, bits, numbers):
                 return program
         program = Program(reading, self.name, alive, numbers, self.open).compile()
         self.programs.append(program)

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.dlpack import as_neuron, is_shared
 from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
 from trnlab.frontends.torch.recording.forms import Made, make_room, results_of
-from trnlab.frontends.torch.recording.geometry import Form, form_of
+from trnlab.frontends.torch.recording.geometry import Form, form_of, meet
 from trnlab.frontends.torch.recording.operators import Operator, instead, is_factor, operator
 from trnlab.frontends.torch.types import _FORMATS
 
 NOT_RECORDED = object()
 LONGEST = 50_000  # operators of one recording
 _MASKS, _CHOOSING = (torch.bool, torch.uint8), frozenset({"aten::index", "aten::_unsafe_index"})
-_CPU = torch.device("cpu")
+_CPU, _KINDS = torch.device("cpu"), (Tensor, torch.nn.Parameter)
 
 
 class Slot:
@@ -85,6 +85,7 @@ class _Arguments:
     refs: list[Ref] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     numbers: list[float] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)  # places in `refs`
 
 
 class ImpossibleError(Exception):
@@ -101,16 +102,36 @@ class Recorder:
         self.nodes: list[Node] = []
         self.in_optimizer = False  # whether an optimizer makes its step
         self.ended = False  # whether the recording ends with an optimizer's step
+        self.at_once = False  # whether the host may read or write what it touches without asking
+        self.computing = False  # whether what was recorded is computed now
+        self.lost: list[tuple[StorageWeakRef, BaseException]] = []  # results that never got values, and why
 
     def clear(self) -> tuple[list[Node], dict[int, Slot]]:
         """Begin anew; returns what there was."""
         nodes, slots = self.nodes, self.slots
-        self.nodes, self.slots = [], {}
+        self.nodes, self.slots, self.at_once = [], {}, False
         return nodes, slots
 
     def _updates(self) -> bool:
         """Whether an optimizer updates now: what a closure of its computes is of the model."""
         return self.in_optimizer and not torch.is_grad_enabled()
+
+    # -- what failed -------------------------------------------------------------------------------------------------
+    def lose(self, nodes: Sequence[Node], computed: Sequence[Node], error: BaseException) -> None:
+        """Of these operators those that are not `computed` failed: whoever wants their results hears why."""
+        done = {id(ref[0]) for node in computed for ref in (*node.refs, *node.results)}
+        slots = [ref[0] for node in nodes for ref in (*node.refs, *node.results)]
+        if not isinstance(error, Exception):
+            error = RuntimeError(f"this was not computed: {type(error).__name__} came in between")
+        self.lost = [(weak, why) for weak, why in self.lost if not weak.expired()]
+        lost = {s for s in slots if isinstance(s, Slot) and s.fresh and id(s) not in done}
+        self.lost += [(s.weak, error) for s in lost if not s.weak.expired()]
+
+    def check(self, storage: torch.UntypedStorage) -> None:
+        """Raise what kept a storage from getting values."""
+        for weak, error in self.lost:
+            if weak.cdata == storage._cdata:
+                raise error
 
     # -- looking up --------------------------------------------------------------------------------------------------
     def slot_of(self, tensor: Tensor) -> Slot | None:
@@ -125,6 +146,9 @@ class Recorder:
             shape = form.packed if whole else (storage.nbytes() // form.dtype.itemsize,)
             slot = Slot(storage, form.dtype, shape, is_out and whole)
             self.slots[slot.key] = slot
+            self.at_once = self.at_once or is_shared(storage)
+            if self.lost:
+                self.check(storage)
             if slot.fresh:
                 self.tentative.append(slot.key)
         elif slot.kind is not form.dtype:
@@ -157,11 +181,14 @@ class Recorder:
     def _arguments(self, about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
         given = _Arguments()
         given.key.append(about.number)
+        given.key.append(torch.get_default_dtype())  # what integers become in a division
         for name, value in zip(about.names, args):
             self._argument(about, name, value, given)
         for name, value in kwargs.items():
             given.key.append(name)
             self._argument(about, name, value, given)
+        if given.written and _clash(about, given):
+            raise ImpossibleError
         return given
 
     def _argument(self, about: Operator, name: str, value: Any, given: _Arguments) -> None:
@@ -183,22 +210,22 @@ class Recorder:
 
     def _tensor(self, about: Operator, tensor: Tensor, given: _Arguments, written: bool, is_out: bool) -> None:
         form = form_of(tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.device.type == "cpu":
+        if tensor.is_cpu:
             if written or form.shape:
                 raise ImpossibleError
             value = tensor.detach().clone()
-            form = form_of((), (), torch.float32) if form.dtype is torch.float64 else form
-            given.refs.append((Number(value.float() if value.dtype is torch.float64 else value), form, 0))
+            lies = form_of((), (), torch.float32) if form.dtype is torch.float64 else form
+            given.refs.append((Number(value.to(lies.dtype)), lies, 0))
             given.key.append("number")
         else:
-            if form.dtype not in _FORMATS or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor():
+            if form.dtype not in _FORMATS or tensor.is_neg() or tensor._is_zerotensor():
                 raise ImpossibleError
             if form.dtype in _MASKS and about.name in _CHOOSING and given.tensors:
                 raise ImpossibleError  # how much is chosen depends on values
-            if (written and form.overlaps) or type(tensor) not in (Tensor, torch.nn.Parameter):
+            if not form.size or (written and form.overlaps) or type(tensor) not in _KINDS:
                 raise ImpossibleError
-            if not form.size:
-                raise ImpossibleError
+            if written:
+                given.written.append(len(given.refs))
             given.refs.append(self._ref(tensor, form, is_out))
         given.key.append(form.number)
         given.tensors.append(tensor)
@@ -226,6 +253,22 @@ class Recorder:
         if form.size:
             self.slots[slot.key] = slot
         return tensor, (slot, form, 0)
+
+
+def _clash(about: Operator, given: _Arguments) -> bool:
+    """Whether an operator writes to memory that it reads elsewhere: PyTorch refuses that, or goes by the order in
+    which its kernel passes over the elements, which nobody wrote down."""
+    if len({id(slot) for slot, _, _ in given.refs}) == len(given.refs):
+        return False
+    for i in given.written:
+        slot, form, offset = given.refs[i]
+        for j, (other, form2, offset2) in enumerate(given.refs):
+            if other is not slot or i == j:
+                continue
+            same = form is form2 and offset == offset2 and about.in_place and j not in given.written
+            if not same and meet(form, offset, form2, offset2):
+                return True
+    return False
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What recorded operators mean where memory is shared, formats give way, threads work at once, or something fails."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import trnlab.frontends.torch as neuron
+from trnlab import chips
+from trnlab.frontends.torch import recording
+from trnlab.frontends.torch.recording import barriers
+from trnlab.runtime import session
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
+
+
+@pytest.fixture(autouse=True)
+def engine():
+    here = session.Session(chips.target("trn1.2xlarge"), "fp32")
+    with session.activate(here), recording.using("steps"), neuron.use(neuron.InterpreterEngine()) as interpreter:
+        yield interpreter
+        recording.flush()
+
+
+def numbers(*shape):
+    return torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+
+
+REFUSED = {
+    "shifted": lambda x: x[1:].copy_(x[:-1]),
+    "shifted by an operator": lambda x: x[:-1].add_(x[1:]),
+    "transposed": lambda x: x.add_(x.t()),
+    "one of its own elements": lambda x: x.mul_(x[0, 0]),
+    "into a part of what it reads": lambda x: torch.add(x[1:], 1, out=x[:-1]),
+    "chosen from itself": lambda x: x.index_add_(0, torch.tensor([0, 1], device=x.device), x[:2]),
+    "assigned by an index": lambda x: x.__setitem__(torch.tensor([0], device=x.device), x[0]),
+    "repeated": lambda x: x[:1].expand(4, 4).add_(1),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_pytorch_refuses_to_write_is_refused_at_its_line(case):
+    for device in ("cpu", "neuron"):
+        x = numbers(4, 4).to(device) * 1
+        with pytest.raises(RuntimeError, match="memory location"):
+            case(x)
+        torch.testing.assert_close(x.cpu(), numbers(4, 4))
+
+
+SHARED = {
+    "a column from another": lambda x: x[:, 0].add_(x[:, 1]),
+    "rows onto rows": lambda x: x[:2].copy_(x[2:]),
+    "twice in a list": lambda x: torch._foreach_add_([x, x], 1.0),
+    "crossed in lists": lambda x: torch._foreach_add_([x[0], x[1]], [x[1], x[0]]),
+    "one of its elements everywhere": lambda x: x.__setitem__(slice(None), x[0, 1]),
+    "onto itself": lambda x: x.add_(x).copy_(x),
+    "sums into itself": lambda x: torch.cumsum(x, 0, out=x),
+}
+
+
+@pytest.mark.parametrize("case", SHARED.values(), ids=SHARED)
+def test_writes_beside_reads_of_one_memory_are_those_of_pytorch(case):
+    def run(device):
+        x = numbers(4, 4).to(device) * 1
+        case(x)
+        return x.cpu()
+
+    assert torch.equal(run("neuron"), run("cpu"))
+
+
+def test_a_double_of_the_host_makes_doubles_where_pytorch_does():
+    three, half = torch.arange(3).to("neuron"), torch.tensor(0.5, dtype=torch.float64)
+    assert (three * half).dtype is torch.float64
+    assert (three.float().sum() * half).dtype is torch.float64
+    assert (three.float() * half).dtype is torch.float32
+    assert (three * half).tolist() == [0, 0.5, 1]
+
+
+def test_the_default_format_of_floats_may_change():
+    x = torch.arange(4).to("neuron")
+    assert (x / 2).dtype is torch.float32
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert (x / 2).dtype is torch.bfloat16
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (x / 2).dtype is torch.float32
+
+
+def test_an_array_over_memory_of_the_device_is_read_and_written_at_any_time():
+    x = numbers(4).to("neuron")
+    before = x * 2
+    over = neuron.to_numpy_alias(x)
+    between = x + 1
+    over[...] = 7
+    x.add_(1)
+    assert over.tolist() == [8] * 4
+    assert before.tolist() == [0, 2, 4, 6]
+    assert between.tolist() == [1, 2, 3, 4]
+    array = np.ones(3, np.float32)
+    y = neuron.from_numpy_alias(array)
+    y.mul_(5)
+    del y
+    assert array.tolist() == [5] * 3
+
+
+def test_what_a_failed_operator_left_out_is_never_read():
+    """As where PyTorch raises at once: what came before is done, what came after was not."""
+    table, kept = numbers(4, 2).to("neuron"), numbers(2).to("neuron")
+    before = kept * 2
+    kept.add_(1)
+    rows = F.embedding(torch.tensor([5]).to("neuron"), table)
+    after = kept + 3
+    kept.add_(10)
+    with pytest.raises(IndexError):
+        rows.cpu()
+    assert before.tolist() == [0, 2]
+    assert kept.tolist() == [1, 2]
+    with pytest.raises(IndexError):
+        rows.cpu()
+    with pytest.raises(IndexError):
+        after * 2
+    del rows, after
+    assert (kept * 3).tolist() == [3, 6]
+
+
+def test_two_threads_record_at_once_and_read_what_they_wrote():
+    wrong = []
+
+    def work(seed):
+        x = torch.full((8,), float(seed)).to("neuron")
+        for k in range(30):
+            y = (x * 2 + k) - x
+            if y.tolist() != [seed + k] * 8:
+                wrong.append((seed, k))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_whole_number_where_an_operator_has_a_tensor_is_no_reason_for_the_host():
+    neuron.reset_fallback_counts()
+    x = torch.arange(7).to("neuron")
+    assert (x % 3).tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert torch.floor_divide(x, 2).tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert neuron.fallback_counts() | neuron.fallback_counts("setup") == {}
+
+
+def test_a_float_that_is_an_input_gives_way_as_a_number_does():
+    """To a tensor without dimensions it is one, and would make it float32."""
+    for k in (1.5, 2.5, 3.5):
+        x = torch.tensor(3.0, dtype=torch.bfloat16).to("neuron")
+        y = x * k
+        y.add_(1)
+        assert y.dtype is torch.bfloat16
+        assert y.item() == torch.tensor(3.0, dtype=torch.bfloat16).mul(k).add(1).item()
+
+
+def test_sessions_compute_their_own():
+    x = numbers(3).to("neuron")
+    y = x * 2
+    with session.activate(session.Session(chips.target("trn2.3xlarge"), "bf16")):
+        assert not barriers._recorder.nodes
+    assert y.tolist() == [0, 2, 4]
