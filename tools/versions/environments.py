@@ -87,9 +87,16 @@ class Environment:
         return str(self.path / "bin" / "python")
 
     def make(self) -> None:
-        """Make it, where it is not there, and install what is missing."""
+        """Make it, unless it was made to its end since the lock last changed."""
+        ready, lock = self.path / ".ready", cases.ROOT / "constraints.txt"
+        if ready.exists() and ready.stat().st_mtime > lock.stat().st_mtime:
+            return
         if not Path(self.python).exists():
             subprocess.run([self.executable, "-m", "venv", "--without-pip", self.path], check=True)
+        self._install_all()
+        ready.touch()
+
+    def _install_all(self) -> None:
         package, version = PACKAGES[self.package], f"{self.package}=={self.release}"
         if self.package == "torch":
             self._install("--retries", "1", "--no-deps", "--extra-index-url", _INDEX, version)
@@ -108,6 +115,7 @@ class Environment:
         kept = self.path / "constraints.txt"
         kept.write_text("\n".join(line for line in lock if line.partition("==")[0] not in free))
         pip = [sys.executable, "-m", "pip", "--python", self.python, "install", "-q", "--disable-pip-version-check"]
+        pip.append("--no-compile")  # much of it is never imported
         subprocess.run([*pip, "-c", str(kept), *what], check=True)
 
 
