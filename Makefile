@@ -5,7 +5,7 @@
 # make bench    the speed table
 # make opdb     PyTorch's own operator tests on the chip, and the table of operators
 # make jaxgrid  functions of JAX on the chip, and their table
-# make versions  demo, torch.compile, compile_step, torchrun and tests in an environment for each supported PyTorch and Python
+# make versions  each supported PyTorch, JAX, TensorFlow and Python, in an environment of its own, and the table of versions
 # make wheel    a wheel with the simulator's loops compiled, for this system and any processor of the last ten years
 # make zoo      models of other packages, trained on the chip, and the table of models (an environment of its own)
 # make scripts  scripts of others on the chip and on the CPU, and their table (an environment of its own; SOURCES=folder)

@@ -1,103 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make an environment for each supported release of PyTorch and each Python that is found, and try trnlab in it.
+"""Try trnlab with other releases of what it stands on, and put what came of it into docs/versions.md.
 
-    python -m tools.versions [RELEASE ...] [--python EXECUTABLE ...] [--folder FOLDER] [--cases CASE ...]
+    python -m tools.versions [PACKAGE==RELEASE ...] [--python EXECUTABLE ...] [--folder FOLDER] [--cases CASE ...]
+                             [--discard]
 
-RELEASE: of PyTorch, as 2.15.0; the supported ones where none is named. --python: one, or several; those of 3.11 to
-3.13 that are found. With the first Python all releases are tried, with the others the newest one; and in an
-environment with the core's dependencies alone, kernels and plans. Environments are kept in FOLDER (.venv-versions);
-each takes 1 to 5 GB, as PyTorch's index without CUDA can be reached or not. Exit status 1 if a case failed.
+PACKAGE: torch, jax or tensorflow-cpu; the releases below where none is named, and `core` (no release): kernels and
+plans with trnlab's own dependencies. --python: one, or several; those of 3.11 to 3.13 that run. With the first all
+releases are tried, with the others PyTorch's newest and the core. Environments are kept in FOLDER (.venv-versions),
+unless --discard says that each is deleted once it was tried; one with PyTorch takes 5 GB where its index of wheels
+without CUDA cannot be reached. Exit status 1 if a case failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from tools.versions import cases
+from tools.versions import cases, page
+from tools.versions.environments import PACKAGES, Environment, version_of
 
-RELEASES = ("2.13.0", "2.14.1", "2.15.0")
+RELEASES = ("2.13.0", "2.14.1", "2.15.0")  # of PyTorch
+OTHERS = ("jax==0.9.2", "jax==0.10.0", "jax==0.10.2", "tensorflow-cpu==2.20.0", "tensorflow-cpu==2.21.0")
 PYTHONS = ("3.11", "3.12", "3.13")
-CORE = ("tests/nki/test_nki_jit.py", "tests/kernels/test_matmul.py", "tests/fleet/test_fleet_plans.py")
-_INDEX = os.environ.get("TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
-_TOOLS = ("pytest", "hypothesis", "expecttest")
-_LARGE = re.compile(r"extra ==|^triton")  # triton is for kernels of GPUs, and PyTorch does without it
 
 
-def main() -> int:
+def main(given: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tools.versions")
-    parser.add_argument("releases", nargs="*", metavar="RELEASE")
-    parser.add_argument("--python", nargs="*", default=[p for v in PYTHONS if (p := shutil.which(f"python{v}"))])
+    parser.add_argument("wanted", nargs="*", metavar="PACKAGE==RELEASE")
+    parser.add_argument("--python", nargs="*", default=[f"python{v}" for v in PYTHONS])
     parser.add_argument("--folder", type=Path, default=cases.ROOT / ".venv-versions")
-    parser.add_argument("--cases", nargs="*", default=list(cases.CASES))
-    args = parser.parse_args()
-    releases, first, *others = args.releases or list(RELEASES), *(args.python or [sys.executable])
-    tries = [(first, release) for release in releases] + [(other, releases[-1]) for other in others]
-    failed = [tried(executable, release, args.folder, args.cases) for executable, release in tries]
-    failed += [of_core(executable, args.folder) for executable in args.python]
-    return int(any(failed))
-
-
-def tried(executable: str, release: str, folder: Path, wanted: list[str]) -> int:
-    """Try a release of PyTorch; how many cases failed. A line for each."""
-    python = _made(executable, folder, f"torch-{release}")
-    _install(python, "--retries", "1", "--no-deps", "--extra-index-url", _INDEX, f"torch=={release}")
-    wants = "import importlib.metadata as m; print('\\n'.join(m.requires('torch')))"
-    needed = subprocess.run([python, "-c", wants], capture_output=True, text=True, check=True).stdout.splitlines()
-    _install(python, *(line for line in needed if not _LARGE.search(line)), *_TOOLS)
-    _install(python, "--no-deps", "-e", str(cases.ROOT))
-    _install(python, "numpy", "ml_dtypes", "numba")
+    parser.add_argument("--cases", nargs="*", help="names, or files of tests; all of a package without this")
+    parser.add_argument("--discard", action="store_true", help="delete each environment once it was tried")
+    args = parser.parse_args(given)
+    running = [p for p in args.python if version_of(p)]
+    for other in set(args.python) - set(running):
+        say(f"{other} does not run here, and is left out")
     failed = 0
-    for name in wanted:
-        run = [python, "-m", "tools.versions.cases", name]
-        done = subprocess.run(run, cwd=cases.ROOT, capture_output=True, text=True, check=False)
-        said = json.loads(done.stdout)["failed"] if not done.returncode else done.stderr.strip()[-200:]
-        failed += bool(said)
-        _row(executable, f"PyTorch {release}", name, said)
+    for environment in wanted(args.wanted, running or [sys.executable], args.folder):
+        failed += tried(environment, args.cases)
+        if args.discard:
+            shutil.rmtree(environment.path)
+    return int(failed > 0)
+
+
+def wanted(names: list[str], pythons: list[str], folder: Path) -> list[Environment]:
+    """What is tried with which Python."""
+    newest = f"torch=={RELEASES[-1]}"
+    first = names or [*(f"torch=={release}" for release in RELEASES), *OTHERS, "core"]
+    pairs = [(name, pythons[0]) for name in first]
+    pairs += [(name, python) for python in pythons[1:] for name in names or [newest, "core"]]
+    unknown = {name.partition("==")[0] for name in first} - PACKAGES.keys()
+    if unknown:
+        raise SystemExit(f"{', '.join(sorted(unknown))}: none of {', '.join(PACKAGES)}")
+    return [Environment(package, release, python, folder) for name, python in pairs
+            for package, _, release in [name.partition("==")]]  # fmt: skip
+
+
+def tried(environment: Environment, chosen: list[str] | None) -> int:
+    """Try all cases, and write each row once it is known; how many failed."""
+    failed = 0
+    title = f"{environment.title}, Python {environment.version}"
+    say(f"{title}: installing")
+    environment.make()
+    names = chosen or PACKAGES[environment.package].cases
+    for i, case in enumerate(names):
+        began = time.monotonic()
+        say(f"{title}: {case} ({i + 1} of {len(names)})")
+        passed, said = _outcome(environment, case)
+        page.write([row := page.row(environment.title, environment.version, case, passed, said)])
+        say(f"{title}: {case}: {row.said} ({time.monotonic() - began:.0f} s)")
+        failed += not passed
     return failed
 
 
-def of_core(executable: str, folder: Path) -> int:
-    """Kernels and plans with the core's three dependencies; 1 if that failed."""
-    python = _made(executable, folder, "core")
-    _install(python, "numpy", "ml_dtypes", "numba", *_TOOLS)
-    _install(python, "--no-deps", "-e", str(cases.ROOT))
-    run = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CORE]
+def _outcome(environment: Environment, case: str) -> tuple[bool, str]:
+    run = [environment.python, "-m", "tools.versions.cases", case]
     done = subprocess.run(run, cwd=cases.ROOT, capture_output=True, text=True, check=False)
-    _row(executable, "no PyTorch", "kernels and plans", "" if not done.returncode else done.stdout.strip()[-200:])
-    return int(bool(done.returncode))
+    if done.returncode:
+        return False, done.stderr.strip().splitlines()[-1]
+    found = json.loads(done.stdout)
+    return found["passed"], found["said"]
 
 
-def _made(executable: str, folder: Path, name: str) -> str:
-    """The Python of an environment; made where it is not there."""
-    print_version = "import sys; print('%d.%d' % sys.version_info[:2])"
-    found = subprocess.run(
-        [executable, "-c", print_version], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    environment = folder / f"python{found}-{name}"
-    if not (environment / "bin" / "python").exists():
-        subprocess.run([executable, "-m", "venv", "--without-pip", environment], check=True)
-    return str(environment / "bin" / "python")
-
-
-def _install(python: str, *what: str) -> None:
-    """By the pip of this Python, which installs for another one, too; held to the lock but for PyTorch itself."""
-    lock = cases.ROOT / "constraints.txt"
-    kept = Path(python).parents[1] / "constraints.txt"
-    kept.write_text("\n".join(line for line in lock.read_text().splitlines() if not line.startswith("torch==")))
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(kept), *what], check=True)
-
-
-def _row(executable: str, what: str, case: str, said: str) -> None:
-    print(f"| {Path(executable).name} | {what} | {case} | {'failed: ' + said if said else 'passes'} |", flush=True)
+def say(text: str) -> None:
+    """Progress."""
+    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -73,12 +73,19 @@ def settings(model: nn.Module) -> dict[str, Hashable]:
         found[f"fully sharded module {i}'s mixed precision"] = repr(state._mp_policy)
         for j, group in enumerate(state._fsdp_param_groups):
             label = f"group {j} of fully sharded module {i}"
-            found |= {f"{label}: {name.strip('_')}": getattr(group, name) for name in _READ}
-            found[f"{label}: mesh"] = group.mesh_info.mesh
-            found[f"{label}: mixed precision"] = repr(group.mp_policy)
-            found[f"{label}: collectives"] = tuple(
-                type(x).__name__ for x in (group._all_gather_comm, group._reduce_scatter_comm, group._all_reduce_hook)
-            )
+            found |= {f"{label}: {name}": value for name, value in _settings_of(group).items()}
+    return found
+
+
+def _settings_of(group: Any) -> dict[str, Hashable]:
+    from trnlab.frontends.torch.pytorch.sharding import policies
+
+    found: dict[str, Hashable] = {name.strip("_"): getattr(group, name) for name in _READ}
+    found["mesh"] = group.mesh_info.mesh
+    found["mixed precision"] = " and ".join(map(repr, policies(group)))
+    found["collectives"] = tuple(
+        type(x).__name__ for x in (group._all_gather_comm, group._reduce_scatter_comm, group._all_reduce_hook)
+    )
     return found
 
 

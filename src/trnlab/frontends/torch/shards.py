@@ -57,9 +57,15 @@ def reduce(group: Any, gradients: Sequence[Any]) -> list[Tensor | None]:
 
 
 def _reduced(group: Any, params: Sequence[Any], gradients: Sequence[Tensor]) -> list[Tensor]:
-    from trnlab.frontends.torch.pytorch.sharding import DDPMeshInfo, FSDPMeshInfo, dtype_of_gradient, gradient_factors
+    from trnlab.frontends.torch.pytorch.sharding import (
+        DDPMeshInfo,
+        FSDPMeshInfo,
+        dtype_of_gradient,
+        dtype_of_reduction,
+        gradient_factors,
+    )
 
-    dtype = group._reduce_dtype or gradients[0].dtype
+    dtype = dtype_of_reduction(group, params, gradients)
     ranks = _ranks(group)
     scatters = group._reduce_scatter_process_group if isinstance(group.mesh_info, FSDPMeshInfo) else None
     adds = group._all_reduce_process_group if isinstance(group.mesh_info, DDPMeshInfo) else None

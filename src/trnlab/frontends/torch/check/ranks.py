@@ -31,7 +31,7 @@ from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
 from trnlab.frontends.torch.check.alive import alive
 from trnlab.frontends.torch.check.counting import Ledger, created
 from trnlab.frontends.torch.pytorch import sharding
-from trnlab.frontends.torch.pytorch.collectives import NEW_GROUP, groups
+from trnlab.frontends.torch.pytorch.collectives import NEW_GROUP, groups, register_backend
 from trnlab.porting.job import RANKS_WANTED
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.session import Session
@@ -184,7 +184,7 @@ def _counting_backend(here: _Rank) -> Iterator[None]:
         return created(common, here.rank, here.size, ledger)
 
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, made, extended_api=True, devices=["cpu", "neuron"])
+        register_backend(NAME, made, ["cpu", "neuron"])
     plugin = type(dist.Backend._plugins[NAME.upper()])(made, True)
     with (
         patch.dict(dist.Backend._plugins, {NAME.upper(): plugin}),

@@ -24,7 +24,9 @@ def create(options: Any, backend_options: Any = None) -> Any:
 def register() -> None:
     """Make `init_process_group("neuron")` work, and neuron tensors take that backend where no other is named."""
     if dist.is_available() and "neuron" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("neuron", create, extended_api=True, devices=["neuron"])
+        from trnlab.frontends.torch.pytorch.collectives import register_backend
+
+        register_backend("neuron", create, ["neuron"])
         draws_of_shards.install()
         rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function has its name, too
         rendezvous.TCPStore = _unmet(rendezvous.TCPStore)

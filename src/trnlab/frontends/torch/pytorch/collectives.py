@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -11,12 +12,25 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 from torch.distributed import distributed_c10d
 
-__all__ = ["NEW_GROUP", "FakeWork", "Work", "by_environment", "default_store", "group_of", "groups", "operators"]
+from trnlab.frontends.torch.pytorch import releases
+
+__all__ = [
+    "NEW_GROUP", "FakeWork", "Work", "by_environment", "default_store", "group_of", "groups", "operators",
+    "register_backend",
+]  # fmt: skip
 
 Work: Any = dist._Work
 group_of: Any = distributed_c10d._resolve_process_group  # by its name
 NEW_GROUP: tuple[Any, str] = distributed_c10d, "_new_group_with_tag"  # where all that make groups find it
 operators: Any = torch.ops._c10d_functional
+
+
+def register_backend(name: str, create: Callable[..., Any], devices: Sequence[str]) -> None:
+    """Make a backend known whose groups are of a class of their own."""
+    dist.Backend.register_backend(name, create, extended_api=True, devices=list(devices))
+    if releases.found() >= (2, 15):  # its flight recorder asks a group for backends in C++, and such a group has none
+        recorded: Any = distributed_c10d
+        recorded._FR_SELF_RECORDING_BACKENDS.add(name)
 
 
 def by_environment(url: str, **named: Any) -> Any:

@@ -10,14 +10,14 @@ from typing import Any
 import torch.distributed as dist
 
 from trnlab.frontends.torch.distributed.registration import create
-from trnlab.frontends.torch.pytorch.collectives import by_environment
+from trnlab.frontends.torch.pytorch.collectives import by_environment, register_backend
 from trnlab.frontends.torch.xla.names import refusing
 
 
 def register() -> None:
     """Make the backend known, and where its ranks meet: xla:// and pjrt:// are env://."""
     if "xla" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("xla", create, extended_api=True, devices=["neuron"])
+        register_backend("xla", create, ["neuron"])
         for scheme in ("xla", "pjrt"):
             dist.register_rendezvous_handler(scheme, _meeting)
 
