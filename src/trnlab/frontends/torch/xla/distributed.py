@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from trnlab.frontends.torch.distributed.registration import create
 from trnlab.frontends.torch.pytorch.collectives import by_environment
+from trnlab.frontends.torch.xla import groups
 from trnlab.frontends.torch.xla.names import refusing
 
 
@@ -20,6 +21,7 @@ def register() -> None:
         dist.Backend.register_backend("xla", create, extended_api=True, devices=["neuron"])
         for scheme in ("xla", "pjrt"):
             dist.register_rendezvous_handler(scheme, _meeting)
+        groups.install()
 
 
 def _meeting(url: str, **named: Any) -> Iterator[Any]:
