@@ -12,10 +12,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from trnlab.frontends.torch.host_ops import Strideless
 
 NEURON, XLA = torch.device("neuron"), torch.device("xla", 0)
 _DEVICE, _IS_XLA = vars(torch._C.TensorBase)["device"], vars(torch._C.TensorBase)["is_xla"]
@@ -25,16 +28,7 @@ _OWN = ("torch", "trnlab")
 class XlaIsNeuron(TorchFunctionMode):
     """The device "xla" in an argument of a PyTorch function, and of a tensor where others ask."""
 
-    active = False
-
-    def __enter__(self) -> XlaIsNeuron:
-        super().__enter__()  # type: ignore[no-untyped-call]
-        XlaIsNeuron.active = True
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        XlaIsNeuron.active = False
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+    active = False  # for the process
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -43,6 +37,8 @@ class XlaIsNeuron(TorchFunctionMode):
         if asked is _DEVICE or asked is _IS_XLA:
             return _told(func(*args), asked)
         kwargs = kwargs or {}
+        if func is torch.device:  # a script's own device("xla", 0) is what it compares with
+            return func(*args, **kwargs)
         if any(map(is_xla, args)) or any(map(is_xla, kwargs.values())):
             args = tuple(map(renamed, args))
             kwargs = {name: renamed(value) for name, value in kwargs.items()}
@@ -93,11 +89,34 @@ def _load_to(storage: Any, location: str) -> Any:
     return torch.serialization.default_restore_location(storage, "neuron") if is_xla(location) else None
 
 
-xla_is_neuron = XlaIsNeuron()
+def _keep_in_backward() -> None:
+    """A backward pass runs in a thread that has the modes of its call, during which a mode of functions is off."""
+    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    if not hasattr(run, "__wrapped__"):
+
+        @functools.wraps(run)
+        def with_mode(*args: Any, **named: Any) -> Any:
+            with XlaIsNeuron() if XlaIsNeuron.active else nullcontext():
+                return run(*args, **named)
+
+        torch.autograd._engine_run_backward = with_mode  # type: ignore[attr-defined]
+
+
+_mode = XlaIsNeuron()
 
 
 def install() -> None:
     """For the rest of the process: only scripts that import torch_xla say "xla"."""
-    xla_is_neuron.__enter__()
-    _rename_in_autocast()
-    torch.serialization.register_package(5, lambda storage: None, _load_to)
+    if not XlaIsNeuron.active:
+        _mode.__enter__()  # type: ignore[no-untyped-call]
+        XlaIsNeuron.active = Strideless.wanted = True
+        _rename_in_autocast()
+        _keep_in_backward()
+        torch.serialization.register_package(5, lambda storage: None, _load_to)
+
+
+def uninstall() -> None:
+    """Be as before, for tests."""
+    if XlaIsNeuron.active:
+        XlaIsNeuron.active = Strideless.wanted = False
+        _mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]

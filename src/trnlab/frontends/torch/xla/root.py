@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from trnlab.frontends.torch.xla import binary, distributed, naming, processes, ranks
 from trnlab.frontends.torch.xla.model import xla_device, xla_real_devices
 from trnlab.frontends.torch.xla.names import refusing
+from trnlab.frontends.torch.xla.runtime import device_type
 from trnlab.frontends.torch.xla.steps import mark_step
 
 __all__ = [
@@ -82,6 +84,7 @@ def manual_seed(seed: int, device: Any = None) -> None:
     torch.manual_seed(seed)
 
 
+os.environ.setdefault("PJRT_DEVICE", device_type())  # as the vendor's plug-in does, by which libraries know it
 naming.install()
 distributed.register()
 
