@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from trnlab.frontends.torch.xla import (
     loops,
     model,
     names,
+    naming,
     operators,
     serialization,
     sharded,
@@ -53,9 +53,7 @@ def _found(full_name):
 def _modes():
     """Importing the root has PyTorch's functions take "xla" for the rest of the process; not of this one."""
     yield
-    root = sys.modules.get(vendor_imports.MODULES["torch_xla"])
-    if root is not None:
-        root.xla_is_neuron.__exit__(None, None, None)
+    naming.uninstall()
 
 
 @pytest.mark.parametrize("supported", [True, False], ids=["supported", "refused"])

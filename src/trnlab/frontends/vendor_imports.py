@@ -124,7 +124,7 @@ ELSEWHERE = {
 def install(*, override: bool = False) -> tuple[str, ...]:
     """Make `import torch_xla` and `import torch_neuronx` find these; an installed package wins unless `override`."""
     os.environ.setdefault("USE_TORCH_XLA", "0")
-    return install_modules(MODULES, ELSEWHERE, {}, override=override, hidden=_only_looks)
+    return install_modules(MODULES, ELSEWHERE, {}, override=override, hidden=_only_looks, apart=True)
 
 
 def _only_looks(name: str) -> bool:

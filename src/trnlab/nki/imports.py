@@ -36,6 +36,9 @@ MODULES = {
     "neuronxcc.nki.language.constants": "trnlab.nki.neuronxcc.constants",
     "neuronxcc.nki.language.iterators": "trnlab.nki.neuronxcc.iterators",
     "neuronxcc.nki.compiler": "trnlab.nki.neuronxcc.compiler",
+    "neuronxcc.nki.compiler.backends": "trnlab.nki.neuronxcc.dimensions",
+    "neuronxcc.nki.compiler.backends.neuron": "trnlab.nki.neuronxcc.dimensions",
+    "neuronxcc.nki.compiler.backends.neuron.dimensions": "trnlab.nki.neuronxcc.dimensions",
     "neuronxcc.nki.nccl": "trnlab.nki.neuronxcc.nccl",
     "neuronxcc.nki.nccl.collectives": "trnlab.nki.neuronxcc.nccl",
     "neuronxcc.nki.typing": "trnlab.nki.neuronxcc.typing",
@@ -78,19 +81,21 @@ def install_imports(*, override: bool = False) -> tuple[str, ...]:
 
 def install_modules(
     modules: Mapping[str, str], elsewhere: Mapping[str, str], copies: Mapping[str, str], *, override: bool = False,
-    hidden: Callable[[str], bool] = lambda name: False,
+    hidden: Callable[[str], bool] = lambda name: False, apart: bool = False,
 ) -> tuple[str, ...]:  # fmt: skip
     """Make the names of `modules` find the modules they stand for; returns the top-level names that were taken.
 
     elsewhere: what to say of modules that are not there. copies: packages whose files another one may have. hidden:
     asked in the course of each import whether whoever makes it is not to find the module, as if it was not installed.
+    apart: a package is a module of its own that looks names up in the one it stands for, as `from package import
+    module` needs where that is a file, or stands for several.
     """
     roots = tuple(dict.fromkeys(name.split(".")[0] for name in modules))
     sys.meta_path[:] = [f for f in sys.meta_path if not (isinstance(f, _Finder) and f.modules is modules)]
     taken = tuple(root for root in roots if override or not _elsewhere(root))
     for name in [name for name in sys.modules if override and name.split(".")[0] in roots]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Finder(taken, modules, elsewhere, copies, hidden))
+    sys.meta_path.insert(0, _Finder(taken, modules, elsewhere, copies, hidden, apart))
     return taken
 
 
@@ -108,10 +113,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(
         self, roots: tuple[str, ...], modules: Mapping[str, str], elsewhere: Mapping[str, str],
-        copies: Mapping[str, str], hidden: Callable[[str], bool],
+        copies: Mapping[str, str], hidden: Callable[[str], bool], apart: bool,
     ) -> None:  # fmt: skip
         self.roots, self.modules, self.elsewhere, self.copies = roots, modules, elsewhere, copies
-        self.hidden = hidden
+        self.hidden, self.apart = hidden, apart
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Of a module under one of the roots. Raises ModuleNotFoundError for one that trnlab does not have."""
@@ -129,8 +134,24 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """The module under its own name; the import system is about to give it a second spec."""
         assert spec.origin is not None
         module = importlib.import_module(spec.origin)
+        if self.apart and spec.submodule_search_locations is not None:
+            module = self._package(spec.name, module)
         spec.loader_state = module.__spec__
         return module
+
+    def _package(self, name: str, origin: ModuleType) -> ModuleType:
+        """A package of its own by this name: its modules, then what the module has that it stands for."""
+        package = ModuleType(name, origin.__doc__)
+
+        def __getattr__(asked: str) -> Any:
+            if f"{name}.{asked}" in self.modules:
+                return importlib.import_module(f"{name}.{asked}")
+            return getattr(origin, asked)
+
+        package.__getattr__ = __getattr__  # type: ignore[method-assign]
+        package.__dir__ = lambda: dir(origin)  # type: ignore[method-assign]
+        package.__spec__ = ModuleSpec(name, self, origin=origin.__name__, is_package=True)
+        return package
 
     def exec_module(self, module: ModuleType) -> None:
         """It has been executed; it keeps its own spec."""

@@ -385,6 +385,23 @@ def _device_agnostic(op: Any) -> Kernel:
     return run
 
 
+class Strideless:
+    """Whether tensors are viewed as those of torch_xla, which have no strides: any shape of the same size will do."""
+
+    wanted = False
+
+
+def _view(self: Tensor, size: Any) -> Tensor:
+    """PyTorch's own, and where strides forbid it, in a script for torch_xla, of a copy: writes to that are its own."""
+    op = torch.ops.aten.view.default
+    try:
+        return op.redispatch(_CPU_KEY, self, size)
+    except RuntimeError:
+        if not Strideless.wanted:
+            raise
+        return op.redispatch(_CPU_KEY, self.contiguous(), size)
+
+
 def register() -> None:
     """Give the dispatch key of outside backends the kernels of this file. Called once."""
     everything = torch.library.Library("_", "IMPL")
@@ -400,6 +417,7 @@ def register() -> None:
         "resize_": _resize,
         "set_": _forget,
         "record_stream": _record_stream,
+        "view": _view,
         "_to_copy": _to_copy,
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
@@ -412,7 +430,6 @@ def register() -> None:
     ops = torch.ops.aten
     for op in (
         ops.as_strided.default,
-        ops.view.default,
         ops.view_as_real.default,
         ops.view_as_complex.default,
         ops._reshape_alias.default,

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from trnlab.frontends.torch.distributed.registration import create
 from trnlab.frontends.torch.pytorch.collectives import by_environment, register_backend
+from trnlab.frontends.torch.xla import groups
 from trnlab.frontends.torch.xla.names import refusing
 
 
@@ -20,6 +21,7 @@ def register() -> None:
         register_backend("xla", create, ["neuron"])
         for scheme in ("xla", "pjrt"):
             dist.register_rendezvous_handler(scheme, _meeting)
+        groups.install()
 
 
 def _meeting(url: str, **named: Any) -> Iterator[Any]:

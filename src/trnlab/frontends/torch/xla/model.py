@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch.xla import ranks
+from trnlab.frontends.torch.xla import naming, ranks
 from trnlab.frontends.torch.xla.arena import (
     ToXlaTensorArena,
     _maybe_convert_to_cpu,
@@ -101,7 +101,7 @@ is_xla_tensor = on_device
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """The simulated device of this rank; there is one, whatever n is."""
-    return torch.device("neuron")
+    return naming.device()
 
 
 def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str]:

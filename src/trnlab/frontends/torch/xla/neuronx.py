@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trnlab.chips import catalog
+from trnlab.frontends.torch.xla import script_classes
 from trnlab.frontends.torch.xla.names import refusing
 from trnlab.frontends.torch.xla.tracing import (
     DataParallel,
@@ -39,6 +40,7 @@ __all__ = [
 __version__ = "2.9.0+trnlab"  # the release of PyTorch whose vendor's package has these names
 assert_close = torch.testing.assert_close
 SUPPORTED_TYPES = catalog.NAMES
+script_classes.register()
 
 
 def nki_jit(func: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 import torch.distributed as dist
 
 from trnlab.errors import UsageError
+from trnlab.frontends.torch.xla.groups import of_members
 
 Groups = Sequence[Sequence[int]] | None
-_made: dict[tuple[Any, ...], Any] = {}  # groups by the connection and their ranks
 
 
 def _number(name: str, otherwise: int) -> int:
@@ -48,22 +48,15 @@ def meet() -> None:
 def group_of(groups: Groups) -> tuple[Any, list[int]]:
     """The group of torch.distributed that this rank is in, and its ranks; all of them where `groups` says none.
 
-    All ranks call it with the same groups, since each group is made by all of them. Raises UsageError (TRN297) for
-    a rank that is in none of the groups.
+    Raises UsageError (TRN297) for a rank that is in none of the groups.
     """
     meet()
     everyone = list(range(world_size()))
     wanted = [list(group) for group in groups or ()] or [everyone]
     if wanted == [everyone] and (not dist.is_initialized() or _carries_neuron()):
         return None, everyone
-    mine: tuple[Any, list[int]] | None = None
-    for ranks in wanted:
-        key = (id(dist.group.WORLD), *ranks)
-        if key not in _made and len(ranks) > 1 and len(everyone) > 1:
-            _made[key] = dist.new_group(ranks, backend="neuron")
-        if ordinal() in ranks:
-            mine = _made.get(key), ranks
-    if mine is None:
+    ranks = next((ranks for ranks in wanted if ordinal() in ranks), None)
+    if ranks is None:
         raise UsageError(
             "this rank is in none of the groups of a collective",
             code="TRN297",
@@ -71,7 +64,7 @@ def group_of(groups: Groups) -> tuple[Any, list[int]]:
             got=ordinal(),
             remedy="list every rank once, alone where it takes part in nothing",
         )
-    return mine
+    return (of_members(ranks) if len(ranks) > 1 and len(everyone) > 1 else None), ranks
 
 
 def _carries_neuron() -> bool:

@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from trnlab.frontends.torch.xla import binary, distributed, processes, ranks
+from trnlab.frontends.torch.xla import binary, distributed, naming, processes, ranks
 from trnlab.frontends.torch.xla.model import xla_device, xla_real_devices
 from trnlab.frontends.torch.xla.names import refusing
+from trnlab.frontends.torch.xla.runtime import device_type
 from trnlab.frontends.torch.xla.steps import mark_step
 
 __all__ = [
@@ -83,44 +84,8 @@ def manual_seed(seed: int, device: Any = None) -> None:
     torch.manual_seed(seed)
 
 
-class _XlaIsNeuron(TorchFunctionMode):
-    """The device "xla" in an argument of a PyTorch function becomes the device that there is."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if any(map(_is_xla, args)) or any(map(_is_xla, kwargs.values())):
-            args = tuple(map(_renamed, args))
-            kwargs = {name: _renamed(value) for name, value in kwargs.items()}
-        return func(*args, **kwargs)
-
-
-def _is_xla(value: Any) -> bool:
-    if isinstance(value, torch.device):
-        return value.type == "xla"
-    return isinstance(value, str) and (value == "xla" or value.startswith("xla:"))
-
-
-def _renamed(value: Any) -> Any:
-    return xla_device() if _is_xla(value) else value
-
-
-def _rename_in_autocast() -> None:
-    """torch.autocast("xla") is the device's, too: it is a class, which modes of functions do not see."""
-    init = torch.amp.autocast.__init__
-    if not hasattr(init, "__wrapped__"):
-
-        @functools.wraps(init)
-        def renaming(self: Any, device_type: str, *args: Any, **named: Any) -> None:
-            init(self, "neuron" if _is_xla(device_type) else device_type, *args, **named)
-
-        torch.amp.autocast.__init__ = renaming  # type: ignore[method-assign]
-
-
-xla_is_neuron = _XlaIsNeuron()
-xla_is_neuron.__enter__()  # for the rest of the process: only scripts that import torch_xla say "xla"
-_rename_in_autocast()
+os.environ.setdefault("PJRT_DEVICE", device_type())  # as the vendor's plug-in does, by which libraries know it
+naming.install()
 distributed.register()
 
 __getattr__ = refusing(
