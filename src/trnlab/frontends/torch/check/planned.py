@@ -7,7 +7,8 @@ import torch
 
 from trnlab.errors import UsageError
 from trnlab.fleet.captured import Captured
-from trnlab.frontends.torch.check.report import names_of, work_of
+from trnlab.frontends.torch.check.owned import names_of
+from trnlab.frontends.torch.check.report import work_of
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
 from trnlab.porting.result import ERROR
 from trnlab.runtime.script import Script

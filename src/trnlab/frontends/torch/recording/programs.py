@@ -21,11 +21,13 @@ from trnlab.frontends.common import engine
 from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.import_fx import Imported, import_fx
+from trnlab.frontends.torch.locations import set_line
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, Region, region, shown, view_of
 from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
 from trnlab.frontends.torch.recording.operators import call
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
+from trnlab.frontends.torch.survey import raising
 from trnlab.frontends.torch.tracing import functional
 from trnlab.frontends.torch.types import unnarrowed
 
@@ -123,12 +125,14 @@ class _Replay:
         for node, places in zip(self.reading.nodes, self.reading.places):
             operands = [self._operand(*place) for place in places[: len(node.refs)]]
             given = node.made.arguments(operands, [next(rest) for _ in node.numbers])
+            set_line(node.where)
             result = call(node.about, given)
             for (at, form, _), tensor in zip(places[len(node.refs) :], node.made.results(node.about, result)):
                 if tensor.shape != form.shape:  # what PyTorch decomposes it into says less than the operator does
                     raise NotImplementedError(f"{node.about.name} has other shapes in its parts")
                 base = tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor
                 self.bases[at] = base.contiguous()
+        set_line(None)
 
     def _operand(self, at: int, form: Form, where: Any) -> Tensor:
         key = at, form, where
@@ -177,6 +181,12 @@ class Program:
         self._program = engine.current().compile(self.imported.graph)
         return self
 
+    def behind(self, reading: Reading) -> list[Slot | None]:
+        """The memory behind each input of the graph; None for a number and for what the program has by itself."""
+        memory = [*(leaf.slot for leaf in reading.leaves), *(reading.slots[i] for i in self.given)]
+        places = [self._position.get(name or "", len(memory)) for name in self.imported.inputs]
+        return [memory[at] if at < len(memory) else None for at in places]
+
     def fits(self, outputs: tuple[int, ...], bits: list[int]) -> bool:
         """Whether it computes what is wanted, for these floats."""
         return (
@@ -212,7 +222,8 @@ class Program:
         _forget_writes(module)
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n: i for i, n in enumerate(names)}
-        self.imported: Imported = import_fx(module, self._name, self._aliases(module, names, len(reading.leaves)))
+        with raising():
+            self.imported: Imported = import_fx(module, self._name, self._aliases(module, names, len(reading.leaves)))
         self._place = {place: i for i, place in enumerate(self.imported.outputs)}
 
     def _aliases(self, module: fx.GraphModule, names: list[str], first: int) -> dict[int, str]:
