@@ -43,10 +43,11 @@ class Span:
     read: dict[int, Form]
 
     def counted(self) -> tuple[int, str]:
-        """How much was learned from, by the last tensor of whole numbers, or else by the first."""
+        """How much was learned from, by the last tensor of whole numbers, or else by the first. One that is read as a
+        row may be several."""
         ids = [f for f in self.read.values() if not f.dtype.is_floating_point and f.dtype is not torch.bool]
         if ids:
-            return ids[-1].size, "tokens" if len(ids[-1].shape) > 1 else "samples"
+            return ids[-1].size, "tokens" if any(len(f.shape) > 1 for f in ids) else "samples"
         first = next((f.shape[0] for f in self.read.values() if f.dtype.is_floating_point), 0)
         return first, "samples" if first else ""
 
@@ -252,4 +253,3 @@ def passes_of(sequence: Sequence[Graph]) -> tuple[list[Graph], int]:
 def cuts(graphs: Sequence[tuple[Graph, Any]]) -> Counter[Any]:
     """Where a step was cut: the places that asked for a value before the last program of the step."""
     return Counter(place for (_, place), _ in pairwise(graphs) if place is not None)
-

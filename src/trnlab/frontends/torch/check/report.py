@@ -159,14 +159,15 @@ def _host(walk: Walked, step: Step) -> None:
         return
     names = ", ".join(f"{n.removeprefix('aten::')} x{c}" for n, c in step.host.most_common(6))
     more = f" and {len(step.host) - 6} more" if len(step.host) > 6 else ""
-    what = f"{count} operators of a step {'are outside of compiled code' if step.graphs and not step.inputs else 'run on the host'}"
+    apart = step.graphs and not step.inputs
+    what = f"{count} operators of a step {'are outside of compiled code' if apart else 'run on the host'}"
     why = "nothing is compiled: every operator runs there, outside of the time of the chip"
     do = (
         "compile the whole step with trnlab.frontends.torch.compile_step, or put loss, clipping and "
         "optimizer.step() into functions of torch.compile(backend='neuron')"
     )
     if step.inputs:
-        why = "they cannot be recorded, or the chip has no form of them: the host computes them, and no time here has it"
+        why = "they cannot be recorded, or the chip has no form of them: no time here has what the host takes"
         do = "write them with other operators (docs/operators.md), or compute them outside of the step"
     elif step.graphs:
         why = "each is a program of its own, or runs on the host where the chip has none for it; no time here has it"
@@ -211,7 +212,7 @@ def work_of(walk: Walked, step: Step) -> Work:
 
 
 def _recorded(walk: Walked, step: Step) -> Work:
-    """A step of which programs are recordings. One that is a single program has its memory as that of a captured step."""
+    """A step of recorded programs. The memory of one that is a single program is told as that of a captured step."""
     times = Counter(step.graphs)
     parts = []
     for graph, n in times.items():

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from trnlab.errors import Location, TrnlabError, UsageError
+from trnlab.errors import Location, UsageError
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.silence import Last
 from trnlab.frontends.torch.survey import Survey

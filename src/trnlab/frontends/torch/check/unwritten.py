@@ -88,7 +88,9 @@ class Unwritten(TorchDispatchMode):
         result = self._followed(op, tensors, args, kwargs)
         if not any(is_made_up(t) or is_large(t) for t in tensors):
             return result
-        if op._schema.name == "aten::all" and not barriers.is_recorded(result):  # what a script insists on, as on finite gradients, holds
+        if op._schema.name == "aten::all" and not barriers.is_recorded(
+            result
+        ):  # what a script insists on, as on finite gradients, holds
             result.fill_(1)
         return all_made_up(result)
 

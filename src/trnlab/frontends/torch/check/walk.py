@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from trnlab.errors import Location, TrnlabError
+from trnlab.errors import Location
 from trnlab.frontends import unedited
 from trnlab.frontends.common.engine import use
 from trnlab.frontends.torch import recording
@@ -25,55 +23,30 @@ from trnlab.frontends.torch.capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.alive import alive, only_new_ones
 from trnlab.frontends.torch.check.dynamo import listening
+from trnlab.frontends.torch.check.engine import WalksEngine
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
-from trnlab.frontends.torch.check.recorded import Inputs, Recorded, Recordings, cuts, passes_of, room_of
+from trnlab.frontends.torch.check.recorded import Recordings, cuts, passes_of, room_of
 from trnlab.frontends.torch.check.running import Enough, run
 from trnlab.frontends.torch.check.savers import saved_with_holes
-from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.silence import silent
-from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of, values_kept
-from trnlab.frontends.torch.data import Loader
+from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of
 from trnlab.frontends.torch.locations import here, parse
-from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.recording import barriers
 from trnlab.frontends.torch.recording.programs import Program, Reading
 from trnlab.frontends.torch.recording.recorder import Node
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
 from trnlab.porting.result import WARNING
-from trnlab.runtime import device
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.script import Script
-from trnlab.runtime.session import Session, activate, current
-from trnlab.units import PS_PER_S
+from trnlab.runtime.session import Session, activate
 
 STEPS, SECONDS = 6, 10.0  # a walk goes on for so many steps, and so long after the first, to see what changes
 
 
 _SEED_OF_GRADIENTS = "aten::ones_like"  # what every `loss.backward()` begins with
-
-
-@dataclass
-class Step:
-    """What one training step ran: graphs in order, and operators on the host."""
-
-    graphs: list[Graph] = field(default_factory=list)
-    kinds: dict[Graph, dict[str, str]] = field(default_factory=dict)  # of inputs that stay on the device
-    seen: list[Any] = field(default_factory=list)  # inputs of its graphs, while it goes on
-    captured: CapturedStep | None = None
-    host: Counter[str] = field(default_factory=Counter)
-    host_places: Counter[Location] = field(default_factory=Counter)
-    asked: list[Asked] = field(default_factory=list)  # exchanged with other ranks outside of graphs
-    passes: dict[tuple[int, bool], Ran] = field(default_factory=dict)  # of a pipeline, by stage and direction
-    per_step: int = 0
-    counted: str = ""
-    read: Counter[Loader] = field(default_factory=Counter)  # batches of each data set
-    learns: bool = False  # whether `loss.backward()` was called
-    how: str = ""  # what of another framework compiled its graphs
-    inputs: dict[Graph, Inputs] = field(default_factory=dict)  # of recorded programs
-    cuts: list[tuple[Graph, Location | None]] = field(default_factory=list)  # these, and who asked for each
-    drawn: Counter[str] = field(default_factory=Counter)  # random numbers that are their inputs
 
 
 class Walked:
@@ -93,6 +66,7 @@ class Walked:
         self._met: float | None = None  # when the first program was recorded
         self.loaders = Loaders()
         self._learning = self._pending = False
+        self._waits = False  # whether an update by the script itself is recorded still
         self._patience = 1
         self._first: float | None = None
         self._shapes: list[tuple[str, ...]] = []
@@ -162,6 +136,7 @@ class Walked:
         if self._hidden:
             return
         self._begins()
+        self._waits = False
         graph, step = program.imported.graph, self._ending or self.now
         self.recordings.met(program, reading)
         self._met = self._met or time.perf_counter()
@@ -298,7 +273,7 @@ class Walked:
     def backward(self) -> None:
         """`loss.backward()` is called."""
         if self._pending or self._exchanged():
-            self._over()
+            self._over(computes=self._waits)
         self._learning = self._begun = self.now.learns = True
         self.recordings.backward()
 
@@ -324,7 +299,7 @@ class Walked:
         return found
 
     def _changes(self) -> None:
-        self._pending = True
+        self._pending = self._waits = True
         for i, (_, p) in enumerate(self._learned.values()):
             self.kept["parameter"].setdefault(id(p), (f"parameter {i}", p))
             if p.grad is not None:
@@ -355,8 +330,10 @@ class Walked:
         self.early = True
         raise Enough
 
-    def _over(self) -> None:
-        recording.flush()
+    def _over(self, computes: bool = True) -> None:
+        """computes: what was recorded is of this step, not of the next."""
+        if computes:
+            recording.flush()
         if self._trial:
             self._learning = self._pending = False
             return
@@ -452,38 +429,6 @@ class Walked:
         return self.steps[min(2, len(self.steps) - 1)].asked if self.steps else []
 
 
-class _Engine(Recorded, Followed):
-    unwritten: Unwritten
-
-    def step_time(self, measured: Callable[[], float]) -> float:
-        """The time of the graphs that the step runs, for the first target; infinite for what does not compile."""
-        graphs = self.walk.trial(measured)  # type: ignore[attr-defined]
-        now = current()
-        with values_kept():
-            try:
-                return sum(device.obtain(g, now).outline.total for g in graphs) / PS_PER_S
-            except TrnlabError:
-                return math.inf
-
-    def follow(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
-        """See `Follower`."""
-        self.walk.of_another(how, graphs, kinds, learns)  # type: ignore[attr-defined]
-
-    def left(self, name: str, error: TrnlabError) -> None:
-        """See `Follower`."""
-        self.walk.survey.note(  # type: ignore[attr-defined]
-            error.code, error.what.splitlines()[0], error.where, why=f"{name!r} runs on the host because of that",
-            do=error.remedy or "", severity=WARNING, subject=name,
-        )  # fmt: skip
-
-    def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
-        walk: Any = self.walk
-        leaves = pytree.tree_leaves(batch)
-        walk.begun(tuple(f"{str(x.dtype)[6:]}{list(x.shape)}" for x in leaves if isinstance(x, Tensor)))
-        with walk.aside():
-            return super().train_step(step, batch)
-
-
 def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | None = None) -> Walked:
     """Run the script without values until it has made its first steps. mail: what the stages of a pipeline said on
     ranks that were followed before. Raises UsageError where it made none and ran no program."""
@@ -492,7 +437,7 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter = stack.enter_context
         enter(only_new_ones())
         enter(activate(session))
-        engine = enter(use(_Engine(walk)))
+        engine = enter(use(WalksEngine(walk)))
         enter(barriers.following(room_of))
         enter(surveyed(walk.survey))
         enter(listening())

@@ -96,6 +96,12 @@ def _begin() -> None:
     _recorder.lines = _followed or _computer.news or scaled or provenance.is_kept()
 
 
+def forget() -> None:
+    """Never compute what was recorded."""
+    _recorder.clear()
+    _recorder.in_optimizer = _recorder.ended = False
+
+
 def ends() -> bool:
     """Whether what is recorded is the end of an optimizer's step."""
     return _recorder.ended
@@ -122,8 +128,7 @@ def following(room: Callable[[Form], Tensor]) -> Iterator[None]:
         yield
     finally:
         _followed, _recorder.room = was, kept
-        _recorder.clear()
-        _recorder.in_optimizer = _recorder.ended = False
+        forget()
 
 
 @contextmanager

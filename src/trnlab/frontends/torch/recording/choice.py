@@ -57,6 +57,13 @@ def flush(what: str = "operators") -> None:
         barriers.flush(what)
 
 
+def forget() -> None:
+    """Never compute what was recorded."""
+    barriers = sys.modules.get(_BARRIERS)
+    if barriers is not None:
+        barriers.forget()
+
+
 def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The results of an operator, recorded or computed; `NOT_HERE` where the host has to compute it."""
     way = mode()

@@ -61,6 +61,8 @@ def _dropout(again: Again, x: Tensor, p: float, train: bool | None) -> Any:
     host_ops.current().add("aten::native_dropout")
     kept = 1.0 - p
     like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-    mask = _drawn(_aten.native_dropout.default, torch.empty_like(like, dtype=torch.bool), lambda new: new.bernoulli_(kept))
+    mask = _drawn(
+        _aten.native_dropout.default, torch.empty_like(like, dtype=torch.bool), lambda new: new.bernoulli_(kept)
+    )
     y = again(_aten.mul.Tensor, (x, mask), {})
     return again(_aten.mul.Tensor, (y, 1.0 / kept if kept else 0.0), {}), mask

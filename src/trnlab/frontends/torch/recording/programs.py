@@ -30,6 +30,7 @@ from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
 from trnlab.frontends.torch.survey import raising
 from trnlab.frontends.torch.tracing import functional
 from trnlab.frontends.torch.types import unnarrowed
+from trnlab.graph.ir import Value
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -169,6 +170,7 @@ class Program:
         made = {ref[0] for node in reading.nodes for ref in node.results}
         self.given = [i for i, s in enumerate(reading.slots) if s not in made]
         self._name = name
+        self._states: dict[str, Array] = {}  # what scales of FP8 look back on
         self._import(reading, numbers)
 
     @classmethod
@@ -241,10 +243,11 @@ class Program:
         memories: dict[Slot, Memory] = {}
         targets = [self._target(reading, i, memories) for i in range(len(self.outputs))]
         given: list[Array] = []
-        for name in self.imported.inputs:
-            given.append(
-                np.asarray(new_seed().numpy()) if name is None else self._input(reading, name, memories, numbers)
-            )
+        for value, name in zip(self.imported.graph.inputs, self.imported.inputs):
+            if name is not None:
+                given.append(self._input(reading, name, memories, numbers))
+            else:
+                given.append(self._own(value))
         kept = self.imported.graph.aliases if self.imported.graph.checks else {}
         for j in kept.values():
             given[j] = given[j].copy()
@@ -252,6 +255,13 @@ class Program:
         for place, target in enumerate(targets):
             if target is not None and place in self._place:
                 _store(target, results[self._place[place]])
+
+    def _own(self, value: Value) -> Array:
+        """What nobody hands over: a state of the program, zeros at first, which it overwrites, or a seed."""
+        name = value.name or ""
+        if name not in self.imported.states:
+            return np.asarray(new_seed().numpy())
+        return self._states.setdefault(name, np.zeros(value.shape, np.float32))
 
     def _target(self, reading: Reading, place: int, memories: dict[Slot, Memory]) -> Array | None:
         slot = reading.slots[self.outputs[place]]

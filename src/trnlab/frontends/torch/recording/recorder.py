@@ -70,8 +70,8 @@ Ref = tuple[Slot | Number, Form, int]  # and the offset
 @dataclass(slots=True)
 class Node:
     """One operator. `made`: what is known of its results; refs: its tensors in order. numbers: its
-    floats that may be inputs. updates: whether an optimizer called it. where: the user's line, an entry of a formatted
-    stack. grad: whether autograd listened."""
+    floats that may be inputs. updates: whether an optimizer called it. where: the user's line, an entry of a
+    formatted stack. grad: whether autograd listened."""
 
     about: Operator
     made: Made
