@@ -68,6 +68,21 @@ for i, (x, y) in enumerate(batches()):
     if i == 1 and loss.item() > 0:
         print(f"loss {loss:.3f}", loss)
 """,
+    "an optimizer that nobody compiles": HEAD + PLAIN + """
+forward = torch.compile(lambda x, y: loss_fn(model, x, y), backend="neuron")
+for x, y in batches():
+    loss = forward(x, y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "nothing compiled": HEAD + """
+for x, y in batches():
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
     "a loader whose batches are equal": HEAD + PLAIN + """
 data = torch.utils.data.TensorDataset(torch.randn(20, 16), torch.randint(4, (20,)))
 loader = torch.utils.data.DataLoader(data, batch_size=6, shuffle=True, drop_last=True, num_workers=2)
@@ -136,21 +151,6 @@ step = compile_step(model, optimizer, lambda m, x: m(x).square().mean())
 for i in range(4):
     step(torch.randn(128, 16384).to("neuron"))
 # TRN258
-""",
-    "an optimizer on the host": HEAD + PLAIN + """
-forward = torch.compile(lambda x, y: loss_fn(model, x, y), backend="neuron")
-for x, y in batches():
-    loss = forward(x, y)
-    loss.backward()
-    optimizer.step()  # TRN250
-    optimizer.zero_grad()
-""",
-    "nothing compiled": HEAD + """
-for x, y in batches():
-    loss = F.cross_entropy(model(x), y)  # TRN250
-    loss.backward()  # TRN250
-    optimizer.step()  # TRN250
-    optimizer.zero_grad()
 """,
     "a graph break": HEAD + loss("    z = h.mean().detach().item()  # TRN251") + COMPILED,
     "a model that is not moved": HEAD + PLAIN + """

@@ -37,7 +37,8 @@ class Part:
     """A graph of the step, and how often it runs in one.
 
     kinds: "parameter", "state", "batch" and so on for each input. loss: the output that is the loss, in a graph of a
-    whole step; None in a graph of one phase. phase: which one, "" where its name says it.
+    whole step; None in a graph of one phase. phase: which one, "" where its name says it. names: of inputs, for
+    people. by_lines: whether the lines of its ops say which of them are of the backward pass.
     """
 
     graph: Graph
@@ -45,6 +46,8 @@ class Part:
     kinds: tuple[str, ...] = ()
     loss: int | None = None
     phase: str = ""
+    names: tuple[str, ...] = ()
+    by_lines: bool = False
 
 
 @dataclass
@@ -148,7 +151,8 @@ def _memory(work: Work, made: Sequence[tuple[Part, Executable]]) -> Memory:
         program = executable.program
         kinds = dict(zip(program.inputs, part.kinds))
         scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
-        each.append(memory.of_program(program, kinds, phases_of(part, executable), scratch))
+        names = {id: name for id, name in zip(program.inputs, part.names) if name}
+        each.append(memory.of_program(program, kinds, phases_of(part, executable), scratch, names))
     if not work.kept:
         return max(each, key=lambda m: m.total, default=Memory())
     found = memory.total(work.kept)
@@ -166,7 +170,8 @@ def phases_of(part: Part, executable: Executable) -> list[str]:
         return [part.phase] * len(program.calls)
     loss = program.outputs[part.loss] if part.loss is not None else None
     updated = [program.inputs[source] for source in part.graph.aliases.values()]
-    return memory.phases(program, loss, updated)
+    told = memory.phases_by_lines(program, updated) if part.by_lines else None
+    return told or memory.phases(program, loss, updated)
 
 
 def _time(result: TargetResult, made: Sequence[tuple[Part, Executable]], session: Session) -> None:

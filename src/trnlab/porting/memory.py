@@ -35,6 +35,17 @@ def phases(program: Program, loss: int | None, updated: Sequence[int]) -> list[s
     return [FORWARD if i <= end else UPDATE if late[i] else BACKWARD for i in range(len(written))]
 
 
+def phases_by_lines(program: Program, updated: Sequence[int]) -> list[str] | None:
+    """`phases`, where the calls' lines say what is of the backward pass; None where none does."""
+    back = [call.loc is not None and call.loc.phase == BACKWARD for call in program.calls]
+    if not any(back):
+        return None
+    end = max(i for i, is_back in enumerate(back) if is_back)
+    changed = frozenset(updated)
+    late = [bool(_written(c, program) & changed) and c.label.startswith("rows") for c in program.calls]
+    return [UPDATE if late[i] or i > end else BACKWARD if back[i] else FORWARD for i in range(len(back))]
+
+
 def _written(call: Call, program: Program) -> frozenset[int]:
     return frozenset(call.args[i] for i in written_params(program.routines[call.routine]))
 
@@ -107,11 +118,14 @@ def _named(tensor: HbmTensor, call: Call) -> str:
     return " ".join(part for part in (layer, place) if part) or tensor.name
 
 
-def of_program(program: Program, kinds: Mapping[int, str], phase: Sequence[str], scratch: int) -> Memory:
-    """Memory of a program. kinds: of its inputs, by tensor; other inputs and constants are temporaries."""
+def of_program(
+    program: Program, kinds: Mapping[int, str], phase: Sequence[str], scratch: int, names: Mapping[int, str]
+) -> Memory:
+    """Memory of a program. kinds: of its inputs, by tensor; other inputs and constants are temporaries. names: of
+    inputs, for people."""
     live = temporaries(program, phase, kinds)
     kept = [
-        Tensor(t.name, kinds.get(t.id, "temporary"), t.shape, t.dtype.name, t.nbytes)
+        Tensor(names.get(t.id, t.name), kinds.get(t.id, "temporary"), t.shape, t.dtype.name, t.nbytes)
         for t in program.tensors
         if t.kind != "temp"
     ]

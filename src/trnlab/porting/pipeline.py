@@ -208,7 +208,7 @@ def _memory(part: Part, executable: Executable) -> Memory:
     program = executable.program
     kinds: Mapping[int, str] = dict(zip(program.inputs, part.kinds))
     scratch = max((routine.scratch_bytes for routine in program.routines), default=0)
-    return memory.of_program(program, kinds, forecast.phases_of(part, executable), scratch)
+    return memory.of_program(program, kinds, forecast.phases_of(part, executable), scratch, {})
 
 
 def _mfu(made: _Made, step_s: float) -> float | None:

@@ -39,7 +39,7 @@ def estimate(report: Report) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-_WITHOUT_VALUES = ("", "eager", "compile_step", "torch.compile")
+_WITHOUT_VALUES = ("", "eager", "recorded", "compile_step", "torch.compile")
 
 
 def head(report: Report) -> str:
@@ -47,7 +47,7 @@ def head(report: Report) -> str:
     what = "step" if report.learns else "forward pass"
     values = "without values" if report.how in _WITHOUT_VALUES else "with the host's values"
     steps = f"{report.steps} {what}{('s' if report.learns else 'es') * (report.steps != 1)} followed {values}"
-    how = {"eager": "nothing compiled"}.get(report.how, report.how)
+    how = {"eager": "nothing compiled", "recorded": "operators recorded"}.get(report.how, report.how)
     size = f", {report.parameters:,} parameters" if report.parameters else ""
     per = f", {report.per_step:,} {report.counted or 'tokens'} a step" if report.per_step else ""
     known = ", from the last check" if report.cached else ""

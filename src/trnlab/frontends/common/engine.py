@@ -205,6 +205,9 @@ def optimizer_stepped() -> None:
     """An optimizer made a step outside of compiled programs; a run that nobody reports steps to counts them so."""
     from trnlab.runtime import session
 
+    told: Any = getattr(current(), "optimizer_stepped", None)
+    if told is not None:  # an engine that follows
+        told()
     now = session.active()
     if now is not None and now.run is not None:
         now.run.updated()

@@ -151,13 +151,13 @@ class CompiledGraph:
         if self._other_objects(args) or any(guards.failed() for guards in self._guards):
             self._compile()
         known = self._numbers.known(args)
+        recording.flush()
         without_values = getattr(engine.current(), "stand_in", None)
         if without_values is not None:
             inputs = {name: args[i] for name, i in self._position.items()}
             self._program(inputs)  # type: ignore[arg-type]
             stand_ins = {n: without_values(n.meta["val"]) for n in self._computed}
             return [self._returned(item, stand_ins | known, args) for item in self._plan]
-        recording.flush()
         eager.begin()
         given = {name: args[i] for name, i in self._position.items()} | self._numbers.inputs(known)
         graph = self.imported.graph

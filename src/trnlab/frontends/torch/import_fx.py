@@ -124,7 +124,7 @@ class _Importer:
                 self.exact.add(node)
             with unnarrowed() if node in self.exact else nullcontext():
                 getattr(self, f"_{node.op}")(node)
-        if self.unsupported and self.survey is None:
+        if self.unsupported and (self.survey is None or self.survey.raises):
             raise _all_unsupported(self.unsupported)
         if self.survey is not None:
             self.survey.uses(self.unsupported, self.of_gradients)

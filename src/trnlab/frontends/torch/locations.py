@@ -49,7 +49,8 @@ def parse(stack_trace: str) -> Location | None:
     last = frames[-1]
     function, *about = (part.strip() for part in last["function"].split(","))
     layer = next((part.removeprefix(_LAYER) for part in about if part.startswith(_LAYER)), "")
-    return Location(last["file"], int(last["line"]), function, (last["text"] or "").strip(), layer)
+    phase = "backward" if _GRADIENT.removeprefix(", ") in about else ""
+    return Location(last["file"], int(last["line"]), function, (last["text"] or "").strip(), layer, phase)
 
 
 def location_of(node: fx.Node) -> Location | None:
@@ -159,7 +160,7 @@ class RecordLines(TorchFunctionMode):
         line = here(sys._getframe(1))
         self._starts.append(backward_number())
         self._lines.append(line)
-        _set_line(line)
+        set_line(line)
         needs, why, remedy = _WRITES.get(function, (None, "", ""))
         if needs is not None and needs(*args, **(kwargs or {})):
             refusal = UnsupportedOpError(
@@ -207,11 +208,17 @@ class RecordLines(TorchFunctionMode):
 
     def _entering(self, node: Any) -> Any:
         line = self._line_of(node._sequence_nr())
-        line = line and line.replace("\n", f"{_GRADIENT}\n", 1)
-        return lambda grads: _set_line(line)
+        line = of_gradient(line)
+        return lambda grads: set_line(line)
 
 
-def _set_line(line: str | None) -> None:
+def of_gradient(line: str | None) -> str | None:
+    """An entry of a formatted stack, marked for what belongs to the way back."""
+    return line and line.replace("\n", f"{_GRADIENT}\n", 1)
+
+
+def set_line(line: str | None) -> None:
+    """Operators that are traced from here on carry this line."""
     if line is None:
         fx_traceback.current_meta.pop("stack_trace", None)
     else:

@@ -50,6 +50,11 @@ def note(graph: Graph, found: Provenance) -> None:
         _kept[-1][graph] = found
 
 
+def is_kept() -> bool:
+    """Whether somebody wants to know."""
+    return bool(_kept)
+
+
 def of(graph: Graph) -> Provenance | None:
     """Where a graph comes from, if that was kept."""
     return _kept[-1].get(graph) if _kept else None

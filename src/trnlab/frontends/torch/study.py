@@ -74,6 +74,10 @@ class StudyEngine(DeviceEngine):
 
         return run
 
+    def optimizer_stepped(self) -> None:
+        """See `engine.optimizer_stepped`."""
+        self.steps.stepped()
+
     def step_done(self, loss: float, tokens: int) -> None:
         """See `Engine`."""
         super().step_done(loss, tokens)

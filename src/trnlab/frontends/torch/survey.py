@@ -29,6 +29,7 @@ class Survey:
         self._found: dict[tuple[str, str, str], Finding] = {}
         self.operators: WeakKeyDictionary[Graph, Counter[str]] = WeakKeyDictionary()
         self.refused: Counter[str] = Counter()
+        self.raises = False
 
     @property
     def findings(self) -> list[Finding]:
@@ -108,6 +109,20 @@ _ASKED = {
 }  # fmt: skip
 for _name in ("tolist", "__array__"):
     _ASKED[_name] = _ASKED["numpy"]
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Within the block the importer raises what it refuses, as ever: whoever asked for the graph has another way."""
+    found = active()
+    was = found.raises if found is not None else False
+    if found is not None:
+        found.raises = True
+    try:
+        yield
+    finally:
+        if found is not None:
+            found.raises = was
 
 
 _active: list[Survey] = []

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trnlab.collectives import Collective, whole_mesh
+from trnlab.frontends.torch import dlpack
 from trnlab.frontends.torch.dispatch import untraced_methods
 from trnlab.frontends.torch.distributed import batch_norm, comm_hooks, fully_sharded, functional, sites
 from trnlab.frontends.torch.distributed.process_group import NeuronProcessGroup
@@ -233,6 +234,7 @@ class CountedGroup(NeuronProcessGroup):
         """nbytes: given by this rank; buffer: of the larger of input and output."""
         self._asked += 1
         if like.device.type == "neuron":
+            dlpack.before_host(like, False)
             gives, takes = map(tuple, parts)
             position = self.getRank() if gives else 0
             asked = Collective(kind, self.groups, reduction, root=root, gives=gives, takes=takes, position=position)
@@ -241,6 +243,7 @@ class CountedGroup(NeuronProcessGroup):
     def _transfer(self, kind: str, tensor: Tensor, pair: tuple[int, int]) -> None:
         """A message between two ranks: who receives it gives nothing."""
         if tensor.device.type == "neuron":
+            dlpack.before_host(tensor, False)
             asked, nbytes = Collective("collective_permute", pairs=(pair,)), _nbytes(tensor)
             given = nbytes if kind == "send" else 0
             self._ledger.note(Asked(asked, sites.purpose(kind, purpose_of(self)), given, nbytes))

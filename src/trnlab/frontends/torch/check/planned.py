@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 
 from trnlab.errors import UsageError
 from trnlab.fleet.captured import Captured
-from trnlab.frontends.torch.check.report import names_of, work_of
+from trnlab.frontends.torch.check.owned import names_of
+from trnlab.frontends.torch.check.report import work_of
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
 from trnlab.porting.result import ERROR
 from trnlab.runtime.script import Script
@@ -38,6 +41,8 @@ def _samples(step: Step) -> int:
         shapes = [
             v.shape for v, role in zip(step.captured.graph.inputs, step.captured.inputs) if role.kind == "batch"
         ]
+    elif step.inputs:
+        return step.per_step // _units(step)
     else:
         forward = next((g for g in step.graphs if g.name.startswith("forward")), step.graphs[0])
         known = step.kinds.get(forward, {})
@@ -46,10 +51,20 @@ def _samples(step: Step) -> int:
     return int(first) if step.per_step % first == 0 else 1
 
 
+def _units(step: Step) -> int:
+    """Tokens of a sequence; 1 of an image. A recorded step may have learned from several batches."""
+    pairs = [(v, kind) for g, found in step.inputs.items() for v, kind in zip(g.inputs, found.kinds)]
+    ids = [v.shape for v, kind in pairs if kind == "batch" and len(v.shape) > 1 and not v.dtype.is_float]
+    return prod(ids[-1][1:]) if step.counted == "tokens" and ids else 1
+
+
 def _parameters(walk: Walked, step: Step) -> dict[str, tuple[int, ...]]:
     if step.captured is not None:
         pairs = zip(step.captured.graph.inputs, step.captured.inputs)
         return {role.name: v.shape for v, role in pairs if role.kind == "parameter"}
+    if step.inputs:
+        owned = walk.recordings.owned.values()
+        return {each.name: tuple(each.tensor.shape) for each in owned if each.kind == "parameter"}
     names = names_of()
     found: dict[int, tuple[str, torch.Tensor]] = walk.kept["parameter"]
     return {names.get(key, name): tuple(tensor.shape) for key, (name, tensor) in found.items()}

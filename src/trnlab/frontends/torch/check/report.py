@@ -11,12 +11,11 @@ from math import gcd, prod
 from typing import Any
 
 import torch
-from torch import nn
 
 from trnlab.chips.catalog import Target
 from trnlab.errors import Location
 from trnlab.frontends.torch.check import ranks, reading
-from trnlab.frontends.torch.check.alive import alive
+from trnlab.frontends.torch.check.owned import names_of
 from trnlab.frontends.torch.check.stages import Followed
 from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.check.walk import Step, Walked, follow
@@ -74,6 +73,9 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
         report.notes += [_exchanged(work.asked, replace(session, target=target)) for target in targets]
     if step.host and not step.graphs:
         report.notes.append("no time, memory or price is told, because nothing of the step is compiled")
+    if step.drawn:
+        drawn = ", ".join(f"{n.removeprefix('aten::')} x{c}" for n, c in step.drawn.most_common(6))
+        report.notes.append(f"random numbers are drawn by the host, and are inputs of the step: {drawn}")
     if step.how:
         report.notes.append(f"what the script saw of {step.how} was computed, on the host: nothing of it is made up")
     if walk.survey.refused and report.targets:
@@ -109,6 +111,8 @@ def _exchanged(asked: Sequence[Asked], session: Session) -> str:
 def _how(step: Step) -> str:
     if step.captured is not None:
         return "compile_step"
+    if step.inputs and len(step.inputs) == len(set(step.graphs)):
+        return "recorded"
     return step.how or ("torch.compile" if step.graphs else "eager")
 
 
@@ -155,17 +159,23 @@ def _host(walk: Walked, step: Step) -> None:
         return
     names = ", ".join(f"{n.removeprefix('aten::')} x{c}" for n, c in step.host.most_common(6))
     more = f" and {len(step.host) - 6} more" if len(step.host) > 6 else ""
-    what = f"{count} operators of a step {'are outside of compiled code' if step.graphs else 'run on the host'}"
+    apart = step.graphs and not step.inputs
+    what = f"{count} operators of a step {'are outside of compiled code' if apart else 'run on the host'}"
     why = "nothing is compiled: every operator runs there, outside of the time of the chip"
-    if step.graphs:
+    do = (
+        "compile the whole step with trnlab.frontends.torch.compile_step, or put loss, clipping and "
+        "optimizer.step() into functions of torch.compile(backend='neuron')"
+    )
+    if step.inputs:
+        why = "they cannot be recorded, or the chip has no form of them: no time here has what the host takes"
+        do = "write them with other operators (docs/operators.md), or compute them outside of the step"
+    elif step.graphs:
         why = "each is a program of its own, or runs on the host where the chip has none for it; no time here has it"
     why += f": {names}{more}"
     places: list[Location | None] = [place for place, _ in step.host_places.most_common()]
     for place in places or [None]:
         walk.survey.note(
-        "TRN250", what, place, why=why,
-        do="compile the whole step with trnlab.frontends.torch.compile_step, or put loss, clipping and "
-        "optimizer.step() into functions of torch.compile(backend='neuron')", severity=WARNING, subject="host",
+        "TRN250", what, place, why=why, do=do, severity=WARNING, subject="host",
     )  # fmt: skip
 
 
@@ -183,6 +193,8 @@ def work_of(walk: Walked, step: Step) -> Work:
         kinds = tuple(_KINDS.get(role.kind, "temporary") for role in step.captured.inputs)
         loss = next((i for i, role in enumerate(step.captured.outputs) if role.kind == "loss"), None)
         return Work([Part(step.captured.graph, 1, kinds, loss)], [], step.per_step)
+    if step.inputs:
+        return _recorded(walk, step)
     times = Counter(step.graphs)
     names = names_of()
     kept = [
@@ -197,6 +209,28 @@ def work_of(walk: Walked, step: Step) -> Work:
         for g, n in times.items()
     ]
     return Work(parts, kept, step.per_step, learns=learns)
+
+
+def _recorded(walk: Walked, step: Step) -> Work:
+    """A step of recorded programs. The memory of one that is a single program is told as that of a captured step."""
+    times = Counter(step.graphs)
+    parts = []
+    for graph, n in times.items():
+        found = step.inputs.get(graph)
+        phase = "" if step.learns else FORWARD
+        if found is None:
+            parts.append(Part(graph, n, _kinds(step, graph), phase=phase))
+        else:
+            loss = _loss(graph) if step.learns else None
+            parts.append(Part(graph, n, found.kinds, loss, phase, found.names, by_lines=True))
+    if len(step.graphs) == 1 and parts[0].by_lines:
+        return Work(parts, [], step.per_step, learns=step.learns)
+    names, kept = names_of(), dict(walk.kept)
+    for owned in walk.recordings.owned.values():
+        if owned.kind in ("parameter", "buffer"):
+            kept[owned.kind] = {id(owned.tensor): (owned.name, owned.tensor)} | kept[owned.kind]
+    tensors = [_tensor(names.get(k, name), kind, t) for kind, named in kept.items() for k, (name, t) in named.items()]
+    return Work(parts, tensors, step.per_step, learns=step.learns)
 
 
 def _kinds(step: Step, graph: Graph) -> tuple[str, ...]:
@@ -217,15 +251,6 @@ def _loss(graph: Graph) -> int | None:
     return next((i for i, v in enumerate(graph.outputs) if v.shape == () and v.dtype.is_float), None)
 
 
-def names_of() -> dict[int, str]:
-    """The longest path of every parameter in a model."""
-    found: dict[int, str] = {}
-    for module in alive(nn.Module):
-        for name, p in module.named_parameters():
-            found[id(p)] = max(found.get(id(p), ""), name, key=len)
-    return found
-
-
 def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
     """A tensor as it lies on the chip, where all may be bf16 that PyTorch calls float32."""
     kind_held = torch.bfloat16 if tensor.dtype is torch.float32 and tensor.dim() and is_narrowed() else tensor.dtype
@@ -236,5 +261,5 @@ def _tensor(name: str, kind: str, tensor: Any) -> Tensor:
 def parameters_of(work: Work) -> int:
     """Of the model that a step trains."""
     named = [(p.graph.inputs, p.kinds) for p in work.parts]
-    captured = sum(prod(v.shape) for values, kinds in named for v, k in zip(values, kinds) if k == "parameter")
-    return captured or sum(prod(t.shape) for t in work.kept if t.kind == "parameter")
+    kept = sum(prod(t.shape) for t in work.kept if t.kind == "parameter")
+    return kept or sum(prod(v.shape) for values, kinds in named for v, k in zip(values, kinds) if k == "parameter")

@@ -17,14 +17,16 @@ import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from trnlab.frontends.torch import dlpack
 from trnlab.frontends.torch.assumed import assumed, is_mask, number_for
 from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.host_ops import NOT_HERE
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import TorchDispatchMode, modes_off
 from trnlab.frontends.torch.pytorch.fakes import (
@@ -32,6 +34,7 @@ from trnlab.frontends.torch.pytorch.fakes import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from trnlab.frontends.torch.recording import barriers
 
 LARGE = 1 << 18  # bytes
 _MAPPED = 1 << 30  # from this size on not even room in memory is asked for
@@ -40,6 +43,7 @@ _ALLOCATES = frozenset({
 })  # fmt: skip
 _NUMBER = "aten::_local_scalar_dense"
 _NO_WORK = frozenset({"aten::detach", "aten::alias", "aten::set_", "aten::lift_fresh", _NUMBER})
+_COLLECTIVES = ("c10d::", "_c10d_functional::", "_dtensor::")  # which groups answer
 _COPIES = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from"})
 
 _BY_MASKS = frozenset({
@@ -84,14 +88,20 @@ class Unwritten(TorchDispatchMode):
         result = self._followed(op, tensors, args, kwargs)
         if not any(is_made_up(t) or is_large(t) for t in tensors):
             return result
-        if op._schema.name == "aten::all":  # what a script insists on, as on finite gradients, holds
+        if op._schema.name == "aten::all" and not barriers.is_recorded(
+            result
+        ):  # what a script insists on, as on finite gradients, holds
             result.fill_(1)
-        return _all_made_up(result)
+        return all_made_up(result)
 
     def _followed(self, op: Any, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
         name = op._schema.name
         if name == _NUMBER:
             return self._number(op, args[0])
+        if self._is_recorded(op, name, tensors, kwargs):
+            return op(*args, **kwargs)  # its kernel records it, or asks `on_host`
+        if name in _COPIES:
+            self._meets(op, tensors, args, kwargs)
         if _is_on_device(tensors, kwargs) and not op.is_view and name not in _NO_WORK | _COPIES | _ALLOCATES:
             self._on_device(name)
             if _by_values(op, args):
@@ -105,8 +115,43 @@ class Unwritten(TorchDispatchMode):
             return self._made(op, args, kwargs)
         return op(*args, **kwargs)
 
+    @staticmethod
+    def _is_recorded(op: Any, name: str, tensors: Sequence[Tensor], kwargs: Any) -> bool:
+        """Whether the operator goes on to the kernel that records: it computes on the device alone."""
+        if not _is_on_device(tensors, kwargs) or not barriers.follows():
+            return False
+        if op.is_view or torch.Tag.inplace_view in op.tags or name in _NO_WORK | _ALLOCATES:
+            return False
+        if name in _COPIES:
+            place = kwargs.get("device")
+            return all(t.device.type == "neuron" for t in tensors) and (
+                place is None or torch.device(place).type == "neuron"
+            )
+        return not name.startswith(_COLLECTIVES)
+
+    @staticmethod
+    def _meets(op: Any, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> None:
+        """The host reads or writes memory of the device: what was recorded of it is computed first."""
+        written = set(map(id, pytree.tree_leaves(_changed(op, args, kwargs)))) if op._schema.is_mutable else set()
+        for t in tensors:
+            if t.device.type == "neuron":
+                dlpack.before_host(t, id(t) not in written)
+
+    def on_host(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator returns that the host computes; `NOT_HERE` where it is to compute it as ever."""
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        self._on_device(op._schema.name)
+        self._meets(op, tensors, args, kwargs)
+        with barriers.suspended():
+            if _by_values(op, args):
+                self._found(op, args)
+                return self._assumed(op, args, kwargs)
+            return self._shapes(op, args, kwargs) if any(map(is_large, tensors)) else NOT_HERE
+
     def _number(self, op: Any, tensor: Tensor) -> Any:
         """What Python gets that asks for a number: a harmless one where nobody computed it."""
+        if tensor.device.type == "neuron":
+            dlpack.before_host(tensor, True)
         if not is_large(tensor) and not is_made_up(tensor):
             return op(tensor)
         number = number_for(tensor.dtype, None if is_large(tensor) else op(tensor))
@@ -130,7 +175,7 @@ class Unwritten(TorchDispatchMode):
         if op._schema.is_mutable:
             written = _written(op, args, kwargs)
             if written is not None:
-                return written if op._schema.name.startswith(_KEEP) else _all_made_up(written)
+                return written if op._schema.name.startswith(_KEEP) else all_made_up(written)
         with modes_off(), self._fake as mode:
             fakes = pytree.tree_map_only(Tensor, lambda t: _fake_of(mode, t), (args, kwargs))
             try:
@@ -140,7 +185,7 @@ class Unwritten(TorchDispatchMode):
             except _WITHOUT_SHAPES:
                 result = NotImplemented
         if result is NotImplemented:
-            return _all_made_up(op(*args, **kwargs))
+            return all_made_up(op(*args, **kwargs))
         if result is None:
             return self._assumed(op, _chosen(op, args), kwargs)
         given = {id(f): t for f, t in zip(pytree.tree_leaves(fakes), pytree.tree_leaves((args, kwargs)))}
@@ -152,7 +197,7 @@ class Unwritten(TorchDispatchMode):
             with self:
                 return assumed(op, args, kwargs)
         except NotImplementedError:
-            return _all_made_up(op(*args, **kwargs))
+            return all_made_up(op(*args, **kwargs))
 
 
 @contextmanager
@@ -173,8 +218,7 @@ def is_large(tensor: Tensor) -> bool:
 
 def is_made_up(tensor: Tensor) -> bool:
     """Whether nobody computed the values of a tensor, or those that they were computed from."""
-    held = _made_up.get(memory_of(tensor))
-    return held is not None and not held.expired()
+    return is_made_up_memory(memory_of(tensor))
 
 
 def memory_of(tensor: Tensor) -> int:
@@ -185,7 +229,18 @@ def memory_of(tensor: Tensor) -> int:
         return 0
 
 
-def _all_made_up(result: Any) -> Any:
+def is_made_up_memory(memory: int) -> bool:
+    """`is_made_up`, of what `memory_of` says."""
+    held = _made_up.get(memory)
+    return held is not None and not held.expired()
+
+
+def make_up(memory: int, held: StorageWeakRef) -> None:
+    """Nobody computes what is in this memory."""
+    _made_up.setdefault(memory, held)
+
+
+def all_made_up(result: Any) -> Any:
     """What an operator returns, from now on known to be made up."""
     if len(_made_up) > _MANY:
         for gone in [key for key, held in _made_up.items() if held.expired()]:
@@ -216,6 +271,13 @@ def like(fake: Tensor) -> Tensor:
 
 def unwritten(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
     """A tensor that nobody has written to; a small one is ones, and zeros where it may be indices."""
+    made = room(shape, strides, dtype)
+    with modes_off():
+        return cast(Tensor, all_made_up(as_neuron(made) if device == "neuron" else made))
+
+
+def room(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory of the host that takes none while it is large and nobody writes to it; see `unwritten`."""
     shape, strides = [int(n) for n in shape], [int(n) for n in strides]
     length = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides))
     nbytes = length * dtype.itemsize
@@ -227,10 +289,7 @@ def unwritten(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, 
             flat = torch.empty(length, dtype=dtype)
         else:
             flat = torch.frombuffer(_mapped(nbytes), dtype=dtype, count=length)
-        made = flat.as_strided(shape, strides)
-        made = as_neuron(made) if device == "neuron" else made
-        _all_made_up(made)
-        return made
+        return flat.as_strided(shape, strides)
 
 
 def _mapped(nbytes: int) -> mmap.mmap:

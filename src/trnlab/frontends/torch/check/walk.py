@@ -3,75 +3,50 @@
 
 from __future__ import annotations
 
-import math
-import runpy
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from trnlab.errors import Location, TrnlabError, UsageError
+from trnlab.errors import Location
 from trnlab.frontends import unedited
 from trnlab.frontends.common.engine import use
+from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.assumed import note_values
 from trnlab.frontends.torch.capture import CapturedStep
 from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.alive import alive, only_new_ones
 from trnlab.frontends.torch.check.dynamo import listening
+from trnlab.frontends.torch.check.engine import WalksEngine
 from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
+from trnlab.frontends.torch.check.recorded import Recordings, cuts, passes_of, room_of
+from trnlab.frontends.torch.check.running import Enough, run
 from trnlab.frontends.torch.check.savers import saved_with_holes
-from trnlab.frontends.torch.check.shapes import Followed
-from trnlab.frontends.torch.check.silence import Last, silent
-from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of, values_kept
-from trnlab.frontends.torch.data import Loader
+from trnlab.frontends.torch.check.silence import silent
+from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of
 from trnlab.frontends.torch.locations import here, parse
-from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.recording import barriers
+from trnlab.frontends.torch.recording.programs import Program, Reading
+from trnlab.frontends.torch.recording.recorder import Node
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
-from trnlab.porting.job import RANKS_WANTED
 from trnlab.porting.result import WARNING
-from trnlab.runtime import device
 from trnlab.runtime.communication import Asked
-from trnlab.runtime.script import Script, failure
-from trnlab.runtime.session import Session, activate, current
-from trnlab.units import PS_PER_S
+from trnlab.runtime.script import Script
+from trnlab.runtime.session import Session, activate
 
 STEPS, SECONDS = 6, 10.0  # a walk goes on for so many steps, and so long after the first, to see what changes
 
 
 _SEED_OF_GRADIENTS = "aten::ones_like"  # what every `loss.backward()` begins with
-
-
-class Enough(BaseException):
-    """The walk has seen enough."""
-
-
-@dataclass
-class Step:
-    """What one training step ran: graphs in order, and operators on the host."""
-
-    graphs: list[Graph] = field(default_factory=list)
-    kinds: dict[Graph, dict[str, str]] = field(default_factory=dict)  # of inputs that stay on the device
-    seen: list[Any] = field(default_factory=list)  # inputs of its graphs, while it goes on
-    captured: CapturedStep | None = None
-    host: Counter[str] = field(default_factory=Counter)
-    host_places: Counter[Location] = field(default_factory=Counter)
-    asked: list[Asked] = field(default_factory=list)  # exchanged with other ranks outside of graphs
-    passes: dict[tuple[int, bool], Ran] = field(default_factory=dict)  # of a pipeline, by stage and direction
-    per_step: int = 0
-    counted: str = ""
-    read: Counter[Loader] = field(default_factory=Counter)  # batches of each data set
-    learns: bool = False  # whether `loss.backward()` was called
-    how: str = ""  # what of another framework compiled its graphs
 
 
 class Walked:
@@ -84,9 +59,15 @@ class Walked:
         self.compiled = self.early = False  # stages that the script leaves eager; whether other ranks come first
         self._pass: tuple[int, bool] | None = None
         self._hidden = False
-        self.kept: dict[str, dict[int, tuple[str, Tensor]]] = {"parameter": {}, "gradient": {}, "state": {}}
+        kinds = ("parameter", "gradient", "state", "buffer")
+        self.kept: dict[str, dict[int, tuple[str, Tensor]]] = {kind: {} for kind in kinds}
+        self.recordings = Recordings()
+        self._ending: Step | None = None  # whose optimizer has stepped, and is recorded still
+        self._met: float | None = None  # when the first program was recorded
         self.loaders = Loaders()
         self._learning = self._pending = False
+        self._waits = False  # whether an update by the script itself is recorded still
+        self._patience = 1
         self._first: float | None = None
         self._shapes: list[tuple[str, ...]] = []
         self._again: Counter[str] = Counter()
@@ -102,11 +83,11 @@ class Walked:
         self._begun = False  # whether what is exchanged is part of a step, and not of what comes before the first
 
     # -- what the script does -------------------------------------------------------------------------------------
-    def on_host(self, name: str) -> None:
+    def on_host(self, name: str, where: Location | None = None) -> None:
         """An operator computes on the device, outside of any program."""
         if self._depth == 0 and name != _SEED_OF_GRADIENTS:
             self.now.host[name] += 1
-            place = parse(here(sys._getframe(2)) or "")
+            place = where or parse(here(sys._getframe(2)) or "")
             if place is not None:
                 self.now.host_places[place] += 1
 
@@ -131,6 +112,8 @@ class Walked:
         if graph.name.startswith("forward") and self._pending:
             self._over()
         self.now.graphs.append(graph)
+        if not self.steps:
+            self.recordings.sequence.append(graph)
         self.now.seen += inputs.values()
         for name, x in inputs.items():
             if isinstance(x, nn.Parameter):
@@ -143,8 +126,60 @@ class Walked:
                     self._keep(optimizer)
         if graph.name.startswith("forward") or not self._learning:
             self._count(inputs.values())
-        kinds = {id(t): kind for kind, named in self.kept.items() for _, t in named.values()}
+        kinds = {id(t): kind for kind, named in self.kept.items() for _, t in named.values() if not t.is_meta}
+        kinds |= {id(p.grad): "gradient" for _, p in self.kept["parameter"].values() if p.grad is not None}
         self.now.kinds[graph] = {name: kinds[id(x)] for name, x in inputs.items() if id(x) in kinds}
+
+    # -- recorded operators ---------------------------------------------------------------------------------------
+    def program(self, program: Program, reading: Reading) -> None:
+        """A recorded program runs."""
+        if self._hidden:
+            return
+        self._begins()
+        self._waits = False
+        graph, step = program.imported.graph, self._ending or self.now
+        self.recordings.met(program, reading)
+        self._met = self._met or time.perf_counter()
+        if not self.steps and self._ending is None:
+            self.recordings.sequence.append(graph)
+        if self._learning or self._ending is not None or any(node.grad or node.updates for node in reading.nodes):
+            step.graphs.append(graph)
+            step.inputs[graph] = self.recordings.inputs[graph]
+            place = None if self._backward else parse(here(sys._getframe(2)) or "")
+            step.cuts.append((graph, place))
+        self._only_forward()
+
+    def no_form(self, node: Node, error: Exception) -> None:
+        """The chip has no form of a recorded operator."""
+        name = node.about.name.replace("::", ".")
+        reason = str(getattr(error, "what", error)).splitlines()[0]
+        self.survey.note(
+            "TRN250", f"{name}: the chip has no form of this; the host computes it", parse(node.where or ""),
+            why=f"it cuts the step into programs before and after it; {reason}",
+            do=str(getattr(error, "remedy", None) or "write it with other operators: docs/operators.md has them"),
+            severity=WARNING, subject=name, whatever=True,
+        )  # fmt: skip
+
+    def random(self, name: str, tensor: Tensor) -> None:
+        """Random numbers were drawn that a program reads."""
+        self.recordings.drawn(tensor)
+        self.now.drawn[name] += 1
+
+    def settled(self) -> None:
+        """What an optimizer's step had recorded was computed."""
+        if self._ending is not None:
+            step, self._ending = self._ending, None
+            self._done(step)
+
+    def _only_forward(self) -> None:
+        """Scripts that have no optimizer make no step: their passes are enough."""
+        if self.steps or self._learning or self._met is None or len(self.recordings.sequence) < STEPS:
+            return
+        if time.perf_counter() - self._met > SECONDS * self._patience and not _optimizers():
+            self.ended()
+            raise Enough
+        if time.perf_counter() - self._met > SECONDS * self._patience:
+            self._patience *= 2
 
     def of_another(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
         """Graphs of another framework than PyTorch ran; see `Follower`."""
@@ -218,7 +253,10 @@ class Walked:
         """An optimizer made its step."""
         if self._depth == 0 and self._learning:
             self._keep(optimizer)
-            self._over()
+            if self._trial or not barriers.ends():
+                self._over()
+                return
+            self._ending, self.now = self._closed(), Step()
 
     def _keep(self, optimizer: torch.optim.Optimizer) -> None:
         for g, group in enumerate(optimizer.param_groups):
@@ -227,7 +265,7 @@ class Walked:
                     continue
                 self.kept["parameter"][id(p)] = (f"param_groups[{g}][{i}]", p)
                 if p.grad is not None:
-                    self.kept["gradient"][id(p)] = (f"gradient of param_groups[{g}][{i}]", p.grad)
+                    self.kept["gradient"][id(p)] = (f"gradient of param_groups[{g}][{i}]", _form_of(p.grad))
                 for key, value in optimizer.state.get(p, {}).items():
                     if isinstance(value, Tensor) and value.device.type == "neuron":
                         self.kept["state"][id(value)] = (f"{key} of param_groups[{g}][{i}]", value)
@@ -235,8 +273,9 @@ class Walked:
     def backward(self) -> None:
         """`loss.backward()` is called."""
         if self._pending or self._exchanged():
-            self._over()
+            self._over(computes=self._waits)
         self._learning = self._begun = self.now.learns = True
+        self.recordings.backward()
 
     # -- scripts that change their parameters by themselves -------------------------------------------------------
     def learned(self) -> None:
@@ -260,11 +299,11 @@ class Walked:
         return found
 
     def _changes(self) -> None:
-        self._pending = True
+        self._pending = self._waits = True
         for i, (_, p) in enumerate(self._learned.values()):
             self.kept["parameter"].setdefault(id(p), (f"parameter {i}", p))
             if p.grad is not None:
-                self.kept["gradient"][id(p)] = (f"gradient of parameter {i}", p.grad)
+                self.kept["gradient"][id(p)] = (f"gradient of parameter {i}", _form_of(p.grad))
 
     # -- pipelines ------------------------------------------------------------------------------------------------
     def in_pass(self, which: tuple[int, bool] | None) -> None:
@@ -291,35 +330,79 @@ class Walked:
         self.early = True
         raise Enough
 
-    def _over(self) -> None:
+    def _over(self, computes: bool = True) -> None:
+        """computes: what was recorded is of this step, not of the next."""
+        if computes:
+            recording.flush()
         if self._trial:
             self._learning = self._pending = False
             return
+        step, self.now = self._closed(), Step()
+        self._done(step)
+
+    def _closed(self) -> Step:
+        """The step that is over."""
         self.loaders.in_step()
         self.now.seen.clear()
         self.now.asked += ranks.asked()
         self.now.read = self.loaders.taken()
-        self.steps.append(self.now)
-        self.now, self._learning, self._pending, self._learned = Step(), False, False, {}
+        self._learning, self._pending, self._learned = False, False, {}
+        return self.now
+
+    def _done(self, step: Step) -> None:
+        """All programs of a step have run."""
+        self._tell(step)
+        self.steps.append(step)
         self._first = self._first or time.perf_counter()
         if len(self.steps) >= STEPS or time.perf_counter() - self._first > SECONDS:
             raise Enough
 
     def ended(self) -> None:
         """The script came to its end by itself."""
-        if self._pending or self._exchanged() or (self.now.graphs and not self.steps):
+        recording.flush()
+        if not self.steps and not self._learning and self.recordings.inputs:
+            self._passed()
+        elif self._pending or self._exchanged() or (self.now.graphs and not self.steps):
             self.now.read = self.loaders.taken()
+            self._tell(self.now)
             self.steps.append(self.now)
         if len(self.steps) == 1:  # what follows the only step is of no other
             self.steps[0].asked += ranks.asked()
 
+    def _tell(self, step: Step) -> None:
+        """What a step learned from, and what cut it."""
+        counted = self.recordings.taken()
+        if counted[0] and not step.per_step:
+            step.per_step, step.counted = counted
+        for place in set(cuts(step.cuts)) - set(step.host_places) if step.learns else ():
+            self.survey.note(
+                "TRN256", "a value is asked for in the middle of a step, which cuts it into two programs", place,
+                why="what is recorded until then is computed; what the rest needs of it goes through HBM",
+                do="ask for it after optimizer.step(): the step is one program then", severity=WARNING,
+                subject=f"cut {place}",
+            )  # fmt: skip
+
+    def _passed(self) -> None:
+        """The script has only computed forward: what it did again and again is a pass."""
+        graphs, count = passes_of(self.recordings.sequence)
+        now, read, counted = self.now, self.loaders.taken(), self.recordings.counted
+        inputs = self.recordings.inputs
+        now.graphs, now.inputs = list(graphs), {g: inputs[g] for g in graphs if g in inputs}
+        if not now.per_step:
+            now.per_step, now.counted = next((counted[g] for g in graphs if counted.get(g, (0, ""))[0]), (0, ""))
+        now.host = Counter({name: n // count for name, n in now.host.items() if n >= count})
+        now.read = Counter({loader: -(-n // count) for loader, n in read.items()})
+        self.steps += [now] * count
+
     def trial(self, run: Callable[[], Any]) -> list[Graph]:
         """The graphs that a step runs which the script only wants to have timed; it is no step of the walk."""
+        recording.flush()
         kept, self.now, self._trial = self.now, Step(), True
         kept.asked += ranks.asked()
         try:
             with surveyed(Survey()):
                 run()
+                recording.flush()
             return self.now.graphs
         finally:
             ranks.asked()
@@ -346,36 +429,6 @@ class Walked:
         return self.steps[min(2, len(self.steps) - 1)].asked if self.steps else []
 
 
-class _Engine(Followed):
-    def step_time(self, measured: Callable[[], float]) -> float:
-        """The time of the graphs that the step runs, for the first target; infinite for what does not compile."""
-        graphs = self.walk.trial(measured)  # type: ignore[attr-defined]
-        now = current()
-        with values_kept():
-            try:
-                return sum(device.obtain(g, now).outline.total for g in graphs) / PS_PER_S
-            except TrnlabError:
-                return math.inf
-
-    def follow(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
-        """See `Follower`."""
-        self.walk.of_another(how, graphs, kinds, learns)  # type: ignore[attr-defined]
-
-    def left(self, name: str, error: TrnlabError) -> None:
-        """See `Follower`."""
-        self.walk.survey.note(  # type: ignore[attr-defined]
-            error.code, error.what.splitlines()[0], error.where, why=f"{name!r} runs on the host because of that",
-            do=error.remedy or "", severity=WARNING, subject=name,
-        )  # fmt: skip
-
-    def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
-        walk: Any = self.walk
-        leaves = pytree.tree_leaves(batch)
-        walk.begun(tuple(f"{str(x.dtype)[6:]}{list(x.shape)}" for x in leaves if isinstance(x, Tensor)))
-        with walk.aside():
-            return super().train_step(step, batch)
-
-
 def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | None = None) -> Walked:
     """Run the script without values until it has made its first steps. mail: what the stages of a pipeline said on
     ranks that were followed before. Raises UsageError where it made none and ran no program."""
@@ -384,7 +437,8 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter = stack.enter_context
         enter(only_new_ones())
         enter(activate(session))
-        enter(use(_Engine(walk)))
+        engine = enter(use(WalksEngine(walk)))
+        enter(barriers.following(room_of))
         enter(surveyed(walk.survey))
         enter(listening())
         enter(walk.loaders.watching())
@@ -395,69 +449,10 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter(unedited.reaching_the_chip(session))
         said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
-        enter(Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote))
-        _run(script, walk, said)
+        engine.unwritten = enter(Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote))
+        run(script, walk, said)
     torch.compiler.reset()
     return walk
-
-
-def _run(script: Script, walk: Walked, said: Last) -> None:
-    path, argv = list(sys.path), sys.argv
-    sys.argv = [str(script.path), *script.arguments]
-    sys.path.insert(0, str(script.file.parent))
-    try:
-        runpy.run_path(str(script.path), run_name="__main__")
-        walk.ended()
-    except Enough:
-        pass
-    except SystemExit as exit:
-        walk.complete = exit.code in (None, 0)
-        if not walk.complete:
-            walk.survey.raised(_ended_early(exit, _line(exit, script), said.line))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        walk.complete = False
-        place = _line(error, script)
-        told = failure(error, "TRN259")
-        if current().communicator is None and ranks.asks_for_ranks(error):
-            told = ranks.alone(current())
-        own = told.code == "TRN259"
-        told.where = place or told.where if own or told.code == RANKS_WANTED else told.where or place
-        told.what = told.what.strip().splitlines()[0] if own else told.what
-        if own:
-            told.got, told.remedy = _made_up(walk), _REMEDY_MADE_UP if walk.made_up else _REMEDY
-        walk.survey.raised(told)
-    finally:
-        sys.argv, sys.path[:] = argv, path
-
-
-def _ended_early(exit: SystemExit, where: Location | None, said: str) -> UsageError:
-    """said: the last line that the script wrote to standard error; a message that it ends with is not written yet."""
-    status = exit.code if isinstance(exit.code, int) else 1
-    return UsageError(
-        f"the script ended with exit status {status} before its first step", code="TRN259", where=where,
-        got=(said if isinstance(exit.code, int) else str(exit.code)) or None,
-        remedy="see what it says; what follows its name on the command line is the script's, so that options of "
-        "trnlab stand before it",
-    )  # fmt: skip
-
-
-_REMEDY = "see the line: the script had been given no number that is made up here"
-_REMEDY_MADE_UP = "check computes no values: let the line take any finite number; `trnlab run` computes them"
-
-
-def _made_up(walk: Walked) -> str | None:
-    """The numbers behind an error that Python was given though nobody computed them, latest first."""
-    latest = [f"{number} at {place or 'an unknown line'}" for place, number in [*walk.made_up.items()][:-4:-1]]
-    return f"numbers of tensors that are made up here: {'; '.join(latest)}" if latest else None
-
-
-def _line(error: BaseException, script: Script) -> Location | None:
-    """The line of the script at which an error arrived."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script.path)]
-    last = frames[-1] if frames else None
-    return Location(last.filename, last.lineno or 0, last.name, last.line or "") if last is not None else None
 
 
 @contextmanager
@@ -496,6 +491,11 @@ def _with_gradients() -> list[Tensor]:
     """Tensors of the device that somebody has computed gradients for."""
     leaves = [t for t in alive(Tensor) if t.requires_grad and t.is_leaf and t.grad is not None]
     return [t for t in leaves if t.device.type == "neuron"]
+
+
+def _form_of(gradient: Tensor) -> Tensor:
+    """Without its memory, which would be kept for us alone."""
+    return torch.empty(gradient.shape, dtype=gradient.dtype, device="meta")
 
 
 _walks: list[Walked] = []

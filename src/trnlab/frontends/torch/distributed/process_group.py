@@ -63,7 +63,9 @@ class NeuronProcessGroup(dist.ProcessGroup):
         self.groups = whole_mesh(self.ranks, world.size)
         world.fabric.check_group(self.groups)
         self._coalesced: list[Job] | None = None
-        self._mesh: list[list[int]] = []  # what torch_xla's groups have: all groups at this place, of all ranks if none
+        self._mesh: list[
+            list[int]
+        ] = []  # what torch_xla's groups have: all groups at this place, of all ranks if none
 
     # -- what PyTorch asks about a group --------------------------------------------------------------------------
     def getBackendName(self) -> str:

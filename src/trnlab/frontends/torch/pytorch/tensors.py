@@ -21,6 +21,7 @@ negated: Any = torch._neg_view
 uses_of_storage: Any = torch._C._storage_Use_Count  # type: ignore[attr-defined]  # by its address
 safe_softmax: Any = torch._safe_softmax  # a softmax whose rows of -inf are zeros
 backward_number: Any = torch.autograd._get_sequence_nr  # of the next operator that autograd notes
+node_of_backward: Any = torch._C._current_autograd_node  # that runs now, None outside of a backward pass
 inductor: Any = torch._TorchCompileInductorWrapper  # what `torch.compile` takes where nobody names a backend
 BatchNorms: Any = torch.nn.modules.batchnorm._BatchNorm  # what all batch normalizations build on
 hooks_before: dict[int, Any] = optimizer._global_optimizer_pre_hooks  # of every optimizer's step

@@ -12,6 +12,6 @@ end of an optimizer's step, and before anything else reads or writes the device'
 
 from __future__ import annotations
 
-from trnlab.frontends.torch.recording.choice import flush, mode, register, using
+from trnlab.frontends.torch.recording.choice import flush, forget, mode, register, using
 
-__all__ = ["flush", "mode", "register", "using"]
+__all__ = ["flush", "forget", "mode", "register", "using"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -13,17 +14,22 @@ import torch
 from torch import Tensor
 
 from trnlab.frontends.common import engine
-from trnlab.frontends.torch import dlpack
+from trnlab.frontends.torch import dlpack, provenance
 from trnlab.frontends.torch.dispatch import untraced
 from trnlab.frontends.torch.host_ops import NOT_HERE
+from trnlab.frontends.torch.recording import choice
 from trnlab.frontends.torch.recording.computing import Computer, busy
 from trnlab.frontends.torch.recording.draws import draw
+from trnlab.frontends.torch.recording.geometry import Form
 from trnlab.frontends.torch.recording.operators import operator
-from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, Recorder
+from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, Node, Recorder
 from trnlab.runtime import session
+
+_BY_MODULE = ("fp8", "mxfp8")  # precisions that tell modules, and gradients, apart
 
 _recorder = Recorder()
 _computer = Computer(_recorder)
+_followed = False
 
 
 def flush(what: str = "operators") -> None:
@@ -54,10 +60,16 @@ def stepped() -> bool:
 
 
 def records() -> bool:
-    """Whether operators can be recorded now: not while something is compiled, or followed without values."""
+    """Whether operators can be recorded now: not while something is compiled or captured."""
     if getattr(busy, "now", False):
         return False
-    return isinstance(engine.current(), (engine.DeviceEngine, engine.InterpreterEngine))
+    now = engine.current()
+    return isinstance(now, (engine.DeviceEngine, engine.InterpreterEngine)) or hasattr(now, "recorded")
+
+
+def follows() -> bool:
+    """Whether operators are recorded of a script that is followed without values."""
+    return hasattr(engine.current(), "recorded") and records() and choice.mode() == "steps" and choice.has_target()
 
 
 def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -70,7 +82,8 @@ def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if recorded is NOT_RECORDED and operator(op).draws:
         recorded = draw(_recorder, _again, op, args, kwargs)
     if recorded is NOT_RECORDED:
-        return NOT_HERE
+        left: Any = getattr(engine.current(), "left_to_host", None)
+        return NOT_HERE if left is None else left(op, args, kwargs)
     if len(_recorder.nodes) >= LONGEST or _recorder.at_once:
         flush()
     return recorded
@@ -81,6 +94,53 @@ def _begin() -> None:
     now = session.current()
     if flush not in now.unfinished:
         now.unfinished.append(flush)
+    scaled = now.precision in _BY_MODULE or bool(now.rules.rules)
+    _recorder.lines = _followed or _computer.news or scaled or provenance.is_kept()
+
+
+def forget() -> None:
+    """Never compute what was recorded."""
+    _recorder.clear()
+    _recorder.in_optimizer = _recorder.ended = False
+
+
+def ends() -> bool:
+    """Whether what is recorded is the end of an optimizer's step."""
+    return _recorder.ended
+
+
+def is_recorded(result: Any) -> bool:
+    """Whether a tensor waits to be computed."""
+    return isinstance(result, Tensor) and bool(_recorder.nodes) and _recorder.slot_of(result) is not None
+
+
+def latest() -> Node | None:
+    """The operator that was recorded last, and not computed yet."""
+    return _recorder.nodes[-1] if _recorder.nodes else None
+
+
+@contextmanager
+def following(room: Callable[[Form], Tensor]) -> Iterator[None]:
+    """Within the block a script is followed without values: results get `room`, and lines of all operators are known.
+    What is not computed at its end never is."""
+    global _followed
+    flush()
+    was, _followed, kept, _recorder.room = _followed, True, _recorder.room, room
+    try:
+        yield
+    finally:
+        _followed, _recorder.room = was, kept
+        forget()
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Within the block nothing is recorded."""
+    was, busy.now = getattr(busy, "now", False), True
+    try:
+        yield
+    finally:
+        busy.now = was
 
 
 def _again(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

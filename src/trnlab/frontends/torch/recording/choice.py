@@ -57,10 +57,17 @@ def flush(what: str = "operators") -> None:
         barriers.flush(what)
 
 
+def forget() -> None:
+    """Never compute what was recorded."""
+    barriers = sys.modules.get(_BARRIERS)
+    if barriers is not None:
+        barriers.forget()
+
+
 def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The results of an operator, recorded or computed; `NOT_HERE` where the host has to compute it."""
     way = mode()
-    if way == "steps" and _has_target():
+    if way == "steps" and has_target():
         from trnlab.frontends.torch.recording import barriers
 
         if barriers.records():
@@ -68,7 +75,7 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return NOT_HERE if way == "host" else _otherwise(op, args, kwargs)
 
 
-def _has_target() -> bool:
+def has_target() -> bool:
     """Whether somebody has chosen a target; there may be no session yet."""
     from trnlab.runtime import session
 

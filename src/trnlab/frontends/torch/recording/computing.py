@@ -32,6 +32,7 @@ class Computer:
         self._names: dict[str, int] = {}
         self._for: tuple[Any, Any] = (None, None)
         self.done: list[Node] = []  # of the recording that is computed, by the host
+        self.news = True  # whether what was computed last had not been met before
 
     def flush(self, what: str = "operators") -> None:
         """Compute all that was recorded. what: the kind of program that it becomes, for its name."""
@@ -70,9 +71,15 @@ class Computer:
             on_host.run(nodes, done=self.done)
             return
         try:
+            count = len(known.programs)
             program = known.program(reading)
+            self.news = len(known.programs) > count
         except Exception as error:  # whatever the compiler cannot do, the host can
             self._refused(known, nodes, error)
+            return
+        followed: Any = getattr(engine.current(), "recorded", None)
+        if followed is not None:
+            followed(program, reading)
             return
         try:
             program.run(reading, reading.numbers())
@@ -99,7 +106,10 @@ class Computer:
             forget(node.made)
         known.refused = True
         names = sorted({node.about.name.removeprefix("aten::") for node in alone or nodes[:1]})
-        if len(nodes) > 1:
+        told: Any = getattr(engine.current(), "refused", None)
+        if told is not None:
+            told(alone or nodes[:1], error)
+        elif len(nodes) > 1:
             reason = str(getattr(error, "what", error)).splitlines()[0]
             say(f"{', '.join(names)}: the chip has no form of this; the host computes it ({reason})")
         on_host.run(nodes, done=self.done)

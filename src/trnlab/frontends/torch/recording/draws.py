@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trnlab import host_ops
+from trnlab.frontends.common import engine
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.recording.recorder import NOT_RECORDED, Recorder
 
@@ -37,10 +38,20 @@ def draw(recorder: Recorder, again: Again, op: Any, args: Sequence[Any], kwargs:
     if recorder.slot_of(target) is None:
         return NOT_RECORDED  # nothing waits for this memory: it is written now
     host_ops.current().add(op._schema.name)
-    drawn = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype)
-    op(drawn, *args[1:], **kwargs)
-    again(_aten.copy_.default, (target, as_neuron(drawn)), {})
+    like = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype, device="meta")
+    drawn = _drawn(op, like, lambda new: op(new, *args[1:], **kwargs))
+    again(_aten.copy_.default, (target, drawn), {})
     return target
+
+
+def _drawn(op: Any, like: Tensor, fill: Callable[[Tensor], Any]) -> Tensor:
+    """A tensor of the device that `fill` has filled for an operator."""
+    followed: Any = getattr(engine.current(), "drawn", None)
+    if followed is not None:
+        return followed(op, like, fill)  # type: ignore[no-any-return]
+    made = torch.empty_like(like, device="cpu")
+    fill(made)
+    return as_neuron(made)
 
 
 def _dropout(again: Again, x: Tensor, p: float, train: bool | None) -> Any:
@@ -50,7 +61,8 @@ def _dropout(again: Again, x: Tensor, p: float, train: bool | None) -> Any:
     host_ops.current().add("aten::native_dropout")
     kept = 1.0 - p
     like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-    mask = torch.empty_like(like, dtype=torch.bool, device="cpu").bernoulli_(kept)
-    mask = as_neuron(mask)
+    mask = _drawn(
+        _aten.native_dropout.default, torch.empty_like(like, dtype=torch.bool), lambda new: new.bernoulli_(kept)
+    )
     y = again(_aten.mul.Tensor, (x, mask), {})
     return again(_aten.mul.Tensor, (y, 1.0 / kept if kept else 0.0), {}), mask

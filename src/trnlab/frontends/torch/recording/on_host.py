@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trnlab import host_ops
+from trnlab.frontends.common import engine
 from trnlab.frontends.torch.recording.memory import Memory
 from trnlab.frontends.torch.recording.operators import plain
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
@@ -16,17 +18,26 @@ from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
 
 def run(nodes: Sequence[Node], counts: bool = True, done: list[Node] | None = None) -> None:
     """Compute what was recorded, on the memory that it was recorded for. done: gets what came through."""
+    followed: Any = getattr(engine.current(), "on_host", None)
+    if followed is not None:
+        followed(nodes, counts)
+        return
     memories: dict[Slot, Memory] = {}
     for node in nodes:
         if counts:
             host_ops.current().add(node.about.name)
-        given = node.made.arguments([_tensor(ref, memories) for ref in node.refs], node.numbers)
-        with torch.no_grad():
-            result = plain(node.about, given)
-        for ref, tensor in zip(node.results, node.made.results(node.about, result)):
-            _tensor(ref, memories).copy_(tensor)
+        compute(node, memories)
         if done is not None:
             done.append(node)
+
+
+def compute(node: Node, memories: dict[Slot, Memory]) -> None:
+    """Compute one operator. memories: of the slots so far."""
+    given = node.made.arguments([_tensor(ref, memories) for ref in node.refs], node.numbers)
+    with torch.no_grad():
+        result = plain(node.about, given)
+    for ref, tensor in zip(node.results, node.made.results(node.about, result)):
+        _tensor(ref, memories).copy_(tensor)
 
 
 def _tensor(ref: Ref, memories: dict[Slot, Memory]) -> Tensor:

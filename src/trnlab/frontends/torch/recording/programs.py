@@ -20,13 +20,16 @@ from torch import Tensor, fx
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.import_fx import Imported, import_fx
+from trnlab.frontends.torch.locations import set_line
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, Region, region, shown, view_of
 from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
 from trnlab.frontends.torch.recording.operators import MODERATE, call, divides, inverse
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
+from trnlab.frontends.torch.survey import raising
 from trnlab.frontends.torch.tracing import functional
 from trnlab.frontends.torch.types import unnarrowed
+from trnlab.graph.ir import Value
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -128,6 +131,7 @@ class _Replay:
             operands = [self._operand(*place) for place in places[: len(node.refs)]]
             factors = [next(rest) for _ in node.numbers]
             is_open = any(isinstance(x, Tensor) for x in factors)
+            set_line(node.where)
             result = call(node.about, node.made.arguments(operands, factors), is_open)
             for (at, form, _), tensor in zip(places[len(node.refs) :], node.made.results(node.about, result)):
                 if tensor.shape != form.shape:  # what PyTorch decomposes it into says less than the operator does
@@ -136,6 +140,7 @@ class _Replay:
                     tensor = tensor.to(form.dtype)
                 base = tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor
                 self.bases[at] = base.contiguous()
+        set_line(None)
 
     def _operand(self, at: int, form: Form, where: Any) -> Tensor:
         key = at, form, where
@@ -174,6 +179,7 @@ class Program:
         made = {ref[0] for node in reading.nodes for ref in node.results}
         self.given = [i for i, s in enumerate(reading.slots) if s not in made]
         self._name = name
+        self._states: dict[str, Array] = {}  # what scales of FP8 look back on
         self._import(reading, numbers)
 
     @classmethod
@@ -185,6 +191,12 @@ class Program:
         """Make it ready to run."""
         self._program = engine.current().compile(self.imported.graph)
         return self
+
+    def behind(self, reading: Reading) -> list[Slot | None]:
+        """The memory behind each input of the graph; None for a number and for what the program has by itself."""
+        memory = [*(leaf.slot for leaf in reading.leaves), *(reading.slots[i] for i in self.given)]
+        places = [self._position.get(name or "", len(memory)) for name in self.imported.inputs]
+        return [memory[at] if at < len(memory) else None for at in places]
 
     def fits(self, outputs: tuple[int, ...], bits: list[int], numbers: list[float]) -> bool:
         """Whether it computes what is wanted, for these floats."""
@@ -224,8 +236,10 @@ class Program:
         _forget_writes(module)
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n: i for i, n in enumerate(names)}
-        self.imported: Imported = import_fx(module, self._name, self._aliases(module, names, len(reading.leaves)))
-        if None in self.imported.inputs:
+        with raising():
+            self.imported: Imported = import_fx(module, self._name, self._aliases(module, names, len(reading.leaves)))
+        pairs = zip(self.imported.graph.inputs, self.imported.inputs)
+        if any(name is None and value.name not in self.imported.states for value, name in pairs):
             raise NotImplementedError("random numbers are drawn in the script's order")
         self._place = {place: i for i, place in enumerate(self.imported.outputs)}
 
@@ -244,9 +258,11 @@ class Program:
         memories: dict[Slot, Memory] = {}
         targets = [self._target(reading, i, memories) for i in range(len(self.outputs))]
         given: list[Array] = []
-        for name in self.imported.inputs:
-            assert name is not None
-            given.append(self._input(reading, name, memories, numbers))
+        for value, name in zip(self.imported.graph.inputs, self.imported.inputs):
+            if name is not None:
+                given.append(self._input(reading, name, memories, numbers))
+            else:
+                given.append(self._own(value))
         kept = self.imported.graph.aliases if self.imported.graph.checks else {}
         for j in kept.values():
             given[j] = given[j].copy()
@@ -254,6 +270,10 @@ class Program:
         for place, target in enumerate(targets):
             if target is not None and place in self._place:
                 _store(target, results[self._place[place]])
+
+    def _own(self, value: Value) -> Array:
+        """What nobody hands over: a state of the program, zeros at first, which it overwrites."""
+        return self._states.setdefault(value.name or "", np.zeros(value.shape, np.float32))
 
     def _target(self, reading: Reading, place: int, memories: dict[Slot, Memory]) -> Array | None:
         slot = reading.slots[self.outputs[place]]

@@ -8,7 +8,7 @@ needs one. Then all that was recorded is computed together; see `computing`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
 from trnlab.frontends.torch.recording.forms import Made, make_room, results_of
 from trnlab.frontends.torch.recording.geometry import Form, form_of, meet
 from trnlab.frontends.torch.recording.operators import Operator, instead, is_factor, operator
+from trnlab.frontends.torch.recording.places import Places
 from trnlab.frontends.torch.types import _FORMATS
 
 NOT_RECORDED = object()
@@ -69,7 +70,8 @@ Ref = tuple[Slot | Number, Form, int]  # and the offset
 @dataclass(slots=True)
 class Node:
     """One operator. `made`: what is known of its results; refs: its tensors in order. numbers: its
-    floats that may be inputs. updates: whether an optimizer called it."""
+    floats that may be inputs. updates: whether an optimizer called it. where: the user's line, an entry of a
+    formatted stack. grad: whether autograd listened."""
 
     about: Operator
     made: Made
@@ -77,6 +79,8 @@ class Node:
     results: list[Ref]
     numbers: list[float]
     updates: bool
+    where: str | None = None
+    grad: bool = False
 
 
 @dataclass(slots=True)
@@ -100,6 +104,8 @@ class Recorder:
         self.tentative: list[int] = []  # keys of slots of results that the operator which is recorded now would make
         self.slots: dict[int, Slot] = {}
         self.nodes: list[Node] = []
+        self.places, self.lines = Places(), False  # whether lines are noted
+        self.room: Callable[[Form], Tensor] = _room  # memory for results
         self.in_optimizer = False  # whether an optimizer makes its step
         self.ended = False  # whether the recording ends with an optimizer's step
         self.at_once = False  # whether the host may read or write what it touches without asking
@@ -235,7 +241,10 @@ class Recorder:
     ) -> Any:
         new = [self._new(form) for form in made.forms]
         results = [ref for _, ref in new if ref[1].size]
-        node = Node(about, made, given.refs, results, given.numbers, self._updates())
+        where = self.places.here() if self.lines else None
+        grad = torch.is_grad_enabled()
+        updates = self.in_optimizer and not grad  # what a closure of it computes is of the model
+        node = Node(about, made, given.refs, results, given.numbers, updates, where, grad)
         named = dict(zip(about.names, args)) | kwargs if about.written else kwargs
         for name in about.written:
             for tensor in _tensors(named.get(name)):
@@ -246,7 +255,7 @@ class Recorder:
         return made.returned(iter([t for t, _ in new]), named)
 
     def _new(self, form: Form) -> tuple[Tensor, Ref]:
-        tensor = as_neuron(torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=_CPU))
+        tensor = as_neuron(self.room(form))
         storage = tensor.untyped_storage()
         slot = Slot(storage, form.dtype, form.packed if form.dense else (form.extent,), True)
         slot.written = True
@@ -269,6 +278,10 @@ def _clash(about: Operator, given: _Arguments) -> bool:
             if not same and meet(form, offset, form2, offset2):
                 return True
     return False
+
+
+def _room(form: Form) -> Tensor:
+    return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=_CPU)
 
 
 def _tensors(value: Any) -> list[Tensor]:

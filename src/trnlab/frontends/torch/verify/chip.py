@@ -73,6 +73,11 @@ class ChipEngine(DeviceEngine):
         if not self.trial:
             self.steps.done(loss)
 
+    def optimizer_stepped(self) -> None:
+        """See `engine.optimizer_stepped`."""
+        if not self.trial:
+            self.steps.stepped()
+
     def step_time(self, measured: Callable[[], float]) -> float:
         """A trial of the script's own: it is let alone, and its outcome kept for the other runs."""
         self.trial = True

@@ -71,6 +71,7 @@ class Replayed(TorchFunctionMode):
     def __init__(self, drawn: Sequence[Tensor], steps: Steps) -> None:
         super().__init__()
         self._drawn, self._steps, self._seeded = list(drawn), steps, 0
+        self._none = not drawn
         self.missing = 0
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -83,6 +84,8 @@ class Replayed(TorchFunctionMode):
     def _dropout(self, function: Any, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         if not training or p == 0:
             return x
+        if self._none:  # recorded operators draw from the host's generator, as this does
+            return function(x, p, training, inplace)
         if not self._drawn or tuple(self._drawn[0].shape) != tuple(x.shape):
             self.missing += 1
             return function(x, p, training, inplace)

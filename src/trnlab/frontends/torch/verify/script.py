@@ -25,7 +25,7 @@ import torch
 
 from trnlab.errors import UsageError
 from trnlab.frontends.common.engine import use
-from trnlab.frontends.torch import provenance
+from trnlab.frontends.torch import provenance, recording
 from trnlab.frontends.torch.verify.against import BUDGET, Comparison, Recording
 from trnlab.frontends.torch.verify.captured import Layers, first_difference
 from trnlab.frontends.torch.verify.chip import ChipEngine
@@ -80,8 +80,8 @@ def _side_by_side(wanted: Wanted, again: Repeated, verdict: Verdict) -> None:
     assert wanted.other is not None
     verdict.against, verdict.reference = str(wanted.other.path), FLOAT64
     this, other = Recording(Steps(wanted.steps)), Recording(Steps(wanted.steps))
-    for recording, script in ((this, again), (other, Repeated(wanted.other))):
-        script.recorded(recording)
+    for kept, script in ((this, again), (other, Repeated(wanted.other))):
+        script.recorded(kept)
     found = Comparison(this, other)
     verdict.add(list(found.results()))
     curves, verdict.steps = verdict.curves, len(this.steps.losses)
@@ -116,7 +116,7 @@ class Repeated:
         if not verdict.compared:
             raise UsageError(
                 f"nothing of {str(self.script.path)!r} ran on the chip", code="TRN162",
-                remedy="compile the model for the device: compile_step, or torch.compile(backend='neuron')",
+                remedy='move the model to device "neuron", and the batches',
             )  # fmt: skip
         return engine
 
@@ -157,7 +157,8 @@ class Repeated:
     ) -> None:  # fmt: skip
         """Run on the host, under modes of PyTorch, the last of them nearest to the script."""
         with ExitStack() as stack:
-            for entered in (use(HostEngine(steps, times)), eager(), steps.watching(), _silent(), *modes):
+            ways = use(HostEngine(steps, times)), recording.using("host"), eager(), steps.watching(), _silent()
+            for entered in (*ways, *modes):
                 stack.enter_context(entered)
             stack.enter_context(within or nullcontext())
             self._run()
@@ -169,8 +170,9 @@ class Repeated:
         sys.path.insert(0, str(self.script.file.parent))
         try:
             runpy.run_path(str(self.script.path), run_name="__main__")
+            recording.flush()
         except Enough:
-            pass
+            recording.forget()  # what the script has begun of the next step
         except SystemExit as exit:
             if exit.code not in (None, 0):
                 raise UsageError(
@@ -186,7 +188,7 @@ class Repeated:
 def _no_step(script: Script) -> UsageError:
     return UsageError(
         f"{str(script.path)!r} made no training step", code="TRN160",
-        remedy="call a step of compile_step, or loss.backward() on a model of torch.compile(backend='neuron')",
+        remedy='call loss.backward() of a model on device "neuron", or a step of compile_step',
     )  # fmt: skip
 
 

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of scripts that nobody edited, as a walk meets them: programs of recorded operators, and what cuts them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from trnlab.frontends.torch.check.owned import Owned, owned
+from trnlab.frontends.torch.check.unwritten import LARGE, is_made_up_memory, make_up, room, unwritten
+from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.locations import parse
+from trnlab.frontends.torch.recording import barriers, on_host
+from trnlab.frontends.torch.recording.geometry import Form
+from trnlab.frontends.torch.recording.memory import Memory
+from trnlab.frontends.torch.recording.programs import Program, Reading
+from trnlab.frontends.torch.recording.recorder import Node, Slot
+from trnlab.graph.ir import Graph
+
+_MOST = 4096  # programs of a script that only computes forward, among which a period is looked for
+_PERIODS = 256
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the inputs of a recorded program are, by kinds and names for people."""
+
+    kinds: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass
+class Span:
+    """What of a batch was read between two backward passes: of each tensor its form, in order."""
+
+    read: dict[int, Form]
+
+    def counted(self) -> tuple[int, str]:
+        """How much was learned from, by the last tensor of whole numbers, or else by the first. One that is read as a
+        row may be several."""
+        ids = [f for f in self.read.values() if not f.dtype.is_floating_point and f.dtype is not torch.bool]
+        if ids:
+            return ids[-1].size, "tokens" if any(len(f.shape) > 1 for f in ids) else "samples"
+        first = next((f.shape[0] for f in self.read.values() if f.dtype.is_floating_point), 0)
+        return first, "samples" if first else ""
+
+
+class Recordings:
+    """What a walk knows of recorded programs beside the steps that they belong to."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[Graph, Inputs] = {}
+        self.owned: dict[int, Owned] = {}
+        self.sequence: list[Graph] = []  # of all programs, until the script learns
+        self._made: dict[int, StorageWeakRef] = {}  # results of programs, and what was drawn: of no batch
+        self._before: set[int] = set()  # operators after which a backward pass begins
+        self._now = Span({})
+        self._spans: list[Span] = []
+        self.counted: dict[Graph, tuple[int, str]] = {}  # how much a program reads of a batch
+
+    # -- whose the inputs are -------------------------------------------------------------------------------------
+    def met(self, program: Program, reading: Reading) -> None:
+        """A program runs."""
+        graph = program.imported.graph
+        slots = program.behind(reading)
+        if graph not in self.inputs:
+            self.owned |= owned()
+            kinds = tuple(self._kind(slot) for slot in slots)
+            names = tuple(self.owned[s.key].name if s is not None and s.key in self.owned else "" for s in slots)
+            self.inputs[graph] = Inputs(kinds, names)
+        batch = {s.key for s, kind in zip(slots, self.inputs[graph].kinds) if s and kind == "batch"}
+        read = self._count(reading, batch)
+        self.counted.setdefault(graph, Span(read).counted())
+        for slot in reading.slots:
+            if slot.fresh and not slot.weak.expired():
+                self._made[slot.key] = slot.weak
+
+    def drawn(self, tensor: Tensor) -> None:
+        """Random numbers, which are an input of a program."""
+        storage = tensor.untyped_storage()
+        self._made[storage._cdata] = StorageWeakRef(storage)
+
+    def _kind(self, slot: Slot | None) -> str:
+        if slot is None:
+            return "temporary"
+        known = self.owned.get(slot.key)
+        if known is not None and known.tensor.untyped_storage()._cdata == slot.key:
+            return known.kind
+        made = self._made.get(slot.key)
+        if made is not None and not made.expired():
+            return "activation"
+        return "temporary" if slot.written else "batch"
+
+    # -- how much a step learns from ------------------------------------------------------------------------------
+    def backward(self) -> None:
+        """A backward pass begins after the operator that was recorded last."""
+        latest = barriers.latest()
+        if latest is not None:
+            self._before.add(id(latest))
+        else:
+            self._close()
+
+    def _count(self, reading: Reading, batch: set[int]) -> dict[int, Form]:
+        read: dict[int, Form] = {}
+        for node in reading.nodes:
+            for slot, form, _ in node.refs:
+                if isinstance(slot, Slot) and slot.key in batch and form.shape:
+                    self._now.read.setdefault(slot.key, form)
+                    read.setdefault(slot.key, form)
+            if id(node) in self._before:
+                self._close()
+        self._before.clear()
+        return read
+
+    def _close(self) -> None:
+        """What reads a part of a batch that was read before, as a second loss does, learns from nothing new."""
+        span, self._now = self._now, Span({})
+        if span.read and not any(span.read.keys() < other.read.keys() for other in self._spans):
+            self._spans.append(span)
+
+    def taken(self) -> tuple[int, str]:
+        """What was learned from since this was last asked."""
+        if not self._spans:
+            self._close()
+        found = [span.counted() for span in self._spans]
+        self._spans, self._now = [], Span({})
+        self._before.clear()
+        return sum(n for n, _ in found), next((kind for _, kind in found if kind), "")
+
+
+class Walk(Protocol):
+    """Who is told what happens."""
+
+    def program(self, program: Program, reading: Reading) -> None:
+        """A recorded program ran."""
+
+    def on_host(self, name: str, where: Any = None) -> None:
+        """An operator ran on the host."""
+
+    def no_form(self, node: Node, error: Exception) -> None:
+        """The chip has no form of a recorded operator."""
+
+    def random(self, name: str, tensor: Tensor) -> None:
+        """Random numbers were drawn that a program reads."""
+
+    def settled(self) -> None:
+        """What an optimizer's step had recorded was computed."""
+
+
+class Recorded:
+    """The part of an engine that recordings are handed to; nothing is computed that is large."""
+
+    walk: Any
+    unwritten: Any
+
+    def recorded(self, program: Program, reading: Reading) -> None:
+        """A recording is computed now, by this program."""
+        self.walk.program(program, reading)
+        compute(reading.nodes)
+
+    def on_host(self, nodes: Sequence[Node], counts: bool) -> None:
+        """Recorded operators are the host's."""
+        for node in nodes if counts else ():
+            self.walk.on_host(node.about.name, parse(node.where or ""))
+        compute(nodes)
+
+    def refused(self, nodes: Sequence[Node], error: Exception) -> None:
+        """The chip has no form of these."""
+        for node in nodes:
+            self.walk.no_form(node, error)
+
+    def left_to_host(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """An operator that cannot be recorded."""
+        return self.unwritten.on_host(op, args, kwargs)
+
+    def drawn(self, op: Any, like: Tensor, fill: Callable[[Tensor], Any]) -> Tensor:
+        """Random numbers of an operator: drawn where they are few."""
+        if like.numel() * like.element_size() >= LARGE:
+            made = unwritten(like.shape, like.stride(), like.dtype, "neuron")
+        else:
+            host = torch.empty_like(like, device="cpu")
+            fill(host)
+            made = as_neuron(host)
+        self.walk.random(op._schema.name, made)
+        return made
+
+    def optimizer_stepped(self) -> None:
+        """See `engine.optimizer_stepped`."""
+        self.walk.settled()
+
+
+def room_of(form: Form) -> Tensor:
+    """Memory for a result."""
+    return room(form.shape, form.strides, form.dtype)
+
+
+def compute(nodes: Sequence[Node]) -> None:
+    """Give results the values that can be known: of operators on small tensors that somebody computed."""
+    memories: dict[Slot, Memory] = {}
+    unknown: dict[Slot, bool] = {}
+
+    def is_unknown(slot: Any) -> bool:
+        if not isinstance(slot, Slot):
+            return False
+        if slot not in unknown:
+            unknown[slot] = slot.nbytes >= LARGE or (not slot.weak.expired() and is_made_up_memory(slot.key))
+        return unknown[slot]
+
+    for node in nodes:
+        written = [ref[0] for i, ref in enumerate(node.refs) if i in node.made.written]
+        results = [ref[0] for ref in node.results]
+        for slot in results:
+            unknown[slot] = isinstance(slot, Slot) and slot.nbytes >= LARGE  # type: ignore[index]
+        if not any(is_unknown(ref[0]) for ref in (*node.refs, *node.results)):
+            on_host.compute(node, memories)
+            continue
+        for slot in (*written, *results):
+            if isinstance(slot, Slot):
+                unknown[slot] = True
+                if not slot.weak.expired():
+                    make_up(slot.key, slot.weak)
+        if node.about.name == "aten::all":  # what a script insists on, as on finite gradients, holds
+            for slot in results:
+                if isinstance(slot, Slot):
+                    memories.setdefault(slot, Memory(slot)).flat.fill_(1)
+
+
+def passes_of(sequence: Sequence[Graph]) -> tuple[list[Graph], int]:
+    """The programs of one pass, and how many passes there were: the period that covers most of the sequence, of
+    which what comes before the first and after the last is no part. All of it where nothing comes again."""
+    graphs = list(sequence)[-_MOST:]
+    best: tuple[int, int, int] = (0, 0, 0)  # how much it covers, minus its length, where it begins
+    for period in range(1, min(len(graphs) // 2, _PERIODS) + 1):
+        run = start = 0
+        for i in range(len(graphs) - period):
+            run = run + 1 if graphs[i] is graphs[i + period] else 0
+            if run >= period:
+                start = i - run + 1
+                best = max(best, (run + period, -period, start))
+    covered, length, start = best
+    if not covered:
+        return graphs, 1
+    return graphs[start : start - length], covered // -length
+
+
+def cuts(graphs: Sequence[tuple[Graph, Any]]) -> Counter[Any]:
+    """Where a step was cut: the places that asked for a value before the last program of the step."""
+    return Counter(place for (_, place), _ in pairwise(graphs) if place is not None)
