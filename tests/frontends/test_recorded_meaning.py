@@ -171,3 +171,14 @@ def test_sessions_compute_their_own():
     with session.activate(session.Session(chips.target("trn2.3xlarge"), "bf16")):
         assert not barriers._recorder.nodes
     assert y.tolist() == [0, 2, 4]
+
+
+def test_numbers_that_are_divided_by_may_change_their_size_and_sign(engine):
+    x = numbers(3, 4) - 5
+    for n in (3.0, 7.0, 0.25, -2.0, 0.0, 1e30, 5.0):
+        y = x.to("neuron")
+        got = [y / n, torch.div(y, n, rounding_mode="floor"), y.long() / n]
+        got += torch._foreach_div([y, y + 1], [n, 3.0])
+        y.div_(n)
+        expected = [x / n, torch.div(x, n, rounding_mode="floor"), x.long() / n, x / n, (x + 1) / 3.0, x / n]
+        torch.testing.assert_close([t.cpu() for t in (*got, y)], expected, rtol=2e-7, atol=0, equal_nan=True)

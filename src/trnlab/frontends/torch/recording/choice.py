@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from trnlab.errors import UsageError
 from trnlab.frontends.torch.host_ops import NOT_HERE, ask_first
 
 MODES = ("steps", "operators", "host")
-_BARRIERS = "trnlab.frontends.torch.recording.barriers"
+_BARRIERS, _SESSION = "trnlab.frontends.torch.recording.barriers", "trnlab.runtime.session"
 _chosen: list[str] = []
 OnChip = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 
@@ -68,8 +69,7 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The results of an operator, recorded or computed; `NOT_HERE` where the host has to compute it."""
     way = mode()
     if way == "steps" and has_target():
-        from trnlab.frontends.torch.recording import barriers
-
+        barriers = sys.modules.get(_BARRIERS) or import_module(_BARRIERS)
         if barriers.records():
             return barriers.record(op, args, kwargs)
     return NOT_HERE if way == "host" else _otherwise(op, args, kwargs)
@@ -77,8 +77,7 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def has_target() -> bool:
     """Whether somebody has chosen a target; there may be no session yet."""
-    from trnlab.runtime import session
-
+    session: Any = sys.modules.get(_SESSION) or import_module(_SESSION)  # an import takes long, at each operator
     now = session.asked()
     return now is not None and now.chosen
 

@@ -141,21 +141,27 @@ def _refused_by_itself(node: Node) -> bool:
 def _constants(nodes: list[Node]) -> tuple[list[Node], list[Node]]:
     """What fills memory with constants and does no more, or before it is changed in place, as optimizers begin their
     state, and all else: the host fills that, so that the first step is the program of all others."""
-    users: dict[Any, list[Node]] = {}
-    writers: dict[Any, int] = {}
+    fills = [n for n in nodes if len(n.refs) == 1 and n.about.written and n.about.name in _CONSTANTS and _whole(n)]
+    if not fills:
+        return [], nodes
+    users: dict[Any, list[Node]] = {n.refs[0][0]: [] for n in fills}
+    writers = dict.fromkeys(users, 0)
     for node in nodes:
-        for i, ref in enumerate(node.refs):
-            users.setdefault(ref[0], []).append(node)
-            if i in node.made.written:
-                writers[ref[0]] = writers.get(ref[0], 0) + 1
+        for i, (slot, _, _) in enumerate(node.refs):
+            if slot in users:
+                users[slot].append(node)
+                writers[slot] += i in node.made.written
     filled = []
-    for node in nodes:
-        if len(node.refs) == 1 and node.about.written and node.about.name in _CONSTANTS:
-            slot, form, _ = node.refs[0]
-            assert isinstance(slot, Slot)
-            whole = form.dense and form.size * form.dtype.itemsize == slot.nbytes
-            only = len(users[slot]) == 1
-            if whole and users[slot][0] is node and not slot.fresh and (only or (node.updates and writers[slot] > 1)):
-                filled.append(node)
+    for node in fills:
+        slot = node.refs[0][0]
+        only = len(users[slot]) == 1
+        if users[slot][0] is node and (only or (node.updates and writers[slot] > 1)):
+            filled.append(node)
     gone = set(map(id, filled))
     return filled, [node for node in nodes if id(node) not in gone] if filled else nodes
+
+
+def _whole(node: Node) -> bool:
+    """Whether an operator writes all of memory that was there before."""
+    slot, form, _ = node.refs[0]
+    return isinstance(slot, Slot) and not slot.fresh and form.dense and form.size * form.dtype.itemsize == slot.nbytes

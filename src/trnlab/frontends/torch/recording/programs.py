@@ -98,8 +98,7 @@ def read(nodes: list[Node]) -> Reading:
     for node in nodes:
         places = tuple(place(ref) for ref in (*node.refs, *node.results))
         reading.places.append(places)
-        key.append(node.made.number)
-        key.extend((at, form.number, where) for at, form, where in places)
+        key += node.made.number, places
     reading.key = tuple(key)
     return reading
 
