@@ -11,7 +11,8 @@ from trnlab.errors import UsageError
 from trnlab.fleet.captured import Captured
 from trnlab.frontends.torch.check.owned import names_of
 from trnlab.frontends.torch.check.report import work_of
-from trnlab.frontends.torch.check.walk import Step, Walked, follow
+from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.walk import Walked, follow
 from trnlab.porting.result import ERROR
 from trnlab.runtime.script import Script
 from trnlab.runtime.session import Session, activate

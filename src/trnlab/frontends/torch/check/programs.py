@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trnlab.frontends.torch.check.report import parameters_of, work_of
-from trnlab.frontends.torch.check.walk import Step, Walked, follow
+from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.walk import Walked, follow
 from trnlab.graph.ir import Graph
 from trnlab.porting.result import ERROR
 from trnlab.runtime.script import Script
@@ -31,6 +32,7 @@ def graphs_of(script: Script, session: Session) -> Needed:
     walk = follow(script, session)
     graphs = [g for step in walk.steps for g in step.graphs]
     graphs += [step.captured.graph for step in walk.steps if step.captured is not None]
+    graphs += [g for g in walk.recordings.inputs if g not in graphs]  # of evaluations between the steps
     problems = [f"{f.code}: {f.what}" for f in walk.survey.findings if f.severity == ERROR]
     return Needed(graphs, problems, _parameters(walk))
 

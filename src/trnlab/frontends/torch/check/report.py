@@ -18,7 +18,8 @@ from trnlab.frontends.torch.check import ranks, reading
 from trnlab.frontends.torch.check.owned import names_of
 from trnlab.frontends.torch.check.stages import Followed
 from trnlab.frontends.torch.check.vendor import vendor_minutes
-from trnlab.frontends.torch.check.walk import Step, Walked, follow
+from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.walk import Walked, follow
 from trnlab.frontends.torch.types import is_narrowed
 from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work, forecast
@@ -235,6 +236,8 @@ def _recorded(walk: Walked, step: Step) -> Work:
 
 def _kinds(step: Step, graph: Graph) -> tuple[str, ...]:
     """What the inputs of a graph of `torch.compile` are: kept on the device between steps, or of this one."""
+    if graph in step.inputs:
+        return step.inputs[graph].kinds
     other = (
         "batch"
         if graph.name.startswith("forward")

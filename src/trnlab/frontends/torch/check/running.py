@@ -6,7 +6,6 @@ from __future__ import annotations
 import runpy
 import sys
 import traceback
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from trnlab.errors import Location, UsageError
@@ -27,7 +26,7 @@ class Walk(Protocol):
 
     survey: Survey
     complete: bool
-    made_up: Mapping[Location | None, Any]
+    made_up: dict[Location | None, Any]
 
     def ended(self) -> None:
         """The script came to its end by itself."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from trnlab.errors import UsageError
 from trnlab.frontends.torch.check import ranks
-from trnlab.frontends.torch.check.walk import Step, Walked, follow
+from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.walk import Walked, follow
 from trnlab.graph.ir import Graph
 from trnlab.porting.forecast import Part, Work
 from trnlab.porting.job import Unheard

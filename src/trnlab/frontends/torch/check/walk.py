@@ -437,7 +437,8 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter = stack.enter_context
         enter(only_new_ones())
         enter(activate(session))
-        engine = enter(use(WalksEngine(walk)))
+        engine = WalksEngine(walk)
+        enter(use(engine))
         enter(barriers.following(room_of))
         enter(surveyed(walk.survey))
         enter(listening())

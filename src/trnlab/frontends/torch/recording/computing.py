@@ -9,6 +9,7 @@ from typing import Any
 
 from trnlab.errors import NumericsError, TrnlabError, UnsupportedOpError
 from trnlab.frontends.common import engine
+from trnlab.frontends.torch.pytorch.dispatcher import modes_off
 from trnlab.frontends.torch.recording import on_host
 from trnlab.frontends.torch.recording.forms import forget
 from trnlab.frontends.torch.recording.programs import Known, Program, Reading, read
@@ -44,7 +45,8 @@ class Computer:
             nodes, _ = self.recorder.clear()
             was, busy.now = getattr(busy, "now", False), True
             try:
-                self._compute(nodes, what)
+                with modes_off():  # whoever listens to operators has heard of these
+                    self._compute(nodes, what)
             finally:
                 busy.now, self.recorder.computing = was, False
 
