@@ -196,6 +196,29 @@ def test_whoever_needs_a_value_gets_it(engine, way):
     assert run("neuron") == run("cpu")
 
 
+WRITES_BY_INDEX = {
+    "a mask": lambda y, i: y.__setitem__(y < 0, -float("inf")),
+    "a mask of rows": lambda y, i: y.__setitem__(y.sum(1) > 0, 7.0),
+    "indices": lambda y, i: y.__setitem__((range(4), i), 2.0),
+    "indices that come again": lambda y, i: y.__setitem__((i, i), floats(4, seed=2).to(y.device)),
+    "added": lambda y, i: y.index_put_((i,), y * 2, accumulate=True),
+    "a column": lambda y, i: y.__setitem__((slice(None), i[:2]), y[:, 3:]),
+}
+
+
+@pytest.mark.parametrize("write", WRITES_BY_INDEX.values(), ids=WRITES_BY_INDEX)
+def test_what_is_written_by_index_stays_in_the_step(engine, write):
+    def run(device):
+        y = floats(4, 5).to(device) * 2
+        write(y, torch.tensor([1, 0, 3, 1]).to(device))
+        return (y + 1).cpu()
+
+    neuron.reset_fallback_counts()
+    torch.testing.assert_close(run("neuron"), run("cpu"))
+    assert engine.runs == 1
+    assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
+
+
 def test_errors_come_at_the_line_of_the_operator(engine):
     x = floats(4, 5).to("neuron")
     y = x * 2

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run scripts of others on the CPU and on the chip, compare their losses, and write docs/scripts.md.
 
-    python -m tools.scripts [NAME ...] [--sources FOLDER] [--work FOLDER] [--results FILE] [--page]
+    python -m tools.scripts [NAME ...] [--sources FOLDER] [--work FOLDER] [--results FILE] [--missing] [--page]
 
 Sources are fetched by their commits, or taken from `--sources`, a folder with one folder for each repository. They
-are copied before they run; nothing of them is changed or kept here. Results are kept in a file; a script runs again
-only when trnlab or the tool has changed since. `make scripts` makes an environment with the packages.
+are copied before they run; nothing of them is changed or kept here. Results are kept in results.jsonl, from which
+the page is written: a script runs again only when trnlab or the tool has changed since, with `--missing` only when
+it has no result, and names renew their rows alone. `make scripts` makes an environment with the packages.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from tools.scripts import page
+from tools.scripts import data, page, processes
 from tools.scripts.manifest import SCRIPTS, SOURCES, Script
 
 ROOT = Path(__file__).parents[2]
-TARGET, SECONDS = "trn1.2xlarge", 600
+TARGET, SECONDS = "trn1.2xlarge", 300
+RESULTS = Path(__file__).with_name("results.jsonl")
 _CODE = re.compile(r"TRN\d{3}")
 
 
@@ -37,13 +38,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="parts of names of scripts; all without this")
     parser.add_argument("--sources", type=Path, help="a folder with the repositories, which are fetched without this")
     parser.add_argument("--work", type=Path, help="where scripts run (a new folder)")
-    parser.add_argument("--results", type=Path, default=ROOT / ".scripts_cache.jsonl", help="where results are kept")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
     parser.add_argument(
         "--seconds", type=int, default=SECONDS, help="of processor time for one process (%(default)s)"
     )
     parser.add_argument(
         "--older", type=Path, default=ROOT / ".venv-scripts", help="where older packages are, by name"
     )
+    parser.add_argument("--missing", action="store_true", help="run only what has no result")
     parser.add_argument("--page", action="store_true", help="write docs/scripts.md from the results")
     return parser.parse_args()
 
@@ -52,21 +54,23 @@ def main() -> int:
     """Run what has no result yet; 1 where a loss is wrong."""
     options = arguments()
     work = options.work or Path(tempfile.mkdtemp(prefix="scripts-"))
+    version = _version()
     known = {r["name"]: r for r in map(json.loads, _lines(options.results))}
     for script in SCRIPTS:
         if options.names and not any(name in script.name for name in options.names):
             continue
-        version = _version(script)
-        if known.get(script.name, {}).get("version") != version:
+        before = known.get(script.name)
+        if before is None or (before["version"] != version and not options.missing):
             record = run(script, work, options)
             known[script.name] = record | {"version": version}
-            options.results.write_text("".join(json.dumps(r) + "\n" for r in known.values()))
+            _keep(options.results, known)
         print(page.line(known[script.name]), flush=True)
     found = [known[script.name] | {"draws": script.draws} for script in SCRIPTS if script.name in known]
     if options.page:
         (ROOT / "docs" / "scripts.md").write_text(
             page.page(found, [script.name for script in SCRIPTS if script.name not in known])
         )
+    processes.close()
     return int(any(page.wrong(record) for record in found))
 
 
@@ -74,10 +78,19 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _version(script: Script) -> str:
+def _keep(path: Path, known: dict[str, dict[str, Any]]) -> None:
+    """In the order of the manifest, so that a row that is renewed is one line of the file."""
+    path.write_text("".join(json.dumps(known[s.name]) + "\n" for s in SCRIPTS if s.name in known))
+
+
+def _version() -> str:
+    """Of all code that a run hangs on, before it is imported."""
     files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tools" / "scripts").rglob("*.py")])
-    text = b"".join(file.read_bytes() for file in files) + script.name.encode()
-    return hashlib.sha256(text).hexdigest()[:16]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+class NoDataError(Exception):
+    """A script's data could not be made."""
 
 
 # -- sources ------------------------------------------------------------------------------------------------------
@@ -111,8 +124,10 @@ def prepared(script: Script, way: str, work: Path, options: argparse.Namespace) 
     if script.source == "aws-neuron-samples" and beside.is_dir():
         shutil.copytree(beside, folder.parent / "common", dirs_exist_ok=True)
     made = f"import tools.scripts.data as d, pathlib; d.{script.make.__name__}(pathlib.Path({str(folder)!r}))"
-    env = {**os.environ, **_path(script, options)}
-    subprocess.run([sys.executable, "-c", made], cwd=ROOT, env=env, check=True, capture_output=True, text=True)
+    if script.make is not data.nothing:
+        status, said = processes.ended(["-c", made], ROOT, _environment(script, options), options.seconds)
+        if status:
+            raise NoDataError(said)
     return folder
 
 
@@ -130,23 +145,29 @@ def run(script: Script, work: Path, options: argparse.Namespace) -> dict[str, An
     for way in ("cpu", "chip"):
         try:
             folder = prepared(script, way, work, options)
-        except subprocess.CalledProcessError as error:
-            return record | {"verdict": "no data", "said": str(error.stderr)[-300:]}
+        except NoDataError as error:
+            return record | {"verdict": "no data", "said": str(error)[-300:]}
         record[way] = _run(script, way, folder, options)
     return record
 
 
-def _path(script: Script, options: argparse.Namespace) -> dict[str, str]:
-    """Where the script finds packages of the versions that it is of."""
-    return {"PYTHONPATH": str((options.older / script.older).resolve()) if script.older else ""}
+def _environment(script: Script, options: argparse.Namespace) -> dict[str, str]:
+    """Of a script's processes. PYTHONPATH: where it finds packages of the versions that it is of."""
+    path = str((options.older / script.older).resolve()) if script.older else ""
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRNLAB_PRECISION": "fp32",
+        "PYTHONPATH": path,
+    }
 
 
 def _run(script: Script, way: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     out = folder.parent / f"{way}-run"
     command, environment = _command(script, way, out)
-    told = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRNLAB_PRECISION": "fp32"}
-    told |= {**_path(script, options), **script.environment, **environment}
-    status, said = _ended(command, folder, told, options.seconds)
+    told = {**_environment(script, options), **script.environment, **environment}
+    status, said = processes.ended(command, folder, told, options.seconds)
     (folder.parent / f"{way}.log").write_text(said)
     losses = [float(text) for text in re.findall(script.losses, said)]
     made: dict[str, Any] = {"status": status, "losses": losses}
@@ -156,34 +177,14 @@ def _run(script: Script, way: str, folder: Path, options: argparse.Namespace) ->
     return made | (_summary(out, folder) if way == "chip" else {})
 
 
-def _ended(command: list[str], folder: Path, environment: dict[str, str], seconds: int) -> tuple[int, str]:
-    """Status and output of a command whose processes may take so many seconds of processor time each."""
-    limited = ["sh", "-c", f'ulimit -t {seconds}; exec "$@"', "sh", *command]
-    try:
-        ended = subprocess.run(
-            limited,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=20 * seconds,
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired:
-        return 124, ""
-    late = ended.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
-    return 124 if late else ended.returncode, f"{ended.stdout}\n{ended.stderr}"
-
-
 def _command(script: Script, way: str, out: Path) -> tuple[list[str], dict[str, str]]:
-    bin_ = Path(sys.executable).parent
     if way == "cpu" and script.cpu is not None:
-        return [sys.executable, *script.cpu], {}
+        return list(script.cpu), {}
     eager = {"TRNLAB_EAGER": "host"} if way == "cpu" else {}
     if script.ranks > 1:
-        start = [str(bin_ / "torchrun"), "--standalone", f"--nproc_per_node={script.ranks}"]
+        start = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={script.ranks}"]
         return [*start, *script.arguments], {"TRNLAB_TARGET": TARGET, **eager}
-    return [str(bin_ / "trnlab"), "run", "--target", TARGET, "--out", str(out), *script.arguments], eager
+    return ["-m", "trnlab.cli.main", "run", "--target", TARGET, "--out", str(out), *script.arguments], eager
 
 
 def _last(said: str) -> str:
@@ -205,7 +206,7 @@ def _summary(out: Path, folder: Path) -> dict[str, Any]:
         "steps": one.get("steps"),
         "instructions": one.get("instructions", 0),
         "step_time_s": one.get("step_time_s"),
-        "on_host": (one.get("host_fallback_ops") or {}).get("training", 0),
+        "on_host": (one.get("host_fallbacks") or {}).get("training", {}),
         "programs": (one.get("compile") or {}).get("executables", 0),
     }
 

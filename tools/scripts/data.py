@@ -24,7 +24,7 @@ def _mnist(root: Path, train: int, test: int) -> None:
     raw = root / "MNIST" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     for name, count in (("train", train), ("t10k", test)):
-        labels = rng.integers(0, 10, count).astype(np.uint8)
+        labels = rng.permutation(np.arange(count) % 10).astype(np.uint8)  # some look for two of each digit
         images = np.clip(shapes[labels] + rng.random((count, 28, 28)) * 55, 0, 255).astype(np.uint8)
         (raw / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, count, 28, 28) + images.tobytes())
         (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
@@ -231,11 +231,12 @@ def gpt2(folder: Path) -> None:
     import transformers
 
     common(folder)
-    config = transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=32)
+    config = transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=32)
     config.save_pretrained(folder)
     rng = np.random.default_rng(0)
-    ids = rng.integers(5, 64, (32, 16)).tolist()
-    rows = {"input_ids": ids, "attention_mask": [[1] * 16] * 32, "labels": ids}
+    count = 2 * 2 * 5  # two ranks, batches of two, two and a half steps of two batches
+    ids = rng.integers(5, 64, (count, 16)).tolist()
+    rows = {"input_ids": ids, "attention_mask": [[1] * 16] * count, "labels": ids}
     made = datasets.Dataset.from_dict(rows)
     datasets.DatasetDict({"train": made, "validation": made}).save_to_disk(str(folder / "tokenized"))
     _tiny_bert(folder / "tokenizer", "BertForMaskedLM")

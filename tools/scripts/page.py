@@ -9,6 +9,10 @@ from typing import Any
 from tools.scripts.manifest import SOURCES
 
 LARGEST = 2e-3  # of a loss, beyond which it is wrong: what rounding in float32 does to a few steps of training
+DRAWING = frozenset(
+    {"bernoulli_", "native_dropout", "normal_", "uniform_", "random_", "exponential_", "geometric_", "multinomial",
+     "randperm", "cauchy_", "log_normal_", "bernoulli"}
+)  # fmt: skip
 HEAD = """# Scripts of others
 
 Scripts as people have them, unmodified but for data and sizes, which command lines and files say: on the simulated
@@ -16,14 +20,16 @@ Trainium (trn1.2xlarge, fp32) beside the CPU. `make scripts` fetches them by the
 formats and tiny models, runs each twice and writes this page.
 
 `chip`: what the script does with tensors on the device was recorded and ran as programs on instructions; the number
-of operators that the host ran during the steps is said where there are any. `host`: nothing reached the chip, which
+of operators that the host ran during the steps is said where there are any, with their names in the last column.
+`drawn` are random numbers, which the host draws in the order of the script, as inputs of the steps (ADR 98).
+`host`: nothing reached the chip, which
 is right for a script whose device is the CPU. `refused`: by the code that is given (see [errors.md](errors.md)).
 `fails`: the script ended with an error on the chip; where it fails on the CPU as well, that is said: its sources do
 not fit the packages' versions here. The loss column has the largest distance of a printed loss from the CPU's as a
 part of the largest loss, over so many losses. The reference of scripts without an option for the device is the same
 command with `TRNLAB_EAGER=host`, which has PyTorch's CPU compute every operator. The step's time is the simulated
-chip's. `draws`: the script takes another order of samples on an accelerator than on the CPU (examples/mnist shuffles
-there alone), or draws on the device what it draws on the CPU by other operators, so that losses are not compared.
+chip's. `draws`: the script takes other samples in each run (examples/mnist shuffles on an accelerator alone,
+siamese_network draws pairs without a seed), so that losses are not compared.
 
 ## What torch_xla is here
 
@@ -87,8 +93,24 @@ def verdict(record: dict[str, Any]) -> str:
         return f"refused, {chip['code']}" if chip["code"] and not also else f"fails{also}"
     if not chip.get("instructions"):
         return "host"
-    host = chip.get("on_host") or 0
-    return "chip" if not host else f"chip, {host} operators on the host"
+    drawn, others = _on_host(chip)
+    count, draws = sum(others.values()), sum(drawn.values())
+    parts = ["chip"]
+    if count:
+        parts.append(f"{count} operator{'s' * (count > 1)} on the host")
+    if draws:
+        parts.append(f"{draws} drawn")
+    return ", ".join(parts)
+
+
+def _on_host(chip: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+    """What the host ran during the steps, by name: what draws random numbers, and all else."""
+    drawn: dict[str, int] = {}
+    others: dict[str, int] = {}
+    for name, count in (chip.get("on_host") or {}).items():
+        short = name.removeprefix("aten::")
+        (drawn if short in DRAWING else others)[short] = count
+    return drawn, others
 
 
 def line(record: dict[str, Any]) -> str:
@@ -105,7 +127,8 @@ def _row(record: dict[str, Any]) -> str:
     loss = "" if gap is None else f"{gap:.1e} of {count}" + (" **wrong**" if wrong(record) else "")
     loss = "draws" if record.get("draws") and count else loss
     said = chip.get("said", "").replace("|", "/").replace("`", "'")
-    note = "; ".join(filter(None, (record.get("note", ""), f"`{said}`" if said else "")))
+    on_host = ", ".join(f"`{name}` {count}" for name, count in _on_host(chip)[1].items())
+    note = "; ".join(filter(None, (record.get("note", ""), on_host, f"`{said}`" if said else "")))
     ranks = f", {record['ranks']} ranks" if record.get("ranks", 1) > 1 else ""
     cells = (
         f"{record['name']}{ranks}",

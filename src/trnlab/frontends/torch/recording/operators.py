@@ -67,12 +67,16 @@ def operator(op: Any) -> Operator:
 
 
 def instead(op: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-    """An operator that says what it writes to, in the place of one that does not: batch norm of running averages."""
-    if op is not torch.ops.aten.native_batch_norm.default:
+    """An operator that has a form on the chip, in the place of one that says less or is PyTorch's own way to it:
+    batch norm that says that it writes running averages, and `index_put_` for `x[i] = y`."""
+    aten = torch.ops.aten
+    if op is aten._index_put_impl_.default:
+        return aten.index_put_.default, args[:4]
+    if op is not aten.native_batch_norm.default:
         return op, args
     if args[3] is None:
-        return torch.ops.aten._native_batch_norm_legit.no_stats, (*args[:3], *args[5:])
-    return torch.ops.aten._native_batch_norm_legit.default, args
+        return aten._native_batch_norm_legit.no_stats, (*args[:3], *args[5:])
+    return aten._native_batch_norm_legit.default, args
 
 
 def is_factor(about: Operator, name: str, value: Any, tensors: Sequence[torch.Tensor]) -> bool:
