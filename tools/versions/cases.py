@@ -130,7 +130,7 @@ def _script(text: str, *prefix: str) -> Outcome:
 
 def _tests(file: str) -> Outcome:
     """A file of the suite: how many tests did what, and which of them failed."""
-    done = _run("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", file)
+    done = _run("-m", "pytest", "-rfE", "-p", "no:cacheprovider", file)
     lines = [line for line in done.stdout.splitlines() if line.strip()] or [f"status {done.returncode}"]
     failed = [name for line in lines if (name := re.match(r"(?:FAILED|ERROR) \S*?(?:::)?([^\s:]+)(?: |$)", line))]
     counted = re.sub(r" in [\d.]+s.*|=+ ?", "", lines[-1])
