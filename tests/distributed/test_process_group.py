@@ -94,7 +94,7 @@ def test_horovods_calls(tmp_path):
 
 def test_torch_xlas_calls(tmp_path):
     for each in passed(launch("torch_xla_script.py", tmp_path)):
-        assert each.output.count("passed") == 5
+        assert each.output.count("passed") == 7
 
 
 def test_hooks_callbacks_normalization_and_sharding_of_pytorchs(tmp_path):

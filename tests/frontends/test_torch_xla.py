@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def _found(full_name):
     return value
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _modes():
     """Importing the root has PyTorch's functions take "xla" for the rest of the process; not of this one."""
     yield

@@ -25,11 +25,19 @@ import torch_xla.distributed.parallel_loader as pl
 import torch_xla.distributed.xla_multiprocessing as xmp
 import torch_xla.runtime as xr
 from torch_neuronx import nki_jit
+from torch_neuronx.pyhlo import hlo_pb2
+from torch_neuronx.xla_impl import structure
+from torch_xla.core import xla_model
+from torch_xla.experimental import scan
 from torch_neuronx.utils import get_platform_target
 from torch_neuronx.xla_impl.ops import nki_jit as same
 import neuronxcc.nki.language as nl
 
 assert nki_jit is same
+assert xla_model is xm is torch_xla.core.xla_model
+assert scan.scan is not None
+assert structure.__name__ != scan.__name__
+def computed(module: hlo_pb2.HloModuleProto, model: torch.classes.neuron.SPMDModel): ...
 assert get_platform_target() == "trn2"
 
 @nki_jit
@@ -44,14 +52,14 @@ with xp.Trace("kernel"):
 xm.mark_step()
 torch_xla.sync()
 assert torch.equal(out.cpu(), x.cpu() * 2), out
-assert x.to("xla:0").device.type == torch_xla.device().type == "neuron"
+assert x.to("xla:0").device.type == torch_xla.device().type == "xla"  # as a script compares it
 
 def train(rank):
     model = torch.nn.Linear(8, 1).to("xla")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = model.weight.detach().cpu().clone()
     for batch, in pl.MpDeviceLoader([(x.cpu(),)], device):
-        assert batch.device.type == "neuron"
+        assert batch.device == device
         model(batch).sum().backward()
         xm.optimizer_step(optimizer)
     assert not torch.equal(model.weight.cpu(), before)

@@ -107,6 +107,48 @@ def files():
     assert torch.load("saved.pt")["rank"].item() == 0
 
 
+def meshes():
+    """A group is a row of a mesh, which its members alone make."""
+    alone = [[rank] for rank in range(RANKS)]
+    mine = dist.new_group([RANK], pg_options={"xla_pg_options": {"mesh": alone}})
+    assert (dist.get_process_group_ranks(mine), mine._mesh) == ([RANK], alone)
+    whole = [list(range(RANKS))]
+    every = dist.new_group(None, pg_options={"xla_pg_options": {"mesh": whole}})
+    given = on([1.0 + RANK])
+    dist.all_reduce(given, group=every)
+    assert given.item() == xm.all_reduce(xm.REDUCE_SUM, on([1.0 + RANK]), groups=every._mesh).item() == 3.0
+    if RANK:  # the others know nothing of it
+        dist.new_group([1], pg_options={"xla_pg_options": {"mesh": [[1]]}})
+    assert dist.new_group([0, 1])._mesh == whole
+
+
+class Marked(torch.autograd.Function):
+    """A backward pass that names the device."""
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        assert grad.device == xm.xla_device()
+        return grad * torch.full((1,), 2.0, device="xla")
+
+
+def names():
+    """The device is xla to a script, also in a backward pass, and in a thread of its own."""
+    value = on([1.0]).requires_grad_()
+    assert (value.device, value.is_xla, torch.device("xla", 0)) == (xm.xla_device(), True, value.device)
+    assert torch.zeros(1).device.type == "cpu"
+    Marked.apply(value).sum().backward()
+    assert value.grad.item() == 2.0
+    turned = torch.arange(6.0).reshape(2, 3).to("xla").t()
+    assert turned.view(6).tolist() == [0, 3, 1, 4, 2, 5]  # tensors of torch_xla have no strides
+    if RANK == 0:
+        torch.save({"weight": torch.ones(2)}, "weight.pt")
+        assert torch.load("weight.pt", map_location=xm.xla_device())["weight"].device.type == "xla"
+
+
 dist.init_process_group("xla", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=RANK, world_size=RANKS)
 assert torch_xla.device_count() == RANKS
-xmp.spawn(lambda rank: report([collectives, objects, gradients, parts, files]))
+xmp.spawn(lambda rank: report([collectives, objects, gradients, parts, files, meshes, names]))
