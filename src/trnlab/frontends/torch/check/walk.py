@@ -83,13 +83,16 @@ class Walked:
         self._begun = False  # whether what is exchanged is part of a step, and not of what comes before the first
 
     # -- what the script does -------------------------------------------------------------------------------------
-    def on_host(self, name: str, where: Location | None = None) -> None:
+    def on_host(self, name: str) -> None:
         """An operator computes on the device, outside of any program."""
         if self._depth == 0 and name != _SEED_OF_GRADIENTS:
-            self.now.host[name] += 1
-            place = where or parse(here(sys._getframe(2)) or "")
-            if place is not None:
-                self.now.host_places[place] += 1
+            self._by_host(self.now, name, parse(here(sys._getframe(2)) or ""))
+
+    @staticmethod
+    def _by_host(step: Step, name: str, place: Location | None) -> None:
+        step.host[name] += 1
+        if place is not None:
+            step.host_places[place] += 1
 
     def by_values(self, op: Any, args: Any) -> None:
         """An operator outside of programs has a shape that depends on values; its gradient says nothing new."""
@@ -149,10 +152,16 @@ class Walked:
             step.cuts.append((graph, place))
         self._only_forward()
 
+    def given_up(self, nodes: Sequence[Node]) -> None:
+        """The host computes what was recorded."""
+        for node in nodes:
+            self._by_host(self._ending or self.now, node.about.name, parse(node.where or ""))
+
     def no_form(self, node: Node, error: Exception) -> None:
         """The chip has no form of a recorded operator."""
         name = node.about.name.replace("::", ".")
-        reason = str(getattr(error, "what", error)).splitlines()[0]
+        said = str(getattr(error, "what", error)).splitlines()
+        reason = next((line.strip() for line in said if name in line), said[0])
         self.survey.note(
             "TRN250", f"{name}: the chip has no form of this; the host computes it", parse(node.where or ""),
             why=f"it cuts the step into programs before and after it; {reason}",
@@ -450,7 +459,9 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter(unedited.reaching_the_chip(session))
         said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
-        engine.unwritten = enter(Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote))
+        engine.unwritten = enter(
+            Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote, walk.recordings.arrived)
+        )
         run(script, walk, said)
     torch.compiler.reset()
     return walk
