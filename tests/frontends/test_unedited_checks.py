@@ -105,7 +105,7 @@ def test_time_memory_and_price_of_a_step_on_each_target(tmp_path):
         assert target.per_s > 0
         assert target.usd_per_step > 0
     assert {t.name for t in report.targets[0].memory.largest} >= {"0.weight"}
-    assert dict(report.targets[0].modules).keys() >= {"model.0", "optimizer"}
+    assert dict(report.targets[0].modules).keys() >= {"model.*", "optimizer"}
     assert "operators recorded" in text.estimate(report)
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import torch
 
 from trnlab.errors import UsageError
@@ -31,32 +29,25 @@ def captured(script: Script, session: Session) -> Captured:
         )  # fmt: skip
     with activate(session):
         work = work_of(walk, step)
-    samples = _samples(step)
+    samples = _samples(step, walk.recordings.unit)
     units = step.per_step // samples if step.counted == "tokens" else 1
     return Captured(script.file.stem, work, samples, units, _parameters(walk, step), str(script.path))
 
 
-def _samples(step: Step) -> int:
-    """Sequences or images of a batch: the first size of what it comes in."""
+def _samples(step: Step, unit: int) -> int:
+    """Sequences or images of a batch: the first size of what it comes in. unit: tokens of a recorded one."""
     if step.captured is not None:
         shapes = [
             v.shape for v, role in zip(step.captured.graph.inputs, step.captured.inputs) if role.kind == "batch"
         ]
     elif step.inputs:
-        return step.per_step // _units(step)
+        return step.per_step // (unit if step.counted == "tokens" else 1)
     else:
         forward = next((g for g in step.graphs if g.name.startswith("forward")), step.graphs[0])
         known = step.kinds.get(forward, {})
         shapes = [v.shape for v in forward.inputs if (v.name or "") not in known]
     first = next((shape[0] for shape in shapes if shape), 1)
     return int(first) if step.per_step % first == 0 else 1
-
-
-def _units(step: Step) -> int:
-    """Tokens of a sequence; 1 of an image. A recorded step may have learned from several batches."""
-    pairs = [(v, kind) for g, found in step.inputs.items() for v, kind in zip(g.inputs, found.kinds)]
-    ids = [v.shape for v, kind in pairs if kind == "batch" and len(v.shape) > 1 and not v.dtype.is_float]
-    return prod(ids[-1][1:]) if step.counted == "tokens" and ids else 1
 
 
 def _parameters(walk: Walked, step: Step) -> dict[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +17,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from trnlab.frontends.torch.check.owned import Owned, owned
 from trnlab.frontends.torch.check.unwritten import LARGE, is_made_up_memory, make_up, room, unwritten
 from trnlab.frontends.torch.dlpack import as_neuron
-from trnlab.frontends.torch.locations import parse
 from trnlab.frontends.torch.recording import barriers, on_host
 from trnlab.frontends.torch.recording.geometry import Form
 from trnlab.frontends.torch.recording.memory import Memory
@@ -24,6 +24,7 @@ from trnlab.frontends.torch.recording.programs import Program, Reading
 from trnlab.frontends.torch.recording.recorder import Node, Slot
 from trnlab.graph.ir import Graph
 
+Shape = tuple[int, ...]
 _MOST = 4096  # programs of a script that only computes forward, among which a period is looked for
 _PERIODS = 256
 
@@ -38,17 +39,16 @@ class Inputs:
 
 @dataclass
 class Span:
-    """What of a batch was read between two backward passes: of each tensor its form, in order."""
+    """What of a batch was read between two backward passes: of each tensor shape and format, in order."""
 
-    read: dict[int, Form]
+    read: dict[int, tuple[Shape, torch.dtype]]
 
     def counted(self) -> tuple[int, str]:
-        """How much was learned from, by the last tensor of whole numbers, or else by the first. One that is read as a
-        row may be several."""
-        ids = [f for f in self.read.values() if not f.dtype.is_floating_point and f.dtype is not torch.bool]
+        """How much was learned from, by the last tensor of whole numbers, or else by the first."""
+        ids = [shape for shape, kind in self.read.values() if not kind.is_floating_point and kind is not torch.bool]
         if ids:
-            return ids[-1].size, "tokens" if any(len(f.shape) > 1 for f in ids) else "samples"
-        first = next((f.shape[0] for f in self.read.values() if f.dtype.is_floating_point), 0)
+            return prod(ids[-1]), "tokens" if len(ids[-1]) > 1 else "samples"
+        first = next((shape[0] for shape, kind in self.read.values() if kind.is_floating_point), 0)
         return first, "samples" if first else ""
 
 
@@ -64,6 +64,8 @@ class Recordings:
         self._now = Span({})
         self._spans: list[Span] = []
         self.counted: dict[Graph, tuple[int, str]] = {}  # how much a program reads of a batch
+        self.unit = 1  # tokens of a sequence
+        self._shapes: dict[int, Shape] = {}  # in which whole numbers came to the device: operators may see them flat
 
     # -- whose the inputs are -------------------------------------------------------------------------------------
     def met(self, program: Program, reading: Reading) -> None:
@@ -81,6 +83,11 @@ class Recordings:
         for slot in reading.slots:
             if slot.fresh and not slot.weak.expired():
                 self._made[slot.key] = slot.weak
+
+    def arrived(self, tensor: Tensor) -> None:
+        """The device has a tensor that is not computed from others of the device."""
+        if tensor.dim() > 1 and not tensor.is_floating_point():
+            self._shapes[tensor.untyped_storage()._cdata] = tuple(tensor.shape)
 
     def drawn(self, tensor: Tensor) -> None:
         """Random numbers, which are an input of a program."""
@@ -107,13 +114,18 @@ class Recordings:
         else:
             self._close()
 
-    def _count(self, reading: Reading, batch: set[int]) -> dict[int, Form]:
-        read: dict[int, Form] = {}
+    def _count(self, reading: Reading, batch: set[int]) -> dict[int, tuple[Shape, torch.dtype]]:
+        read: dict[int, tuple[Shape, torch.dtype]] = {}
         for node in reading.nodes:
             for slot, form, _ in node.refs:
                 if isinstance(slot, Slot) and slot.key in batch and form.shape:
-                    self._now.read.setdefault(slot.key, form)
-                    read.setdefault(slot.key, form)
+                    shape = self._shapes.get(slot.key, ())
+                    if prod(shape) != form.size:
+                        shape = form.shape
+                    elif len(shape) > 1:
+                        self.unit = prod(shape[1:])
+                    self._now.read.setdefault(slot.key, (shape, form.dtype))
+                    read.setdefault(slot.key, (shape, form.dtype))
             if id(node) in self._before:
                 self._close()
         self._before.clear()
@@ -141,8 +153,8 @@ class Walk(Protocol):
     def program(self, program: Program, reading: Reading) -> None:
         """A recorded program ran."""
 
-    def on_host(self, name: str, where: Any = None) -> None:
-        """An operator ran on the host."""
+    def given_up(self, nodes: Sequence[Node]) -> None:
+        """Recorded operators are the host's."""
 
     def no_form(self, node: Node, error: Exception) -> None:
         """The chip has no form of a recorded operator."""
@@ -167,8 +179,8 @@ class Recorded:
 
     def on_host(self, nodes: Sequence[Node], counts: bool) -> None:
         """Recorded operators are the host's."""
-        for node in nodes if counts else ():
-            self.walk.on_host(node.about.name, parse(node.where or ""))
+        if counts:
+            self.walk.given_up(nodes)
         compute(nodes)
 
     def refused(self, nodes: Sequence[Node], error: Exception) -> None:

@@ -17,8 +17,8 @@ from trnlab.errors import Location
 from trnlab.frontends.torch.check import ranks, reading
 from trnlab.frontends.torch.check.owned import names_of
 from trnlab.frontends.torch.check.stages import Followed
-from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.check.steps import Step
+from trnlab.frontends.torch.check.vendor import vendor_minutes
 from trnlab.frontends.torch.check.walk import Walked, follow
 from trnlab.frontends.torch.types import is_narrowed
 from trnlab.graph.ir import Graph

@@ -60,13 +60,16 @@ _made_up: dict[int, StorageWeakRef] = {}  # memory whose values nobody computed,
 
 class Unwritten(TorchDispatchMode):
     """Within, large tensors get no values. `on_device` is told each operator that would compute on the device, `read`
-    each number that Python asked for and that was made up, and `wrote` the tensors that an operator writes to."""
+    each number that Python asked for and that was made up, `wrote` the tensors that an operator writes to, and
+    `arrived` each that comes to the device."""
 
     def __init__(
         self, on_device: HostOperator, found: Callable[[Any, Any], None],
         read: Callable[[Any], None] = lambda x: None, wrote: Callable[[Sequence[Tensor]], None] = lambda x: None,
+        arrived: Callable[[Tensor], None] = lambda x: None,
     ) -> None:  # fmt: skip
         super().__init__()
+        self._arrived = arrived
         self._on_device, self._found, self._read, self._wrote = on_device, found, read, wrote
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -86,6 +89,8 @@ class Unwritten(TorchDispatchMode):
         if op._schema.is_mutable:
             self._wrote([t for t in pytree.tree_leaves(_changed(op, args, kwargs)) if isinstance(t, Tensor)])
         result = self._followed(op, tensors, args, kwargs)
+        if isinstance(result, Tensor) and result.device.type == "neuron" and all(t.is_cpu for t in tensors):
+            self._arrived(result)
         if not any(is_made_up(t) or is_large(t) for t in tensors):
             return result
         if op._schema.name == "aten::all" and not barriers.is_recorded(

@@ -24,18 +24,16 @@ from trnlab.frontends.torch.check import ranks
 from trnlab.frontends.torch.check.alive import alive, only_new_ones
 from trnlab.frontends.torch.check.dynamo import listening
 from trnlab.frontends.torch.check.engine import WalksEngine
-from trnlab.frontends.torch.check.loaders import Loaders
 from trnlab.frontends.torch.check.pipelines import Divided, Ran, pipelines_told
-from trnlab.frontends.torch.check.recorded import Recordings, cuts, passes_of, room_of
+from trnlab.frontends.torch.check.recorded import room_of
 from trnlab.frontends.torch.check.running import Enough, run
 from trnlab.frontends.torch.check.savers import saved_with_holes
 from trnlab.frontends.torch.check.silence import silent
 from trnlab.frontends.torch.check.steps import Step
 from trnlab.frontends.torch.check.unwritten import Unwritten, memory_of
+from trnlab.frontends.torch.check.walked_recordings import WalkedRecordings
 from trnlab.frontends.torch.locations import here, parse
 from trnlab.frontends.torch.recording import barriers
-from trnlab.frontends.torch.recording.programs import Program, Reading
-from trnlab.frontends.torch.recording.recorder import Node
 from trnlab.frontends.torch.survey import Survey, surveyed
 from trnlab.graph.ir import Graph
 from trnlab.porting.result import WARNING
@@ -49,25 +47,18 @@ STEPS, SECONDS = 6, 10.0  # a walk goes on for so many steps, and so long after 
 _SEED_OF_GRADIENTS = "aten::ones_like"  # what every `loss.backward()` begins with
 
 
-class Walked:
+class Walked(WalkedRecordings):
     """What a walk met. `steps`: those of training; `kept`: tensors that stay on the device between steps, by kind."""
 
     def __init__(self, survey: Survey, mail: dict[tuple[int, int], Any] | None = None) -> None:
-        self.survey, self.steps, self.now = survey, list[Step](), Step()
+        super().__init__(survey)
         self.mail = mail if mail is not None else {}  # what stages of a pipeline said to each other
         self.divided: Divided | None = None
         self.compiled = self.early = False  # stages that the script leaves eager; whether other ranks come first
         self._pass: tuple[int, bool] | None = None
-        self._hidden = False
         kinds = ("parameter", "gradient", "state", "buffer")
         self.kept: dict[str, dict[int, tuple[str, Tensor]]] = {kind: {} for kind in kinds}
-        self.recordings = Recordings()
-        self._ending: Step | None = None  # whose optimizer has stepped, and is recorded still
-        self._met: float | None = None  # when the first program was recorded
-        self.loaders = Loaders()
-        self._learning = self._pending = False
-        self._waits = False  # whether an update by the script itself is recorded still
-        self._patience = 1
+        self._pending = False
         self._first: float | None = None
         self._shapes: list[tuple[str, ...]] = []
         self._again: Counter[str] = Counter()
@@ -79,17 +70,13 @@ class Walked:
             int, tuple[int, Tensor]
         ] = {}  # tensors with gradients, and their memory then, by identity
         self._others = _with_gradients()  # of whoever was here before the script
-        self._backward = False  # whether gradients are being computed
         self._begun = False  # whether what is exchanged is part of a step, and not of what comes before the first
 
     # -- what the script does -------------------------------------------------------------------------------------
-    def on_host(self, name: str, where: Location | None = None) -> None:
+    def on_host(self, name: str) -> None:
         """An operator computes on the device, outside of any program."""
         if self._depth == 0 and name != _SEED_OF_GRADIENTS:
-            self.now.host[name] += 1
-            place = where or parse(here(sys._getframe(2)) or "")
-            if place is not None:
-                self.now.host_places[place] += 1
+            self._by_host(self.now, name, parse(here(sys._getframe(2)) or ""))
 
     def by_values(self, op: Any, args: Any) -> None:
         """An operator outside of programs has a shape that depends on values; its gradient says nothing new."""
@@ -129,57 +116,6 @@ class Walked:
         kinds = {id(t): kind for kind, named in self.kept.items() for _, t in named.values() if not t.is_meta}
         kinds |= {id(p.grad): "gradient" for _, p in self.kept["parameter"].values() if p.grad is not None}
         self.now.kinds[graph] = {name: kinds[id(x)] for name, x in inputs.items() if id(x) in kinds}
-
-    # -- recorded operators ---------------------------------------------------------------------------------------
-    def program(self, program: Program, reading: Reading) -> None:
-        """A recorded program runs."""
-        if self._hidden:
-            return
-        self._begins()
-        self._waits = False
-        graph, step = program.imported.graph, self._ending or self.now
-        self.recordings.met(program, reading)
-        self._met = self._met or time.perf_counter()
-        if not self.steps and self._ending is None:
-            self.recordings.sequence.append(graph)
-        if self._learning or self._ending is not None or any(node.grad or node.updates for node in reading.nodes):
-            step.graphs.append(graph)
-            step.inputs[graph] = self.recordings.inputs[graph]
-            place = None if self._backward else parse(here(sys._getframe(2)) or "")
-            step.cuts.append((graph, place))
-        self._only_forward()
-
-    def no_form(self, node: Node, error: Exception) -> None:
-        """The chip has no form of a recorded operator."""
-        name = node.about.name.replace("::", ".")
-        reason = str(getattr(error, "what", error)).splitlines()[0]
-        self.survey.note(
-            "TRN250", f"{name}: the chip has no form of this; the host computes it", parse(node.where or ""),
-            why=f"it cuts the step into programs before and after it; {reason}",
-            do=str(getattr(error, "remedy", None) or "write it with other operators: docs/operators.md has them"),
-            severity=WARNING, subject=name, whatever=True,
-        )  # fmt: skip
-
-    def random(self, name: str, tensor: Tensor) -> None:
-        """Random numbers were drawn that a program reads."""
-        self.recordings.drawn(tensor)
-        self.now.drawn[name] += 1
-
-    def settled(self) -> None:
-        """What an optimizer's step had recorded was computed."""
-        if self._ending is not None:
-            step, self._ending = self._ending, None
-            self._done(step)
-
-    def _only_forward(self) -> None:
-        """Scripts that have no optimizer make no step: their passes are enough."""
-        if self.steps or self._learning or self._met is None or len(self.recordings.sequence) < STEPS:
-            return
-        if time.perf_counter() - self._met > SECONDS * self._patience and not _optimizers():
-            self.ended()
-            raise Enough
-        if time.perf_counter() - self._met > SECONDS * self._patience:
-            self._patience *= 2
 
     def of_another(self, how: str, graphs: Sequence[Graph], kinds: Mapping[str, str], learns: bool) -> None:
         """Graphs of another framework than PyTorch ran; see `Follower`."""
@@ -369,31 +305,6 @@ class Walked:
         if len(self.steps) == 1:  # what follows the only step is of no other
             self.steps[0].asked += ranks.asked()
 
-    def _tell(self, step: Step) -> None:
-        """What a step learned from, and what cut it."""
-        counted = self.recordings.taken()
-        if counted[0] and not step.per_step:
-            step.per_step, step.counted = counted
-        for place in set(cuts(step.cuts)) - set(step.host_places) if step.learns else ():
-            self.survey.note(
-                "TRN256", "a value is asked for in the middle of a step, which cuts it into two programs", place,
-                why="what is recorded until then is computed; what the rest needs of it goes through HBM",
-                do="ask for it after optimizer.step(): the step is one program then", severity=WARNING,
-                subject=f"cut {place}",
-            )  # fmt: skip
-
-    def _passed(self) -> None:
-        """The script has only computed forward: what it did again and again is a pass."""
-        graphs, count = passes_of(self.recordings.sequence)
-        now, read, counted = self.now, self.loaders.taken(), self.recordings.counted
-        inputs = self.recordings.inputs
-        now.graphs, now.inputs = list(graphs), {g: inputs[g] for g in graphs if g in inputs}
-        if not now.per_step:
-            now.per_step, now.counted = next((counted[g] for g in graphs if counted.get(g, (0, ""))[0]), (0, ""))
-        now.host = Counter({name: n // count for name, n in now.host.items() if n >= count})
-        now.read = Counter({loader: -(-n // count) for loader, n in read.items()})
-        self.steps += [now] * count
-
     def trial(self, run: Callable[[], Any]) -> list[Graph]:
         """The graphs that a step runs which the script only wants to have timed; it is no step of the walk."""
         recording.flush()
@@ -450,7 +361,9 @@ def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | 
         enter(unedited.reaching_the_chip(session))
         said = enter(silent())
         enter(torch.autograd.set_multithreading_enabled(False))
-        engine.unwritten = enter(Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote))
+        engine.unwritten = enter(
+            Unwritten(walk.on_host, walk.by_values, walk.read, walk.wrote, walk.recordings.arrived)
+        )
         run(script, walk, said)
     torch.compiler.reset()
     return walk
