@@ -6,14 +6,16 @@ from __future__ import annotations
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tools.versions import __main__ as versions
 from trnlab.errors import UsageError
 from trnlab.frontends.torch import autoload
-from trnlab.frontends.torch.pytorch import releases
+from trnlab.frontends.torch.pytorch import collectives, releases, sharding
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]
@@ -67,3 +69,28 @@ def test_what_is_declared_is_what_is_tried() -> None:
     locked = next(x for x in (ROOT / "constraints.txt").read_text().splitlines() if x.startswith("torch=="))
     assert releases.release_of(locked.removeprefix("torch==")) in releases.SUPPORTED
     assert [c.rsplit(" ", 1)[1] for c in project["classifiers"]] == list(versions.PYTHONS)
+
+
+@pytest.mark.parametrize(("release", "says"), [((2, 14), set()), ((2, 15), {"mine"})])
+def test_a_backend_is_said_to_record_itself_where_pytorch_asks(
+    release: tuple[int, int], says: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[object, ...]] = []
+    monkeypatch.setattr(dist.Backend, "register_backend", lambda *given, **named: made.append((given, named)))
+    monkeypatch.setattr(collectives.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set(), raising=False)
+    monkeypatch.setattr(releases, "found", lambda: release)
+    collectives.register_backend("mine", print, ("neuron",))
+    assert made == [(("mine", print), {"extended_api": True, "devices": ["neuron"]})]
+    assert says == collectives.distributed_c10d._FR_SELF_RECORDING_BACKENDS
+
+
+def test_policies_and_types_of_reduction_are_the_units_or_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 2.14 a unit has them, from 2.15 on its parameters."""
+    half, whole = torch.ones(1, dtype=torch.bfloat16), torch.ones(1)
+    one, other = (SimpleNamespace(mp_policy=name) for name in ("one", "other"))
+    unit = SimpleNamespace(mp_policy="all", fsdp_params=[one, other, one], _reduce_dtype=None)
+    unit._get_reduce_dtype = lambda params, gradients: torch.promote_types(*(g.dtype for g in gradients))
+    for release, policies, dtype in (((2, 14), ("all",), torch.bfloat16), ((2, 15), ("one", "other"), torch.float32)):
+        monkeypatch.setattr(releases, "found", lambda now=release: now)
+        assert sharding.policies(unit) == policies
+        assert sharding.dtype_of_reduction(unit, [one, other], [half, whole]) == dtype

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
@@ -47,11 +48,15 @@ def rows(page: Path = PAGE) -> list[Row]:
     return [Row(*line.strip("| ").split(" | ")) for line in lines]
 
 
+def _order(each: Row) -> tuple[str, list[int]]:
+    """By package, its release and the Python."""
+    return re.sub(r"[\d. ]+$", "", each.what), [int(n) for n in re.findall(r"\d+", f"{each.what} {each.python}")]
+
+
 def write(new: list[Row], page: Path = PAGE) -> None:
-    """Put rows into the page: in the place of those of the same, or behind all of the same package and Python."""
+    """Put rows into the page: in the place of those of the same, or behind all of the same release and Python."""
     found = {old.key: old for old in rows(page)} | {each.key: each for each in new}
-    groups = list(dict.fromkeys(key[:2] for key in found))
-    ordered = sorted(found.values(), key=lambda each: groups.index(each.key[:2]))
+    ordered = sorted(found.values(), key=_order)
     before, mark, after = page.read_text().partition(_BEGIN)
     rest = after.lstrip("\n").partition("\n\n")[2]
     table = "\n".join((_HEAD, *(each.line() for each in ordered)))
