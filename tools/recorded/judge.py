@@ -30,9 +30,11 @@ def difference(got: Sequence[Said], wanted: Sequence[Said]) -> str:
 
 def unlike(ours: Any, theirs: Any, exact: bool) -> str:
     """What two values differ in."""
-    if isinstance(theirs, list) and isinstance(ours, list) and len(ours) == len(theirs):
+    if type(ours) is not type(theirs) or (isinstance(theirs, list) and len(ours) != len(theirs)):
+        return f"{ours!r:.200} for {theirs!r:.200}"
+    if isinstance(theirs, list):
         return next((w for a, b in zip(ours, theirs) if (w := unlike(a, b, exact))), "")
-    if not (isinstance(ours, Tensor) and isinstance(theirs, Tensor)):
+    if not isinstance(theirs, Tensor):
         if isinstance(theirs, float) and isinstance(ours, float) and not exact:
             return unlike(torch.tensor(ours), torch.tensor(theirs), exact)
         return "" if ours == theirs or (ours != ours and theirs != theirs) else f"{ours!r:.200} for {theirs!r:.200}"

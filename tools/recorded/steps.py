@@ -343,7 +343,7 @@ def replaced(w: World, draw: Random) -> None:
     draw.choice((
         lambda: setattr(x, "data", y), lambda: x.set_(y), lambda: setattr(x, "data", y.clone()),
         lambda: x.set_(y.clone()),
-        lambda: x.resize_(max(1, x.numel() // 2)), lambda: x.unsqueeze_(0),
+        lambda: x.resize_(x.numel() // 2), lambda: x.unsqueeze_(0),
         lambda: x.t_() if x.dim() == 2 else x.squeeze_(),
         lambda: x.resize_as_(y) if y.numel() <= x.numel() else None,
         lambda: x.set_(y.untyped_storage(), 0, (1,), (1,)) if y.numel() else None,

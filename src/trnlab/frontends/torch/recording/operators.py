@@ -108,8 +108,7 @@ def _factors(op: Any) -> frozenset[str]:
 
 
 def divides(about: Operator, given: dict[str, Any]) -> bool:
-    """Whether the floats of this operator that may be inputs are what it divides by, and the quotients are not rounded
-    to whole numbers."""
+    """Whether floats of this operator that may be inputs are what it divides by, and quotients are not rounded."""
     base = list_operator(about.op) or factors.base_name(about.op)
     return base == "div" and given.get("rounding_mode") is None
 
