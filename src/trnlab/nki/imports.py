@@ -143,12 +143,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """A package of its own by this name: its modules, then what the module has that it stands for."""
         package = ModuleType(name, origin.__doc__)
 
-        def __getattr__(asked: str) -> Any:
+        def found(asked: str) -> Any:
             if f"{name}.{asked}" in self.modules:
                 return importlib.import_module(f"{name}.{asked}")
             return getattr(origin, asked)
 
-        package.__getattr__ = __getattr__  # type: ignore[method-assign]
+        package.__getattr__ = found  # type: ignore[method-assign]
         package.__dir__ = lambda: dir(origin)  # type: ignore[method-assign]
         package.__spec__ = ModuleSpec(name, self, origin=origin.__name__, is_package=True)
         return package

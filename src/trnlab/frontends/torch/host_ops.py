@@ -392,7 +392,7 @@ class Strideless:
 
 
 def _view(self: Tensor, size: Any) -> Tensor:
-    """PyTorch's own, and where strides forbid it, in a script for torch_xla, of a copy: writes to that are its own."""
+    """PyTorch's own; where strides forbid it, in a script for torch_xla, of a copy, whose writes are its own."""
     op = torch.ops.aten.view.default
     try:
         return op.redispatch(_CPU_KEY, self, size)

@@ -16,7 +16,7 @@ class CollectivesConfig:
 
     @property
     def rank_src_tgt_pairs(self) -> dict[int, list[list[int]]]:
-        """For each rank the pairs (source, target) of its group's ring: each sends to the next, the last to the first.
+        """For each rank the pairs (source, target) of its group's ring: to the next, from the last to the first.
 
         The library keeps them for ring attention, whose kernels nobody has published.
         """

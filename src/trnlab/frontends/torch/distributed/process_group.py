@@ -63,9 +63,7 @@ class NeuronProcessGroup(dist.ProcessGroup):
         self.groups = whole_mesh(self.ranks, world.size)
         world.fabric.check_group(self.groups)
         self._coalesced: list[Job] | None = None
-        self._mesh: list[
-            list[int]
-        ] = []  # what torch_xla's groups have: all groups at this place, of all ranks if none
+        self._mesh: list[list[int]] = []  # of torch_xla's groups: all that there are at this place
 
     # -- what PyTorch asks about a group --------------------------------------------------------------------------
     def getBackendName(self) -> str:

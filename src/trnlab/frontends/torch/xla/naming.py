@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device by its older name: once torch_xla is imported, it is "xla" to a script and to its libraries.
 
-PyTorch has one name for a device, and the simulated one's is "neuron". Code for torch_xla names "xla" in arguments, and
+PyTorch has one name for a device, and the simulated one's is "neuron". Code of torch_xla says "xla" in arguments, and
 compares `tensor.device` with `xm.xla_device()` and `tensor.device.type` with "xla". So a mode of PyTorch's functions
 takes "xla" in every argument for the device that there is, and has `tensor.device` say "xla:0", except to PyTorch's
 own files and to ours, which ask for what they hand on to PyTorch's core (ADR 102).
@@ -52,7 +52,7 @@ def device() -> torch.device:
 
 def _told(value: Any, asked: Any) -> Any:
     """A tensor's device, or whether it is XLA's, to whoever called what called this."""
-    if asked is _DEVICE and value.type != "neuron" or torch.compiler.is_compiling():
+    if (asked is _DEVICE and value.type != "neuron") or torch.compiler.is_compiling():
         return value
     caller = sys._getframe(2).f_globals.get("__name__") or ""
     if caller.partition(".")[0] in _OWN:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.classes.neuron: the classes of loaded models that the vendor's binary registers, each refused when it is used.
+"""torch.classes.neuron: classes of loaded models that the vendor's binary registers, each refused when it is used.
 
 The vendor's libraries have them in annotations, which are evaluated when a file is imported.
 """
