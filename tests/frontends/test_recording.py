@@ -202,7 +202,7 @@ WRITES_BY_INDEX = {
     "indices": lambda y, i: y.__setitem__((range(4), i), 2.0),
     "indices that come again": lambda y, i: y.__setitem__((i, i), floats(4, seed=2).to(y.device)),
     "added": lambda y, i: y.index_put_((i,), y * 2, accumulate=True),
-    "a column": lambda y, i: y.__setitem__((slice(None), i[:2]), y[:, 3:]),
+    "columns": lambda y, i: y.__setitem__((slice(None), i[:2]), y[:, 3:] + 1),
 }
 
 
