@@ -34,7 +34,7 @@ from trnlab.frontends.torch.pytorch.fakes import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from trnlab.frontends.torch.recording import barriers
+from trnlab.frontends.torch.recording import barriers, choice
 
 LARGE = 1 << 18  # bytes
 _MAPPED = 1 << 30  # from this size on not even room in memory is asked for
@@ -123,7 +123,7 @@ class Unwritten(TorchDispatchMode):
     @staticmethod
     def _is_recorded(op: Any, name: str, tensors: Sequence[Tensor], kwargs: Any) -> bool:
         """Whether the operator goes on to the kernel that records: it computes on the device alone."""
-        if not _is_on_device(tensors, kwargs) or not barriers.follows():
+        if not _is_on_device(tensors, kwargs) or not choice.follows():
             return False
         if op.is_view or torch.Tag.inplace_view in op.tags or name in _NO_WORK | _ALLOCATES:
             return False

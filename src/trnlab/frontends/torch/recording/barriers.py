@@ -17,7 +17,6 @@ from trnlab.frontends.common import engine
 from trnlab.frontends.torch import dlpack, provenance
 from trnlab.frontends.torch.dispatch import untraced
 from trnlab.frontends.torch.host_ops import NOT_HERE
-from trnlab.frontends.torch.recording import choice
 from trnlab.frontends.torch.recording.computing import Computer, busy
 from trnlab.frontends.torch.recording.draws import draw
 from trnlab.frontends.torch.recording.geometry import Form
@@ -68,8 +67,8 @@ def records() -> bool:
 
 
 def follows() -> bool:
-    """Whether operators are recorded of a script that is followed without values."""
-    return hasattr(engine.current(), "recorded") and records() and choice.mode() == "steps" and choice.has_target()
+    """Whether operators can be recorded now, of a script that is followed without values."""
+    return hasattr(engine.current(), "recorded") and records()
 
 
 def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

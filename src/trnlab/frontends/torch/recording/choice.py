@@ -75,6 +75,13 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return NOT_HERE if way == "host" else _otherwise(op, args, kwargs)
 
 
+def follows() -> bool:
+    """Whether operators are recorded of a script that is followed without values."""
+    from trnlab.frontends.torch.recording import barriers
+
+    return barriers.follows() and mode() == MODES[0] and has_target()
+
+
 def has_target() -> bool:
     """Whether somebody has chosen a target; there may be no session yet."""
     session: Any = sys.modules.get(_SESSION) or import_module(_SESSION)  # an import takes long, at each operator
