@@ -259,6 +259,23 @@ def test_integers_and_indices_out_of_range_are_the_hosts(engine):
     assert big.item() == 2**40 + 1
 
 
+def test_integers_that_nobody_wrote_yet_send_nothing_to_the_host(engine, monkeypatch):
+    empty, strided = torch.empty, torch.empty_strided
+
+    def filled(new):
+        return new.fill_(1 << 40) if new.dtype is torch.int64 and new.device.type == "cpu" else new
+
+    x = torch.tensor([[1, 2], [3, -100]]).to("neuron")
+    monkeypatch.setattr(torch, "empty", lambda *args, **more: filled(empty(*args, **more)))
+    monkeypatch.setattr(torch, "empty_strided", lambda *args, **more: filled(strided(*args, **more)))
+    neuron.reset_fallback_counts()
+    count = 0 + x.ne(-100).sum()  # the sum is gone before it is computed
+    places = torch.arange(2, device="neuron") + 1
+    assert (count / 1).item() == 3
+    assert places.tolist() == [1, 2]
+    assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
+
+
 @pytest.mark.parametrize("way", ["host", "operators"])
 def test_the_old_ways_are_a_setting(engine, way, monkeypatch):
     with recording.using(way):

@@ -295,17 +295,17 @@ def _empty(
     if layout not in (None, torch.strided):
         raise no_sparse(layout)
     memory_format = memory_format or torch.contiguous_format
-    return as_neuron(_without_garbage(torch.empty(size, dtype=dtype, device=_CPU, memory_format=memory_format)))
+    return as_neuron(without_garbage(torch.empty(size, dtype=dtype, device=_CPU, memory_format=memory_format)))
 
 
 def _empty_strided(
     size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> Tensor:
     only_device(device)
-    return as_neuron(_without_garbage(torch.empty_strided(size, stride, dtype=dtype, device=_CPU)))
+    return as_neuron(without_garbage(torch.empty_strided(size, stride, dtype=dtype, device=_CPU)))
 
 
-def _without_garbage(new: Tensor) -> Tensor:
+def without_garbage(new: Tensor) -> Tensor:
     """64-bit integers begin at zero: the chip has 32 bits, and refuses what else lies in memory that nobody wrote."""
     return new.zero_() if new.dtype is torch.int64 else new
 

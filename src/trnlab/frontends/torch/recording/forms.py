@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.dlpack import as_neuron
-from trnlab.frontends.torch.host_ops import give_memory
+from trnlab.frontends.torch.host_ops import give_memory, without_garbage
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.recording.geometry import Form, form_of
@@ -197,7 +197,8 @@ def make_room(about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> N
     for t in empty:
         made = fakes[id(t)]
         if made.numel():
-            give_memory(t, as_neuron(torch.empty_strided(made.shape, made.stride(), dtype=made.dtype)))
+            room = torch.empty_strided(made.shape, made.stride(), dtype=made.dtype)
+            give_memory(t, as_neuron(without_garbage(room)))
 
 
 def _is_room(tensor: Any) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trnlab.frontends.common.integers import check_fits
 from trnlab.frontends.torch.dlpack import array_of
+from trnlab.frontends.torch.host_ops import without_garbage
 from trnlab.frontends.torch.recording.recorder import Number, Slot
 from trnlab.frontends.torch.types import format_of
 
@@ -34,7 +35,7 @@ class Memory:
         self.storage = slot.storage()
         self.kind = slot.kind
         if self.storage is None:
-            self.flat = torch.empty(slot.nbytes // slot.kind.itemsize, dtype=slot.kind)
+            self.flat = without_garbage(torch.empty(slot.nbytes // slot.kind.itemsize, dtype=slot.kind))
         else:
             room = slot.nbytes // slot.kind.itemsize * slot.kind.itemsize
             self.flat = host_bytes(self.storage, room).view(slot.kind)
