@@ -237,6 +237,23 @@ def test_an_operator_without_a_form_is_left_to_the_host_and_the_rest_is_not(engi
     assert engine.runs > 0
 
 
+def test_assignments_through_indices_and_masks_are_computed_on_the_chip(engine):
+    before = neuron.fallback_counts()
+
+    def assigned(device):
+        table, rows, columns = (
+            floats(4, 3).to(device),
+            torch.arange(4).to(device),
+            torch.tensor([0, 2, 1, 0]).to(device),
+        )
+        table[rows, columns] -= floats(4, seed=1).to(device)
+        table[columns == 0] = 0.5
+        return table.cpu()
+
+    torch.testing.assert_close(assigned("neuron"), assigned("cpu"))
+    assert neuron.fallback_counts() == before
+
+
 def test_of_the_memory_that_is_gone_nothing_is_stored(engine):
     x = floats(4).to("neuron")
     y = (x.sin() + 1).exp()
