@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from trnlab.errors import UsageError
 from trnlab.frontends.torch.host_ops import NOT_HERE, ask_first
 
 MODES = ("steps", "operators", "host")
-_BARRIERS, _SESSION = "trnlab.frontends.torch.recording.barriers", "trnlab.runtime.session"
+_BARRIERS = "trnlab.frontends.torch.recording.barriers"
 _chosen: list[str] = []
 OnChip = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 
@@ -69,7 +69,7 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The results of an operator, recorded or computed; `NOT_HERE` where the host has to compute it."""
     way = mode()
     if way == "steps" and has_target():
-        barriers = sys.modules.get(_BARRIERS) or import_module(_BARRIERS)
+        barriers = _recording()
         if barriers.records():
             return barriers.record(op, args, kwargs)
     return NOT_HERE if way == "host" else _otherwise(op, args, kwargs)
@@ -77,16 +77,27 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def follows() -> bool:
     """Whether operators are recorded of a script that is followed without values."""
-    from trnlab.frontends.torch.recording import barriers
-
-    return barriers.follows() and mode() == MODES[0] and has_target()
+    return _recording().follows() and mode() == MODES[0] and has_target()
 
 
 def has_target() -> bool:
     """Whether somebody has chosen a target; there may be no session yet."""
-    session: Any = sys.modules.get(_SESSION) or import_module(_SESSION)  # an import takes long, at each operator
-    now = session.asked()
+    now = _sessions().asked()
     return now is not None and now.chosen
+
+
+@cache  # an import statement takes long, at each operator
+def _recording() -> Any:
+    from trnlab.frontends.torch.recording import barriers
+
+    return barriers
+
+
+@cache
+def _sessions() -> Any:
+    from trnlab.runtime import session
+
+    return session
 
 
 def _nowhere(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
