@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from trnlab.errors import TrnlabError
-from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.check.recorded import Recorded
 from trnlab.frontends.torch.check.shapes import Followed
 from trnlab.frontends.torch.check.unwritten import Unwritten, values_kept
@@ -50,7 +49,6 @@ class WalksEngine(Recorded, Followed):
 
     def train_step(self, step: Any, batch: Sequence[Any]) -> Any:
         """See `Followed`."""
-        recording.flush()  # what was recorded before is no part of it
         walk: Any = self.walk
         leaves = pytree.tree_leaves(batch)
         walk.begun(tuple(f"{str(x.dtype)[6:]}{list(x.shape)}" for x in leaves if isinstance(x, Tensor)))

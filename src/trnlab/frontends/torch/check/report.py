@@ -42,7 +42,7 @@ def examine(script: Script, targets: Sequence[Target], session: Session) -> Repo
     started = time.perf_counter()
     mail: dict[tuple[int, int], Any] = {}
     walk = follow(script, session, mail)
-    batches = ranks.batches() if session.communicator is not None else 0
+    batches = (ranks.batches() or walk.all_batches) if session.communicator is not None else 0
     pipeline, found = None, None
     if walk.divided is not None:
         found = Followed(script, session, walk, work_of, _kinds)

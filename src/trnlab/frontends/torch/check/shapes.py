@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trnlab.frontends.common.captured import Role
 from trnlab.frontends.common.engine import use
+from trnlab.frontends.torch import recording
 from trnlab.frontends.torch.capture import CapturedStep, Reported
 from trnlab.frontends.torch.check.unwritten import like, unwritten, values_kept
 from trnlab.frontends.torch.dlpack import as_host
@@ -102,6 +103,7 @@ class Followed(Shapes):
     def train_step(self, step: TrainStep, batch: Sequence[Any]) -> Any:
         """Capture a step as ever, with operators that compute as ever."""
         prepare(step.optimizer)
+        recording.flush()  # what was recorded before is no part of it
         leaves = pytree.tree_leaves(batch)
         ids = [x for x in leaves if isinstance(x, Tensor) and not x.is_floating_point()]
         inner = _Step(self.walk, learned_from(leaves), "tokens" if ids and ids[-1].dim() > 1 else "samples")

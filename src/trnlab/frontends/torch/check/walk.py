@@ -39,7 +39,7 @@ from trnlab.graph.ir import Graph
 from trnlab.porting.result import WARNING
 from trnlab.runtime.communication import Asked
 from trnlab.runtime.script import Script
-from trnlab.runtime.session import Session, activate
+from trnlab.runtime.session import Session, activate, current
 
 STEPS, SECONDS = 6, 10.0  # a walk goes on for so many steps, and so long after the first, to see what changes
 
@@ -58,6 +58,7 @@ class Walked(WalkedRecordings):
         self._pass: tuple[int, bool] | None = None
         kinds = ("parameter", "gradient", "state", "buffer")
         self.kept: dict[str, dict[int, tuple[str, Tensor]]] = {kind: {} for kind in kinds}
+        self.all_batches = 0  # of all ranks in a step, as far as the script's parts say
         self._pending = False
         self._first: float | None = None
         self._shapes: list[tuple[str, ...]] = []
@@ -289,6 +290,8 @@ class Walked(WalkedRecordings):
         """All programs of a step have run."""
         self._tell(step)
         self.steps.append(step)
+        if current().communicator is not None and not self.all_batches:  # what says it may be gone at the end
+            self.all_batches = ranks.batches()
         self._first = self._first or time.perf_counter()
         if len(self.steps) >= STEPS or time.perf_counter() - self._first > SECONDS:
             raise Enough

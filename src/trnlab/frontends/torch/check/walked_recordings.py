@@ -114,7 +114,9 @@ class WalkedRecordings:
         counted = self.recordings.taken()
         if counted[0] and not step.per_step:
             step.per_step, step.counted = counted
-        for place in cuts(step.cuts) if step.learns else ():
+        if not step.learns or not self.steps:  # before the first step there is much that is done once
+            return
+        for place in cuts(step.cuts):
             if place in step.host_places:  # which is told by itself
                 continue
             self.survey.note(
