@@ -32,7 +32,7 @@ def main() -> int:
             counts["differs" if wrong else "agrees"] += 1
             if wrong:
                 print(f"{number}: {programs.shrunk(case)}", flush=True)
-    print(f"agrees {counts['agrees']}, differs {counts['differs']}; {programs.figures()}")
+        print(f"agrees {counts['agrees']}, differs {counts['differs']}; {programs.figures()}")
     return int(bool(counts["differs"]))
 
 
