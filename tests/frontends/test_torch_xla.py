@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from pathlib import Path
@@ -172,7 +173,8 @@ def test_values_are_saved_from_the_host_with_each_tensor_in_a_file(tmp_path, mon
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_the_optimizer_of_parts_does_with_one_rank_what_the_whole_one_does(accumulate):
+@pytest.mark.parametrize("weights", [True, False], ids=["weights in its state", "none"])
+def test_the_optimizer_of_parts_does_with_one_rank_what_the_whole_one_does(accumulate, weights):
     def trained(make):
         torch.manual_seed(0)
         layer = torch.nn.Linear(3, 2)
@@ -185,8 +187,11 @@ def test_the_optimizer_of_parts_does_with_one_rank_what_the_whole_one_does(accum
                 state = optimizer.state_dict()
                 assert state["shape_info"][0] == (2, 3)
                 optimizer.remove_hooks()
+                saved = copy.deepcopy(layer.state_dict())
+                torch.nn.init.zeros_(layer.weight)
                 optimizer = make(layer.parameters())
                 optimizer.load_state_dict(state)
+                layer.load_state_dict(saved)  # after the optimizer, as the vendor's library does
         return layer.weight.detach()
 
     def parts(parameters):
@@ -196,7 +201,7 @@ def test_the_optimizer_of_parts_does_with_one_rank_what_the_whole_one_does(accum
             grad_clipping=False,
             lr=0.1,
             use_grad_acc_hook=accumulate,
-            save_master_weights=True,
+            save_master_weights=weights,
         )
 
     torch.testing.assert_close(trained(parts), trained(lambda p: torch.optim.AdamW(p, lr=0.1)))

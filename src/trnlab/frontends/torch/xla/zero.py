@@ -59,7 +59,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self.save_master_weights, self.higher_cc_precision = save_master_weights, higher_cc_precision
         self.grad_acc_hooks: list[Any] = []
         self._grad_norm: Tensor | None = None
-        self.inited = False
+        self.inited = self._follows = False
         if not lazy_init:
             self.init_zero()
 
@@ -178,6 +178,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     def _reduce_gradients(self, **named: Any) -> None:
         scheme = self._get_sharding_scheme(named)
         self._sync_param_groups(self.param_groups, self.base_optimizer.param_groups)
+        self._follow()
         for param, shard in self._pairs():
             gradient = self._gradient(param, shard)
             if gradient is None:
@@ -190,6 +191,12 @@ class ZeroRedundancyOptimizer(Optimizer):
                     collectives.REDUCE_SUM, part, scale, 0, each["group_size"], each["sharding_group"]
                 )
             shard.grad = part.to(self.optimizer_dtype)
+
+    def _follow(self) -> None:
+        """Take the parts anew after a state without weights was loaded: libraries load the model after that."""
+        for param, shard in self._pairs() if self._follows else ():
+            shard.data.copy_(self._shard_tensor(param.detach()))
+        self._follows = False
 
     def _update_parameters(self, **named: Any) -> None:
         scheme = self._get_sharding_scheme(named)
@@ -258,6 +265,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self.init_zero()
         base = self.base_optimizer.state_dict()
         self.base_optimizer.load_state_dict({**base, "state": base_state, "param_groups": told["param_groups"]})
+        self._follows = weights is None
         if weights is None:
             return
         numbers = [number for group in told["param_groups"] for number in group["params"]]
