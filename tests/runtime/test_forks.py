@@ -128,3 +128,15 @@ def test_a_script_begins_with_imports_up_to_what_else_it_does(tmp_path):
     (tmp_path / "torch").mkdir()  # which is found before PyTorch
     assert leading(script) == known[:3]
     assert leading(tmp_path / "none.py") == ()
+
+
+def test_processes_that_a_copy_spawns_find_its_script(tmp_path):
+    (tmp_path / "spawns.py").write_text(
+        "import multiprocessing\n"
+        "def work(): print('worked', flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=work)\n"
+        "    process.start(); process.join(); raise SystemExit(process.exitcode)\n"
+    )
+    ended = processes.run([sys.executable, "spawns.py"], cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "worked\n"), ended.stderr

@@ -122,6 +122,9 @@ def _become(environment: dict[str, str], folder: str, files: Sequence[int]) -> N
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    spawning = sys.modules.get("multiprocessing.process")
+    if spawning is not None:  # where processes that it starts look for the script
+        spawning.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     for number, (name, mode) in enumerate(_STANDARD):
         stream = _standard(number, mode)
         setattr(sys, name, stream)
