@@ -42,7 +42,9 @@ sources, runs all of this and writes this page. The distance is the largest of a
 | what | ranks | steps | distance from one process | |
 |---|---|---|---|---|
 """
-CAUSES = """Losses of the Llama example go on bit by bit alike when it is stopped and goes on from its checkpoint of step 2.
+# Of what ran when this was written.
+CAUSES = """\
+Losses of the Llama example go on bit by bit alike when it is stopped and goes on from its checkpoint of step 2.
 
 Of the unit tests that fail 5 are of the vendor's compiler (`trace`, HLO: refused, TRN296), 8 partition a GPT-2 of
 transformers into stages, where a node of the trace is found in none before any device is there, 2 ask for
@@ -50,7 +52,7 @@ transformers into stages, where a node of the trace is found in none before any 
 weights. 7 files cannot be imported: 5 need kernels inside of the vendor's compiler that nobody has published, 1
 Lightning, 1 neuronx-distributed-inference. Tests under `experimental` were not run to their end: emulated formats of
 trn3 take a quarter of an hour each there.
-"""  # of what was run when this was written
+"""
 
 
 class Place:
