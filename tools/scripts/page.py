@@ -54,10 +54,10 @@ Scripts ask for an accelerator in several ways. `torch.accelerator.is_available(
 `neuron` where trnlab is installed. `torch.cuda.is_available()` says no: such a script trains on the CPU until it is
 given a device by its own options. Lightning has the accelerator `neuron`, which `auto` is where a target is chosen.
 
-The vendor's libraries (neuronx-distributed, optimum-neuron, neuronx-distributed-training) are in the list of names;
-they are not run by the command yet. The first needs the kernels that `neuronxcc.nki.kernels` had, which
-aws-neuron/nki-samples has up to the commit before c4b806e, on PYTHONPATH. `tensor.device.type` is `neuron` here,
-and some of its layers ask for `xla`.
+neuronx-distributed runs: [the vendor's libraries](vendor_libraries.md). It needs the kernels that
+`neuronxcc.nki.kernels` had (src/ of aws-neuron/nki-samples at 8370e11) and those of nki-library (src/nkilib_src) on
+PYTHONPATH. Once torch_xla is imported, the device of a tensor is `xla:0` to the script and to its libraries (ADR
+102). optimum-neuron and neuronx-distributed-training were not tried yet.
 
 ## Results
 

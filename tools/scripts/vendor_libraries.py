@@ -42,17 +42,7 @@ sources, runs all of this and writes this page. The distance is the largest of a
 | what | ranks | steps | distance from one process | |
 |---|---|---|---|---|
 """
-# Of what ran when this was written.
-CAUSES = """\
-Losses of the Llama example go on bit by bit alike when it is stopped and goes on from its checkpoint of step 2.
-
-Of the unit tests that fail 5 are of the vendor's compiler (`trace`, HLO: refused, TRN296), 8 partition a GPT-2 of
-transformers into stages, where a node of the trace is found in none before any device is there, 2 ask for
-`torch.autocast("cuda", torch.bfloat16)` without a GPU, 2 are of LoRA's merged checkpoints and 1 of `trace`'s parts of
-weights. 7 files cannot be imported: 5 need kernels inside of the vendor's compiler that nobody has published, 1
-Lightning, 1 neuronx-distributed-inference. Tests under `experimental` were not run to their end: emulated formats of
-trn3 take a quarter of an hour each there.
-"""
+NOTES = "## Notes\n"  # what people wrote below it stays
 
 
 class Place:
@@ -161,7 +151,8 @@ def main() -> int:
             found[name] = run(place)
             print(name, json.dumps(found[name]), flush=True)
     if options.page:
-        PAGE.write_text(page(found))
+        below = PAGE.read_text().partition(NOTES)[2] if PAGE.exists() else ""
+        PAGE.write_text(page(found) + (f"\n{NOTES}{below}" if below else ""))
     return int(any((record.get("distance") or 0) > LARGEST for record in found.values()))
 
 
@@ -173,7 +164,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         for name, r in found.items()
     ]
     sources = [f"- {name}: https://github.com/{where} at `{commit}`" for name, (where, commit) in SOURCES.items()]
-    return HEAD + "\n".join([*rows, "", CAUSES, "Sources:", "", *sources, ""])
+    return HEAD + "\n".join([*rows, "", "Sources:", "", *sources, ""])
 
 
 if __name__ == "__main__":
