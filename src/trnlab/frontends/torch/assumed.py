@@ -28,6 +28,7 @@ from trnlab.porting.result import ERROR, WARNING
 
 _INDEX = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
           "aten::_unsafe_index_put")  # fmt: skip
+_BY_MASK = "indexing with a boolean mask"
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -115,7 +116,12 @@ def note_values(survey: Survey, op: Any, where: Location | None, *, eager: bool 
     """An operator whose result has a shape, or is a number, that depends on values. eager: outside of programs, where
     it runs on the host."""
     name = op._schema.name.removeprefix("aten::").strip("_")
-    said = "indexing with a boolean mask" if op._schema.name in _INDEX else name
+    by_mask, first = f"{_BY_MASK} {where}", f"nonzero {where}"
+    if name == "nonzero" and survey.knows("TRN204", by_mask):
+        return  # which is how PyTorch takes a mask
+    said = _BY_MASK if op._schema.name in _INDEX else name
+    if said == _BY_MASK:
+        survey.drop("TRN204", first)
     survey.note(
         "TRN204", f"{said} needs the values of a tensor: the shape of its result depends on them", where,
         severity=WARNING if eager else ERROR, why="a program of the chip has fixed shapes"

@@ -12,11 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from trnlab.frontends.common import engine
 from trnlab.frontends.torch.pytorch.tensors import data_of_tensors
 
 
 def _set(tensor: Any, value: Any) -> None:
     if not (isinstance(value, torch.Tensor) and _moves(tensor, value)):
+        told = getattr(engine.current(), "exchanges", None)
+        if told is not None:
+            told(tensor)
         data_of_tensors.__set__(tensor, value)
         return
     given, gradient = value.detach(), tensor.grad

@@ -51,6 +51,15 @@ class Survey:
             known.places.append(place)
         return known
 
+    def knows(self, code: str, subject: str) -> bool:
+        """Whether there is such a finding."""
+        return any(key[:2] == (code, subject) for key in self._found)
+
+    def drop(self, code: str, subject: str) -> None:
+        """Take a finding back, which another says better."""
+        for key in [key for key in self._found if key[:2] == (code, subject)]:
+            del self._found[key]
+
     def raised(self, error: TrnlabError) -> Finding:
         """An error that ended the walk."""
         limits = [f"{label} {value}" for label, value in (("limit", error.limit), ("got", error.got)) if value]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from trnlab.frontends.torch.check.owned import Owned, owned
-from trnlab.frontends.torch.check.unwritten import LARGE, is_made_up_memory, make_up, room, unwritten
+from trnlab.frontends.torch.check.owned import Owned, names_of, owned
+from trnlab.frontends.torch.check.unwritten import KEEP, LARGE, is_made_up_memory, make_up, room, unwritten
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.recording import barriers, on_host
 from trnlab.frontends.torch.recording.geometry import Form
@@ -65,6 +65,9 @@ class Recordings:
         self._spans: list[Span] = []
         self.counted: dict[Graph, tuple[int, str]] = {}  # how much a program reads of a batch
         self.unit = 1  # tokens of a sequence
+        self._earlier: dict[
+            int, tuple[StorageWeakRef, Owned]
+        ] = {}  # memory that parameters had before their last data
         self._shapes: dict[int, Shape] = {}  # in which whole numbers came to the device: operators may see them flat
 
     # -- whose the inputs are -------------------------------------------------------------------------------------
@@ -75,7 +78,8 @@ class Recordings:
         if graph not in self.inputs:
             self.owned |= owned()
             kinds = tuple(self._kind(slot) for slot in slots)
-            names = tuple(self.owned[s.key].name if s is not None and s.key in self.owned else "" for s in slots)
+            owners = [None if slot is None else self._owner(slot) for slot in slots]
+            names = tuple("" if owner is None else owner.name for owner in owners)
             self.inputs[graph] = Inputs(kinds, names)
         batch = {s.key for s, kind in zip(slots, self.inputs[graph].kinds) if s and kind == "batch"}
         read = self._count(reading, batch)
@@ -94,11 +98,25 @@ class Recordings:
         storage = tensor.untyped_storage()
         self._made[storage._cdata] = StorageWeakRef(storage)
 
+    def exchanges(self, tensor: Tensor) -> None:
+        """A parameter is about to get other data: a program may still read what it has."""
+        if isinstance(tensor, torch.nn.Parameter) and tensor.device.type == "neuron":
+            storage = tensor.untyped_storage()
+            mine = Owned("parameter", names_of().get(id(tensor), "parameter"), tensor)
+            self._earlier[storage._cdata] = StorageWeakRef(storage), mine
+
+    def _owner(self, slot: Slot) -> Owned | None:
+        known = self.owned.get(slot.key)
+        if known is not None and known.tensor.untyped_storage()._cdata == slot.key:
+            return known
+        weak, earlier = self._earlier.get(slot.key, (None, None))
+        return earlier if weak is not None and not weak.expired() else None
+
     def _kind(self, slot: Slot | None) -> str:
         if slot is None:
             return "temporary"
-        known = self.owned.get(slot.key)
-        if known is not None and known.tensor.untyped_storage()._cdata == slot.key:
+        known = self._owner(slot)
+        if known is not None:
             return known.kind
         made = self._made.get(slot.key)
         if made is not None and not made.expired():
@@ -203,6 +221,10 @@ class Recorded:
         self.walk.random(op._schema.name, made)
         return made
 
+    def exchanges(self, tensor: Tensor) -> None:
+        """`tensor.data = other` of the same device."""
+        self.walk.recordings.exchanges(tensor)
+
     def optimizer_stepped(self) -> None:
         """See `engine.optimizer_stepped`."""
         self.walk.settled()
@@ -214,34 +236,41 @@ def room_of(form: Form) -> Tensor:
 
 
 def compute(nodes: Sequence[Node]) -> None:
-    """Give results the values that can be known: of operators on small tensors that somebody computed."""
+    """Give small results values: of what somebody computed, or of what was made up for it."""
     memories: dict[Slot, Memory] = {}
-    unknown: dict[Slot, bool] = {}
-
-    def is_unknown(slot: Any) -> bool:
-        if not isinstance(slot, Slot):
-            return False
-        if slot not in unknown:
-            unknown[slot] = slot.nbytes >= LARGE or (not slot.weak.expired() and is_made_up_memory(slot.key))
-        return unknown[slot]
-
+    unknown: set[Slot] = set()
     for node in nodes:
         written = [ref[0] for i, ref in enumerate(node.refs) if i in node.made.written]
-        results = [ref[0] for ref in node.results]
-        for slot in results:
-            unknown[slot] = isinstance(slot, Slot) and slot.nbytes >= LARGE  # type: ignore[index]
-        if not any(is_unknown(ref[0]) for ref in (*node.refs, *node.results)):
+        made = [slot for slot in (*written, *(ref[0] for ref in node.results)) if isinstance(slot, Slot)]
+        slots = [ref[0] for ref in (*node.refs, *node.results) if isinstance(ref[0], Slot)]
+        keeps = node.about.name.startswith(KEEP)
+        if any(slot.nbytes >= LARGE for slot in slots):
+            if not keeps and not node.about.in_place:
+                _fill(made, memories)
+        else:
             on_host.compute(node, memories)
-            continue
-        for slot in (*written, *results):
-            if isinstance(slot, Slot):
-                unknown[slot] = True
+            if not any(slot in unknown or _is_made_up(slot) for slot in slots):
+                continue
+        if not keeps:
+            unknown.update(made)
+            for slot in made:
                 if not slot.weak.expired():
                     make_up(slot.key, slot.weak)
         if node.about.name == "aten::all":  # what a script insists on, as on finite gradients, holds
-            for slot in results:
-                if isinstance(slot, Slot):
-                    memories.setdefault(slot, Memory(slot)).flat.fill_(1)
+            for slot in made:
+                memories.setdefault(slot, Memory(slot)).flat.fill_(1)
+
+
+def _is_made_up(slot: Slot) -> bool:
+    return not slot.weak.expired() and is_made_up_memory(slot.key)
+
+
+def _fill(made: Sequence[Slot], memories: dict[Slot, Memory]) -> None:
+    """Make up small results, as `room` does: PyTorch's own kernels have their memory from `empty`."""
+    for slot in made:
+        if slot.nbytes < LARGE:
+            floats = slot.kind.is_floating_point or slot.kind.is_complex
+            memories.setdefault(slot, Memory(slot)).flat.fill_(int(floats))
 
 
 def passes_of(sequence: Sequence[Graph]) -> tuple[list[Graph], int]:

@@ -50,7 +50,7 @@ _BY_MASKS = frozenset({
     "aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index",
     "aten::_unsafe_index_put",
 })  # fmt: skip
-_KEEP = ("aten::_amp",)  # which say whether gradients overflowed: they did not
+KEEP = ("aten::_amp",)  # which say whether gradients overflowed: they did not
 _WITHOUT_SHAPES = (AssertionError, NotImplementedError, RuntimeError)  # PyTorch's, of operators that it cannot follow
 
 HostOperator = Callable[[str], None]
@@ -180,7 +180,7 @@ class Unwritten(TorchDispatchMode):
         if op._schema.is_mutable:
             written = _written(op, args, kwargs)
             if written is not None:
-                return written if op._schema.name.startswith(_KEEP) else all_made_up(written)
+                return written if op._schema.name.startswith(KEEP) else all_made_up(written)
         with modes_off(), self._fake as mode:
             fakes = pytree.tree_map_only(Tensor, lambda t: _fake_of(mode, t), (args, kwargs))
             try:
