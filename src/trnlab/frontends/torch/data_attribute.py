@@ -7,18 +7,19 @@ tensor is, is exchanged with a new one of the other device instead; optimizers a
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch import nn
 
-from trnlab.frontends.common import engine
 from trnlab.frontends.torch.pytorch.tensors import data_of_tensors
 
 
 def _set(tensor: Any, value: Any) -> None:
     if not (isinstance(value, torch.Tensor) and _moves(tensor, value)):
-        told = getattr(engine.current(), "exchanges", None)
+        engine = sys.modules.get("trnlab.frontends.common.engine")  # of a walk, if one is under way
+        told = getattr(engine.current(), "exchanges", None) if engine is not None else None
         if told is not None:
             told(tensor)
         data_of_tensors.__set__(tensor, value)

@@ -49,8 +49,7 @@ def parse(stack_trace: str) -> Location | None:
     last = frames[-1]
     function, *about = (part.strip() for part in last["function"].split(","))
     layer = next((part.removeprefix(_LAYER) for part in about if part.startswith(_LAYER)), "")
-    phase = "backward" if _GRADIENT.removeprefix(", ") in about else ""
-    return Location(last["file"], int(last["line"]), function, (last["text"] or "").strip(), layer, phase)
+    return Location(last["file"], int(last["line"]), function, (last["text"] or "").strip(), layer)
 
 
 def location_of(node: fx.Node) -> Location | None:

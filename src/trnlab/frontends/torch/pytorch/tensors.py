@@ -37,3 +37,16 @@ CALL_OF_MODULES: CodeType = torch.nn.Module._call_impl.__code__
 def printed_by(replace: Any) -> None:
     """Let `replace(original)` be what makes the text of a tensor's values."""
     torch._tensor_str._tensor_str = replace(torch._tensor_str._tensor_str)
+
+
+def descriptor_of_tensors(name: str) -> Any:
+    """An attribute of all tensors, as the class has it."""
+    return vars(torch._C.TensorBase)[name]
+
+
+def wrap_backward(wrapped: Any) -> None:
+    """Have `wrapped(run)` in the place of what runs a backward pass. Once for each process."""
+    autograd: Any = torch.autograd
+    run = autograd._engine_run_backward
+    if not hasattr(run, "__wrapped__"):
+        autograd._engine_run_backward = wrapped(run)

@@ -19,9 +19,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from trnlab.frontends.torch.host_ops import Strideless
+from trnlab.frontends.torch.pytorch.tensors import descriptor_of_tensors, wrap_backward
 
 NEURON, XLA = torch.device("neuron"), torch.device("xla", 0)
-_DEVICE, _IS_XLA = vars(torch._C.TensorBase)["device"], vars(torch._C.TensorBase)["is_xla"]
+_DEVICE, _IS_XLA = descriptor_of_tensors("device"), descriptor_of_tensors("is_xla")
 _OWN = ("torch", "trnlab")
 
 
@@ -91,15 +92,16 @@ def _load_to(storage: Any, location: str) -> Any:
 
 def _keep_in_backward() -> None:
     """A backward pass runs in a thread that has the modes of its call, during which a mode of functions is off."""
-    run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-    if not hasattr(run, "__wrapped__"):
 
+    def wrapped(run: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(run)
         def with_mode(*args: Any, **named: Any) -> Any:
             with XlaIsNeuron() if XlaIsNeuron.active else nullcontext():
                 return run(*args, **named)
 
-        torch.autograd._engine_run_backward = with_mode  # type: ignore[attr-defined]
+        return with_mode
+
+    wrap_backward(wrapped)
 
 
 _mode = XlaIsNeuron()
