@@ -62,8 +62,7 @@ def test_one_forward_one_backward(capsys, tmp_path):
     seconds = seconds_of(pipeline)
     assert seconds[False, 1] == seconds[False, 2], "equal stages are one program"
     assert seconds[True, 1] == seconds[True, 2]
-    recorded = 4  # what each rank does besides its stage
-    assert len(list((tmp_path / "cache" / "v1").glob("*.trnx"))) < 2 * 4 + recorded
+    assert len(list((tmp_path / "cache" / "v1").glob("*.trnx"))) < 2 * 4
     send = world_of("trn1.32xlarge", 4).cost(Collective("collective_permute", pairs=((0, 1),)), 8 * 64 * 4).seconds
     assert (pipeline["stages"][0]["sends"], pipeline["stages"][0]["send_s"]) == (8 * 64 * 4, pytest.approx(send))
     last = (
