@@ -31,6 +31,7 @@ hooks_after: dict[int, Any] = optimizer._global_optimizer_post_hooks
 WRITERS: tuple[Any, str] = torch._C, "PyTorchFileWriter"
 SAVING: tuple[Any, str] = serialization, "_save"
 RECOMPUTING: tuple[Any, str] = checkpoint, "_recomputation_hook"
+BACKWARD: tuple[Any, str] = torch.autograd, "_engine_run_backward"
 CALL_OF_MODULES: CodeType = torch.nn.Module._call_impl.__code__
 
 
@@ -46,7 +47,7 @@ def descriptor_of_tensors(name: str) -> Any:
 
 def wrap_backward(wrapped: Any) -> None:
     """Have `wrapped(run)` in the place of what runs a backward pass. Once for each process."""
-    autograd: Any = torch.autograd
-    run = autograd._engine_run_backward
+    owner, name = BACKWARD
+    run = getattr(owner, name)
     if not hasattr(run, "__wrapped__"):
-        autograd._engine_run_backward = wrapped(run)
+        setattr(owner, name, wrapped(run))
