@@ -65,3 +65,10 @@ def test_compile_step_loads_no_compiler_until_something_is_compiled():
     late = {"compiler.pipeline", "kernels", "profile", "runtime.run", "runtime.script", "datasets", "porting.job"}
     assert loaded.isdisjoint({f"trnlab.{name}" for name in late})
     assert "trnlab.frontends.torch.step" in loaded
+
+
+@pytest.mark.parametrize("name", ["recording", "host_ops"])
+def test_a_module_of_ours_may_be_imported_before_pytorch(name):
+    """PyTorch loads the device when it is imported itself, of which that module may be a part."""
+    code = f"from trnlab.frontends.torch import {name}; import torch, json; "
+    assert in_fresh_python(code + "print(json.dumps(torch.ones(2, device='neuron').tolist()))") == [1, 1]

@@ -16,12 +16,12 @@ from trnlab.frontends.torch import (
     lightning,
     module,
     modules,
-    recording,
     recurrent,
     storages,
 )
 from trnlab.frontends.torch.distributed import registration
 from trnlab.frontends.torch.pytorch import slot
+from trnlab.frontends.torch.recording import choice
 
 
 def register() -> None:
@@ -30,7 +30,7 @@ def register() -> None:
         return
     slot.fill("neuron", module)
     host_ops.register()
-    recording.register()
+    choice.register()
     autocast.register()
     composites.register()
     recurrent.register()

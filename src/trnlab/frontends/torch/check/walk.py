@@ -346,10 +346,10 @@ class Walked(WalkedRecordings):
 def follow(script: Script, session: Session, mail: dict[tuple[int, int], Any] | None = None) -> Walked:
     """Run the script without values until it has made its first steps. mail: what the stages of a pipeline said on
     ranks that were followed before. Raises UsageError where it made none and ran no program."""
-    walk = Walked(Survey(), mail)
     with ExitStack() as stack:
         enter = stack.enter_context
         enter(only_new_ones())
+        walk = Walked(Survey(), mail)
         enter(activate(session))
         engine = WalksEngine(walk)
         enter(use(engine))

@@ -12,6 +12,8 @@ end of an optimizer's step, and before anything else reads or writes the device'
 
 from __future__ import annotations
 
+import torch  # noqa: F401  (first: it loads the device, which is made of what is here)
+
 from trnlab.frontends.torch.recording.choice import flush, forget, mode, register, using
 
 __all__ = ["flush", "forget", "mode", "register", "using"]

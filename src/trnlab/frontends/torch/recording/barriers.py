@@ -19,6 +19,7 @@ from trnlab.frontends.torch.dispatch import untraced
 from trnlab.frontends.torch.host_ops import NOT_HERE
 from trnlab.frontends.torch.recording.computing import Computer, busy
 from trnlab.frontends.torch.recording.draws import draw
+from trnlab.frontends.torch.recording.following import follower
 from trnlab.frontends.torch.recording.geometry import Form
 from trnlab.frontends.torch.recording.operators import operator
 from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, Node, Recorder
@@ -63,12 +64,12 @@ def records() -> bool:
     if getattr(busy, "now", False):
         return False
     now = engine.current()
-    return isinstance(now, (engine.DeviceEngine, engine.InterpreterEngine)) or hasattr(now, "recorded")
+    return isinstance(now, (engine.DeviceEngine, engine.InterpreterEngine)) or follower() is not None
 
 
 def follows() -> bool:
     """Whether operators can be recorded now, of a script that is followed without values."""
-    return hasattr(engine.current(), "recorded") and records()
+    return follower() is not None and records()
 
 
 def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -81,8 +82,8 @@ def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if recorded is NOT_RECORDED and operator(op).draws:
         recorded = draw(_recorder, _again, op, args, kwargs)
     if recorded is NOT_RECORDED:
-        left: Any = getattr(engine.current(), "left_to_host", None)
-        return NOT_HERE if left is None else left(op, args, kwargs)
+        followed = follower()
+        return NOT_HERE if followed is None else followed.left_to_host(op, args, kwargs)
     if len(_recorder.nodes) >= LONGEST or _recorder.at_once:
         flush()
     return recorded

@@ -11,6 +11,7 @@ from trnlab.errors import NumericsError, TrnlabError, UnsupportedOpError
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.pytorch.dispatcher import modes_off
 from trnlab.frontends.torch.recording import on_host
+from trnlab.frontends.torch.recording.following import follower
 from trnlab.frontends.torch.recording.forms import forget
 from trnlab.frontends.torch.recording.programs import Known, Program, Reading, read
 from trnlab.frontends.torch.recording.recorder import Node, Recorder, Slot
@@ -79,9 +80,9 @@ class Computer:
         except Exception as error:  # whatever the compiler cannot do, the host can
             self._refused(known, nodes, error)
             return
-        followed: Any = getattr(engine.current(), "recorded", None)
+        followed = follower()
         if followed is not None:
-            followed(program, reading)
+            followed.recorded(program, reading)
             return
         try:
             program.run(reading, reading.numbers())
@@ -108,9 +109,9 @@ class Computer:
             forget(node.made)
         known.refused = True
         names = sorted({node.about.name.removeprefix("aten::") for node in alone or nodes[:1]})
-        told: Any = getattr(engine.current(), "refused", None)
-        if told is not None:
-            told(alone or nodes[:1], error)
+        followed = follower()
+        if followed is not None:
+            followed.refused(alone or nodes[:1], error)
         elif len(nodes) > 1:
             reason = str(getattr(error, "what", error)).splitlines()[0]
             say(f"{', '.join(names)}: the chip has no form of this; the host computes it ({reason})")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from trnlab import host_ops
-from trnlab.frontends.common import engine
 from trnlab.frontends.torch.dlpack import as_neuron
+from trnlab.frontends.torch.recording.following import follower
 from trnlab.frontends.torch.recording.recorder import NOT_RECORDED, Recorder
 
 Again = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
@@ -46,9 +46,9 @@ def draw(recorder: Recorder, again: Again, op: Any, args: Sequence[Any], kwargs:
 
 def _drawn(op: Any, like: Tensor, fill: Callable[[Tensor], Any]) -> Tensor:
     """A tensor of the device that `fill` has filled for an operator."""
-    followed: Any = getattr(engine.current(), "drawn", None)
+    followed = follower()
     if followed is not None:
-        return followed(op, like, fill)  # type: ignore[no-any-return]
+        return followed.drawn(op, like, fill)
     made = torch.empty_like(like, device="cpu")
     fill(made)
     return as_neuron(made)

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from trnlab import host_ops
-from trnlab.frontends.common import engine
+from trnlab.frontends.torch.recording.following import follower
 from trnlab.frontends.torch.recording.memory import Memory
 from trnlab.frontends.torch.recording.operators import plain
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
@@ -18,9 +17,9 @@ from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
 
 def run(nodes: Sequence[Node], counts: bool = True, done: list[Node] | None = None) -> None:
     """Compute what was recorded, on the memory that it was recorded for. done: gets what came through."""
-    followed: Any = getattr(engine.current(), "on_host", None)
+    followed = follower()
     if followed is not None:
-        followed(nodes, counts)
+        followed.on_host(nodes, counts)
         return
     memories: dict[Slot, Memory] = {}
     for node in nodes:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine that follows a script without its values is told of recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from trnlab.frontends.common import engine
+from trnlab.frontends.torch.recording.programs import Program, Reading
+from trnlab.frontends.torch.recording.recorder import Node
+
+
+class Follower(Protocol):
+    """Takes recordings in the place of the chip, and of the host where that would compute them."""
+
+    def recorded(self, program: Program, reading: Reading) -> None:
+        """A recording would run now as this program."""
+
+    def on_host(self, nodes: Sequence[Node], counts: bool) -> None:
+        """The host would compute these. counts: among the operators that were left to it."""
+
+    def refused(self, nodes: Sequence[Node], error: Exception) -> None:
+        """The chip has no form of these."""
+
+    def left_to_host(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The results of an operator that cannot be recorded."""
+
+    def drawn(self, op: Any, like: Tensor, fill: Callable[[Tensor], Any]) -> Tensor:
+        """A tensor of the device, in the form of `like`, in the place of the random numbers that `fill` writes."""
+
+
+def follower() -> Follower | None:
+    """The engine in use where it follows recordings."""
+    now: Any = engine.current()
+    return now if hasattr(now, "recorded") else None
