@@ -67,7 +67,7 @@ def test_compile_step_loads_no_compiler_until_something_is_compiled():
     assert "trnlab.frontends.torch.step" in loaded
 
 
-@pytest.mark.parametrize("name", ["recording", "host_ops"])
+@pytest.mark.parametrize("name", ["recording"])
 def test_a_module_of_ours_may_be_imported_before_pytorch(name):
     """PyTorch loads the device when it is imported itself, of which that module may be a part."""
     code = f"from trnlab.frontends.torch import {name}; import torch, json; "

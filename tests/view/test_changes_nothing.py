@@ -10,6 +10,7 @@ import re
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -308,3 +309,19 @@ def test_what_is_allowed_happens(call, world, tmp_path, monkeypatch):
     status, _, err = call(HOOKS, "check", *TARGET, "--allow", "everything", "train.py")
     assert status == 2
     assert "everything" in err
+
+
+CALLER = """
+import atexit
+from trnlab.view.followed import follow
+from trnlab.view.request import Request
+atexit.register(lambda: print("of the caller", file=open("ends", "a")))
+print(follow(Request("os:getcwd", (), allowed=frozenset({"files"})), lambda *_: None)[0])
+"""
+
+
+def test_what_the_caller_does_at_its_end_is_not_the_scripts(tmp_path):
+    """The script's process is a copy of the caller's where that has no framework and no thread."""
+    ended = subprocess.run([sys.executable, "-c", CALLER], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{tmp_path}\n"
+    assert (tmp_path / "ends").read_text() == "of the caller\n"

@@ -173,6 +173,7 @@ def _script(request: Request, built: Built | None, script: int, log: int, socket
     os.dup2(silence, 1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.dont_write_bytecode = True
+    _forget_exits()
     line = Inside.line = Line(script)
     sys.stdout, sys.stderr = open(os.devnull, "w", encoding="utf-8"), Said(line)  # noqa: SIM115  (for good)
     if built is not None:
@@ -195,6 +196,15 @@ def _script(request: Request, built: Built | None, script: int, log: int, socket
         gc.collect()
     finally:
         _really_exit(0)
+
+
+def _forget_exits() -> None:
+    """At its end the script runs what it has registered for that itself, and nothing of the process that was copied,
+    which may remove its own temporary files then. Whom the script starts by `multiprocessing` it still waits for."""
+    atexit._clear()
+    started = sys.modules.get("multiprocessing.util")
+    if started is not None:
+        atexit.register(started._exit_function)
 
 
 def _alone(error: BaseException) -> BaseException:
