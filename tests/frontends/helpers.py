@@ -8,6 +8,7 @@ import copy
 from contextlib import contextmanager
 from itertools import cycle
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -55,17 +56,51 @@ def weights_like(x):
 
 
 @contextmanager
-def engine(name):
+def engine(name, device=neuron.DeviceEngine):
     """The engine called "interpreter", or the compiler in fp32 for a chip, in a session of its own."""
     if name == "interpreter":
         with neuron.use(neuron.InterpreterEngine()) as chosen:
             yield chosen
     else:
-        with (
-            session.activate(session.Session(chips.target(name), "fp32")),
-            neuron.use(neuron.DeviceEngine()) as chosen,
-        ):
+        with session.activate(session.Session(chips.target(name), "fp32")), neuron.use(device()) as chosen:
             yield chosen
+
+
+class Beside(neuron.DeviceEngine):
+    """The chip, and at every call the graph's interpreter beside it, on the inputs as they were: what both return
+    agrees. So one capture of a step is tried as the graph is defined, and as the chip computes it.
+
+    Floats are within TOLERANCE, of bf16's rounding where the graph computes in it; what is updated in place differs
+    by at most 2e-2 of the distance that it moved, since an optimizer enlarges what rounding leaves of a gradient.
+    """
+
+    def compile(self, graph):
+        chip, meaning = super().compile(graph), neuron.InterpreterEngine().compile(graph)
+        rough = any(str(value.type.dtype) == "bfloat16" for op in graph.ops for value in op.results)
+
+        def run(inputs):
+            before, copies = ([np.array(x) for x in inputs] for _ in range(2))
+            results = chip(inputs)
+            for i, (got, wanted) in enumerate(zip(results, meaning(copies), strict=True)):
+                origin = before[graph.aliases[i]] if i in graph.aliases else None
+                assert_near(np.asarray(got), wanted, 2**-7 if rough else TOLERANCE, origin)
+            return results
+
+        return run
+
+
+def assert_near(got, expected, tolerance, origin=None):
+    """Integers are equal. origin: what both were before, of which the distance counts."""
+    if got.dtype.kind in "biu":
+        assert np.array_equal(got, expected)
+        return
+    got, expected = (torch.from_numpy(x.astype(np.float64)) for x in (got, expected))
+    error = worst_error(got, expected)
+    if origin is not None and error > tolerance:
+        moved = np.abs(expected.numpy() - origin.astype(np.float64)).max()
+        assert float((got - expected).abs().max()) <= 2e-2 * moved
+    else:
+        assert error <= tolerance
 
 
 class Traced:

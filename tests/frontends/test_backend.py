@@ -6,7 +6,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import worst_error
+from helpers import Beside, worst_error
 from models import GPT
 from torch import nn
 
@@ -21,14 +21,13 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True, params=["interpreter", "chip"])
-def engine(request):
-    """Every test runs twice: as the graph's interpreter defines it, and as the simulated chip computes it."""
+@pytest.fixture(autouse=True)
+def engine():
+    """Every program is computed as the simulated chip does it, and as the graph's interpreter defines it."""
     torch.compiler.reset()
     neuron.reset_fallback_counts()
-    chosen = neuron.InterpreterEngine() if request.param == "interpreter" else neuron.DeviceEngine()
-    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")), neuron.use(chosen):
-        yield request.param
+    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")), neuron.use(Beside()):
+        yield
     neuron.reset_fallback_counts()
 
 
@@ -157,7 +156,7 @@ def test_tensors_made_while_dynamo_traces_are_constants():
     assert (number.item(), zeros.cpu().tolist()) == (2.5, [0.0, 0.0])
 
 
-def test_a_number_of_python_that_changes_costs_one_more_program(engine):
+def test_a_number_of_python_that_changes_costs_one_more_program():
     """It is an input from its second value on, of the forward and of the backward pass."""
     scale = {"of the loss": 1.0}
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import worst_error
+from helpers import Beside, worst_error
 from torch import nn
 
 import trnlab.frontends.torch as neuron
@@ -117,14 +117,11 @@ def chip():
     return session.Session(chips.target("trn1.2xlarge"), "fp32")
 
 
-@pytest.fixture(params=["interpreter", "chip"])
-def engine(request):
-    if request.param == "chip":
-        with session.activate(request.getfixturevalue("chip")):
-            yield
-    else:
-        with neuron.use(neuron.InterpreterEngine()):
-            yield
+@pytest.fixture
+def engine(chip):
+    """The chip, with the graph's interpreter beside it."""
+    with session.activate(chip), neuron.use(Beside()):
+        yield
 
 
 def agree(got, expected):
