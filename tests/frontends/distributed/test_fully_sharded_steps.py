@@ -53,9 +53,9 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def model():
+def model(layers=2):
     torch.manual_seed(0)
-    return Model()
+    return Model(layers)
 
 
 def loss(m, x, y):
@@ -71,11 +71,11 @@ def batches(size):
                    for each in whole]  # fmt: skip
 
 
-def make_with(shape, **options):
+def make_with(shape, layers=2, **options):
     """Per block a unit, and one of all else; every rank begins with its shards of the same numbers."""
 
     def make(rank):
-        made = model().to("neuron")
+        made = model(layers).to("neuron")
         mesh = init_device_mesh("neuron", shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
         for block in made.blocks:
             fully_shard(block, mesh=mesh, **options)
@@ -94,14 +94,14 @@ def put_together(found, name, groups=1):
     return torch.cat(shards[:each])
 
 
-@pytest.mark.parametrize(("shape", "compiled"), [
-    ((2,), True), pytest.param((4,), False, marks=pytest.mark.slow), ((2, 2), False),
+@pytest.mark.parametrize(("shape", "layers", "compiled"), [
+    ((2,), 2, True), pytest.param((4,), 2, False, marks=pytest.mark.slow), ((2, 2), 1, False),
 ])  # fmt: skip
-def test_shards_learn_what_one_process_learns(shape, compiled):
+def test_shards_learn_what_one_process_learns(shape, layers, compiled):
     size = shape[0] * shape[-1] if len(shape) == 2 else shape[0]
     whole, parts = batches(size)
-    found = train(size, make_with(shape), parts, compiled=compiled, max_norm=1.0)
-    alone = model()
+    found = train(size, make_with(shape, layers), parts, compiled=compiled, max_norm=1.0)
+    alone = model(layers)
     losses = train_alone(alone, torch.optim.AdamW(alone.parameters(), lr=1e-2), loss, whole, 1.0)
     bound = 1e-4 if compiled else 2e-5
     for step in range(STEPS):
@@ -258,7 +258,7 @@ def test_shards_of_tensor_parallel_layers_learn_what_one_process_learns():
     by_rank = [[each[r // 2] for r in range(4)] for each in parts]
 
     def make(rank):
-        made = model().to("neuron")
+        made = model(1).to("neuron")
         mesh = init_device_mesh("neuron", (2, 2), mesh_dim_names=("data", "tensor"))
         for block in made.blocks:
             full = copy.deepcopy(block)
@@ -270,7 +270,7 @@ def test_shards_of_tensor_parallel_layers_learn_what_one_process_learns():
         return made, torch.optim.AdamW(made.parameters(), lr=1e-2, foreach=False), loss
 
     found = train(4, make, by_rank)
-    alone = model()
+    alone = model(1)
     losses = train_alone(alone, torch.optim.AdamW(alone.parameters(), lr=1e-2), loss, whole)
     for step in range(STEPS):
         assert sum(found[2 * r][1][step] for r in range(2)) / 2 == pytest.approx(losses[step], rel=2e-5)

@@ -2,9 +2,9 @@
 """Run a training step on fake tensors and write down the operators: one functional FX graph of the whole step.
 
 Two passes. The first runs the user's code, autograd and the real `torch.optim` optimizer and records every operator,
-in place ones included. The second replays that record without autograd, turns writes into new values and splits
-operators that have no lowering into simpler ones. (One pass cannot do both: autograd will not run inside the
-transform that removes writes.)
+in place ones included. The second turns writes into new values and splits operators that have no lowering into
+simpler ones: node by node (`without_writes`), or, where a write is seen through a view, by a replay of that record
+without autograd. (One pass cannot do both: autograd will not run inside the transform that removes writes.)
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from trnlab.frontends.torch.pytorch.fakes import (
     FakeTensorDeviceMismatchError,
     FakeTensorMode,
 )
-from trnlab.frontends.torch.pytorch.graphs import functions_wrapped, make_fx, with_parameters
+from trnlab.frontends.torch.pytorch.graphs import functions_wrapped, make_fx, not_compiled, with_parameters
 from trnlab.frontends.torch.scalars import tensors_as_numbers
 from trnlab.frontends.torch.subject import Place
 from trnlab.frontends.torch.types import format_of
+from trnlab.frontends.torch.without_writes import without_writes
 
 _INSTEAD = {  # of operators whose results have sizes that hang on values
     "aten._pack_padded_sequence.default": "run the layer on the padded batch, and mask by the lengths after it",
@@ -81,7 +82,8 @@ def trace(
                 return function(lines, *inputs)
 
         try:
-            first = make_fx(recorded, _disable_torch_fn_metadata_mode=True)(*fakes)
+            with not_compiled(True):
+                first = make_fx(recorded, _disable_torch_fn_metadata_mode=True)(*fakes)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise _depends_on_values(error, lines) from error
         except FakeTensorDeviceMismatchError as error:
@@ -176,6 +178,10 @@ def _not_on_the_device(error: Exception, lines: RecordLines) -> UnsupportedOpErr
 
 def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
     """The same graph without writes, in operators that the importer knows where there is a way."""
+    made = without_writes(first, decompositions(), lambda function, given: functional(function, given, mode))
+    if made is not None:
+        made.graph.eliminate_dead_code()
+        return made
     replay = fx.Interpreter(first)
 
     def run(*inputs: Tensor) -> Any:
@@ -187,7 +193,7 @@ def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTen
 def functional(function: Callable[..., Any], fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
     """The graph of a function without writes, in operators that the importer knows where there is a way."""
     traced = torch.func.functionalize(function, remove="mutations")
-    with mode, torch.no_grad(), fx_traceback.preserve_node_meta():
+    with mode, torch.no_grad(), fx_traceback.preserve_node_meta(), not_compiled(True):
         try:
             module = make_fx(traced, decomposition_table=decompositions(), _disable_torch_fn_metadata_mode=True)(
                 *fakes

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A captured graph without writes, made node by node.
+
+`torch.func.functionalize` does this for any graph by running it once more, which takes as long as the capture did.
+Most nodes stay as they are, and nearly all writes of a step are an optimizer's, to memory that is seen through one
+tensor alone: there the result takes the place of what was written. What has to be written otherwise, by a table, is
+run by itself, once for each form of its arguments. Graphs of which that does not hold, where a write is seen through
+a view, are left to PyTorch.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
+from trnlab.frontends.torch.pytorch.fakes import FakeTensor
+from trnlab.frontends.torch.pytorch.graphs import module_of
+
+Functional = Callable[[Callable[..., Any], Sequence[Tensor]], fx.GraphModule]
+_MUTABLE = "_"
+
+
+class _NotPlainError(Exception):
+    """The graph has something that is left to PyTorch."""
+
+
+def without_writes(first: fx.GraphModule, table: Mapping[Any, Any], functional: Functional) -> fx.GraphModule | None:
+    """The graph of `functional(first)`, or None where that has to be asked.
+
+    table: operators that are written otherwise. functional: the graph of a function of tensors like these.
+    """
+    try:
+        return module_of(_Rewriting(first, table, functional).run())
+    except _NotPlainError:
+        return None
+
+
+class _Rewriting:
+    def __init__(self, first: fx.GraphModule, table: Mapping[Any, Any], functional: Functional) -> None:
+        self.first, self.table = first, table
+        self.graph = fx.Graph()
+        self.same: dict[fx.Node, fx.Node] = {}  # results of writes: the node whose tensor they are
+        self.now: dict[fx.Node, Any] = {}  # by those nodes: what the tensor is now, in the new graph
+        self.order = {node: i for i, node in enumerate(first.graph.nodes)}
+        self.last = {node: max((self.order[user] for user in node.users), default=-1) for node in self.order}
+        self.views: dict[int, list[fx.Node]] = {}
+        for node in self.order:
+            for key in _storages(node):
+                self.views.setdefault(key, []).append(node)
+            if isinstance(node.target, OpOverload) and (target := _written(node)):
+                self.same[node] = self._origin(target)
+        alone = [node for node in self.order if self._alone(node)]
+        self.parts = _parts(alone, self.same, functional)
+
+    def run(self) -> fx.Graph:
+        for i, node in enumerate(self.first.graph.nodes):
+            if node.op == "placeholder":
+                self.now[node] = self._like(node, self.graph.placeholder(node.target))
+            elif node.op == "output":
+                self.graph.output(self._mapped(node.args[0]))
+            elif node.op != "call_function":
+                raise _NotPlainError
+            elif node.target is operator.getitem:
+                self._item(node)
+            elif not isinstance(node.target, OpOverload):
+                raise _NotPlainError
+            elif node in self.same:
+                origin = self.same[node]
+                self._check_seen(origin, i)
+                self._write(node, origin)
+            elif node.target in self.table:
+                self.now[node] = self._spliced(node)
+            else:
+                self.now[node] = self._copied(node, node.target)
+        return self.graph
+
+    # -- nodes ------------------------------------------------------------------------------------------------------
+    def _origin(self, node: fx.Node) -> fx.Node:
+        return self.same.get(node, node)
+
+    def _mapped(self, arguments: Any) -> Any:
+        return fx.map_arg(arguments, lambda node: self.now[self._origin(node)])
+
+    def _copied(self, node: fx.Node, target: Any) -> fx.Node:
+        arguments = self._mapped(node.args), self._mapped(node.kwargs)
+        return self._like(node, self.graph.call_function(target, *arguments))
+
+    @staticmethod
+    def _like(node: fx.Node, made: fx.Node) -> fx.Node:
+        made.meta = dict(node.meta)
+        return made
+
+    def _item(self, node: fx.Node) -> None:
+        source, place = self.now[self._origin(node.args[0])], node.args[1]
+        self.now[node] = source[place] if isinstance(source, (tuple, list)) else self._copied(node, operator.getitem)
+
+    # -- writes -----------------------------------------------------------------------------------------------------
+    def _check_seen(self, origin: fx.Node, at: int) -> None:
+        """Nobody sees the memory through another tensor from here on."""
+        for key in _storages(origin):
+            for other in self.views[key]:
+                later = self.order[other] > at  # made of what it is then
+                hidden = self._origin(other) is origin or later or self.last[other] < at
+                if other.op == "placeholder" or not hidden:
+                    raise _NotPlainError
+
+    def _write(self, node: fx.Node, origin: fx.Node) -> None:
+        plain = self._plain(node)
+        self.now[origin] = self._spliced(node) if plain is None else self._copied(node, plain)
+
+    # -- operators that are written otherwise -----------------------------------------------------------------------
+    def _alone(self, node: fx.Node) -> bool:
+        """Whether an operator has to be run for what it is written as."""
+        if not isinstance(node.target, OpOverload):
+            return False
+        if node not in self.same:
+            return node.target in self.table
+        return self._plain(node) is None
+
+    def _plain(self, node: fx.Node) -> OpOverload | None:
+        """The operator of a new value in the place of one that writes."""
+        plain = None if node.target in self.table else _functional(node.target)
+        return plain if plain not in self.table and _of_one_format(node) else None
+
+    def _spliced(self, node: fx.Node) -> Any:
+        """The nodes of one operator; what it returns, or what its first argument is after it."""
+        part = self.parts[_Part.key(node)]
+        made = dict(zip(part.inputs, (self.now[self._origin(x)] for x in _tensors(node))))
+        for each in part.nodes:
+            copied = self.graph.node_copy(each, made.__getitem__)
+            copied.meta = {**node.meta, "val": each.meta.get("val")}
+            made[each] = copied
+        return fx.map_arg(part.result, made.__getitem__)
+
+
+class _Part:
+    """An operator on tensors of some form, and the nodes that it becomes."""
+
+    def __init__(self, node: fx.Node, writes: bool) -> None:
+        self.target, self.writes = node.target, writes
+        self.given = _tensors(node)
+        places = {x: i for i, x in enumerate(self.given)}
+        leaves, self.spec = pytree.tree_flatten((node.args, node.kwargs))
+        self.leaves = [(True, places[x]) if isinstance(x, fx.Node) else (False, x) for x in leaves]
+        self.inputs: list[fx.Node] = []
+        self.nodes: list[fx.Node] = []
+        self.result: Any = None
+
+    @staticmethod
+    def key(node: fx.Node) -> Hashable:
+        """What is the same for operators that become the same."""
+        given = _tensors(node)
+        tensors = [x.meta.get("val") for x in given]
+        if not all(isinstance(t, FakeTensor) and not t.is_conj() and not t.is_neg() for t in tensors):
+            raise _NotPlainError
+        forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.device) for t in tensors)
+        names = {x: f"%{i}" for i, x in enumerate(given)}
+        return node.target, repr(fx.map_arg((node.args, node.kwargs), names.__getitem__)), forms
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        leaves = [tensors[x] if is_tensor else x for is_tensor, x in self.leaves]
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        result = self.target(*args, **kwargs)
+        return args[0] if self.writes else result
+
+
+def _parts(
+    nodes: Sequence[fx.Node], same: Mapping[fx.Node, fx.Node], functional: Functional
+) -> dict[Hashable, _Part]:
+    """All of these operators, run at once."""
+    parts: dict[Hashable, _Part] = {}
+    for node in nodes:
+        parts.setdefault(_Part.key(node), _Part(node, node in same))
+    if not parts:
+        return parts
+    bounds = [0, *accumulate(len(part.given) for part in parts.values())]
+
+    def run(*tensors: Tensor) -> list[Any]:
+        return [part.run(tensors[a:b]) for part, (a, b) in zip(parts.values(), pairwise(bounds))]
+
+    graph = functional(run, [_like(x.meta["val"]) for part in parts.values() for x in part.given]).graph
+    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    output = next(n for n in graph.nodes if n.op == "output")
+    for part, (a, b), result in zip(parts.values(), pairwise(bounds), output.args[0], strict=True):
+        part.inputs, part.result = inputs[a:b], result
+        part.nodes = _behind(graph, result)
+    return parts
+
+
+def _like(fake: Any) -> Tensor:
+    """Another tensor of this form: a tracer knows tensors by their identity."""
+    with fake.fake_mode:
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+
+
+def _behind(graph: fx.Graph, result: Any) -> list[fx.Node]:
+    """The nodes that a result is made of, in order."""
+    wanted: set[fx.Node] = set()
+    open_ = [x for x in pytree.tree_leaves(result) if isinstance(x, fx.Node)]
+    while open_:
+        node = open_.pop()
+        if node not in wanted:
+            wanted.add(node)
+            open_ += node.all_input_nodes
+    if any(node.op not in ("placeholder", "call_function") for node in wanted):
+        raise _NotPlainError
+    return [node for node in graph.nodes if node in wanted and node.op == "call_function"]
+
+
+def _tensors(node: fx.Node) -> list[fx.Node]:
+    leaves = pytree.tree_leaves((node.args, node.kwargs))
+    return list(dict.fromkeys(x for x in leaves if isinstance(x, fx.Node)))
+
+
+def _written(node: fx.Node) -> fx.Node | None:
+    """The tensor that an operator writes, of which its result is another name."""
+    schema = node.target._schema
+    if not schema.is_mutable:
+        return None
+    names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    if names != [schema.arguments[0].name] or len(schema.returns) != 1 or not node.args:
+        raise _NotPlainError
+    if schema.returns[0].alias_info is None or not schema.name.endswith(_MUTABLE):
+        raise _NotPlainError
+    target = node.args[0]
+    if not isinstance(target, fx.Node) or not isinstance(target.meta.get("val"), Tensor):
+        raise _NotPlainError
+    return target
+
+
+def _storages(node: fx.Node) -> list[int]:
+    """Of the tensors that a node stands for."""
+    found = []
+    for value in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, Tensor):
+            found.append(value.untyped_storage()._cdata)
+    return found
+
+
+def _functional(op: OpOverload) -> OpOverload | None:
+    """`aten.add.Tensor` for `aten.add_.Tensor`."""
+    packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.split("::")[1][:-1], None)
+    name = op._schema.overload_name
+    if packet is None or name not in packet.overloads():
+        return None
+    found: OpOverload = getattr(packet, name)
+    same = [str(a.type) for a in found._schema.arguments] == [str(a.type) for a in op._schema.arguments]
+    return found if same and len(found._schema.returns) == 1 else None
+
+
+def _of_one_format(node: fx.Node) -> bool:
+    """Whether the result has the format of what is written without being made so."""
+    kind = node.meta["val"].dtype
+    for each in node.all_input_nodes:
+        value = each.meta.get("val")
+        if not isinstance(value, Tensor) or value.dtype is not kind:
+            return False
+    return kind.is_floating_point
