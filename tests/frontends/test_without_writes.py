@@ -65,6 +65,12 @@ def under_a_view(p, g, m, v, t):
     return row, x
 
 
+def with_more_memory(p, g, m, v, t):
+    x = p.clone()[1]
+    x.mul_(2)
+    return [x.as_strided((4, 4), (4, 1), 0)]
+
+
 def to_an_input(p, g, m, v, t):
     p.add_(g)
     return [p * 2]
@@ -126,7 +132,7 @@ def test_it_computes_what_the_function_does(function):
         torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("function", [through_a_view, under_a_view, to_an_input])
+@pytest.mark.parametrize("function", [through_a_view, under_a_view, with_more_memory, to_an_input])
 def test_a_write_that_is_seen_through_another_tensor_is_left_to_pytorch(function):
     ours, theirs = both(function)
     assert ours is None

@@ -103,7 +103,9 @@ class _Rewriting:
 
     # -- writes -----------------------------------------------------------------------------------------------------
     def _check_seen(self, origin: fx.Node, at: int) -> None:
-        """Nobody sees the memory through another tensor from here on."""
+        """Nobody sees the memory through another tensor from here on, and the tensor has all of it."""
+        if not _fills(origin.meta["val"]):
+            raise _NotPlainError
         for key in _storages(origin):
             for other in self.views[key]:
                 later = self.order[other] > at  # made of what it is then
@@ -233,6 +235,16 @@ def _written(node: fx.Node) -> fx.Node | None:
     if not isinstance(target, fx.Node) or not isinstance(target.meta.get("val"), Tensor):
         raise _NotPlainError
     return target
+
+
+def _fills(tensor: Tensor) -> bool:
+    """Whether a tensor has each element of its memory once: a view of it by strides sees nothing else."""
+    count = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
+        if stride != count:
+            return False
+        count *= size
+    return tensor.untyped_storage().nbytes() == count * tensor.element_size()
 
 
 def _storages(node: fx.Node) -> list[int]:
