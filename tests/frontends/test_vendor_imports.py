@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
@@ -11,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from tests import processes
 from trnlab.frontends import vendor_imports
 from trnlab.nki import imports
 
@@ -155,3 +157,47 @@ def test_importing_a_stand_in_rebinds_no_name_that_its_package_uses(modules):
             if mine is not None and getattr(mine, "__name__", None) != target:
                 taken.append(name)
     assert taken == []
+
+
+STARTS_RANKS = """
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_multiprocessing as xmp
+
+def main(index, steps):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 4).to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for i in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8).to("xla")).square().mean().backward()
+        xm.optimizer_step(optimizer)
+
+if __name__ == "__main__":
+    xmp.spawn(main, args=(3,), nprocs=2)
+"""
+
+
+def test_ranks_that_a_script_starts_itself_leave_a_run_as_those_of_the_command(tmp_path):
+    """A script without an edit says how many there are; what each did is in the run."""
+    (tmp_path / "script.py").write_text(STARTS_RANKS)
+    command = [
+        sys.executable,
+        "-m",
+        "trnlab.cli.main",
+        "run",
+        "--target",
+        "trn1.2xlarge",
+        "--out",
+        "out",
+        "script.py",
+    ]
+    ended = processes.run(command, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "a step of all ranks takes" in ended.stdout
+    assert "TRN" not in ended.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [(each["rank"], each["status"]) for each in summary["ranks"]] == [(0, "complete"), (1, "complete")]
+    assert summary["instructions"] > 0
+    assert all(row["ps"] >= 0 for row in summary["lost"])
+    assert (tmp_path / "out" / "ranks" / "1" / "summary.json").exists()

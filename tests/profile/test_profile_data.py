@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from trnlab.profile.lanes import rows
 from trnlab.profile.names import short_label, short_place
 from trnlab.profile.routines import uses
 from trnlab.sim.timing import summarise
+from trnlab.sim.timing.summary import critical_path
 from trnlab.units import PS_PER_S
 
 
@@ -73,6 +75,28 @@ def test_the_pieces_of_the_critical_path_follow_each_other_and_add_up_as_the_sim
         labels = by_label(step, found)
         assert sum(int(times.sum()) for times in labels.values()) == int((found.until - found.since).sum())
         assert all(len(times) == len(KINDS) for times in labels.values())
+
+
+def test_a_transfer_that_the_next_one_overtakes_takes_no_negative_time(ran: Profile) -> None:
+    """They share lanes, of which the next one has others that are free earlier: it was not held back by it then."""
+    tried = 0
+    for step in parts(ran):
+        t, path = step.timeline, step.critical
+        moves = np.array([op.lanes > 0 for op in t.ops])[t.op]
+        for first, second in zip(path[:-1].tolist(), path[1:].tolist()):
+            if not (moves[first] and moves[second]):
+                continue
+            held, begin = t.held.copy(), t.begin.copy()
+            held[second] = first
+            begin[first] = min(begin[second] + 1000, t.done[first])
+            times = replace(t, held=held, begin=begin)
+            changed = replace(step, timeline=times, critical=critical_path(times))
+            found = pieces(changed)
+            assert (found.until > found.since).all()
+            assert (found.since[1:] == found.until[:-1]).all()
+            assert by_kind(changed, found) == summarise(changed.timeline).critical
+            tried += begin[first] > begin[second]
+    assert tried
 
 
 def parts(ran: Profile) -> list[Step]:

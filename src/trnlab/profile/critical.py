@@ -72,7 +72,8 @@ def _cut_all(
     until: Any = done[path[-1]]
     for at in range(len(path) - 1, -1, -1):
         i = path[at]
-        of_transfer = not by_issue and at > 0 and held[i] == path[at - 1]
+        # The rule by which `sim.timing.summary` found the path: what began later held back no first byte.
+        of_transfer = not by_issue and at > 0 and held[i] == path[at - 1] and begin[held[i]] <= begin[i]
         since = begin[i] if of_transfer else start[i]
         if is_dma[i] and not by_issue:
             starts, worked, kind = begin[i], min(until, done[i] - completion), DMA

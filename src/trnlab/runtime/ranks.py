@@ -144,9 +144,14 @@ def run(ranks: int, arguments: Sequence[str], root: Path, given: Mapping[str, st
         statuses = tuple(process.wait() for process in running)
         for pump in pumps:
             pump.join()
+    leave(root, ranks)
+    return Ended(status, statuses)
+
+
+def leave(root: Path, ranks: int) -> None:
+    """Put together what ranks that have ended left in their folders, and say what a step of all takes."""
     merge(root, ranks, ended=range(ranks))
     _tell(root)
-    return Ended(status, statuses)
 
 
 @contextmanager

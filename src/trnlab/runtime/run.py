@@ -66,6 +66,7 @@ class Run:
         self._orders: dict[StepCalls, list[str | Outside]] = {}  # the same of the last step of a pattern
         self._heard: list[tuple[int, Outside]] = []  # since the last step, each behind so many executions
         self.failure = ""  # what the script raised
+        self.ranks = 0  # that the script started, of which each left its own in this folder
         self.input_s = 0.0  # that the script waited for its data
         self._read: list[Callable[[float | None], dict[str, Any]]] = []  # of each data set, what reading it came to
         self._started = datetime.now(UTC)

@@ -21,6 +21,7 @@ import trnlab
 from trnlab import profile
 from trnlab.errors import Location, TrnlabError, UsageError
 from trnlab.files import why
+from trnlab.runtime import ranks
 from trnlab.runtime.notices import say, tell
 from trnlab.runtime.run import Run, new_folder
 from trnlab.runtime.session import Session, activate
@@ -110,6 +111,10 @@ def _finish(run: Run, outcome: str) -> int:
     try:
         if outcome == "complete":
             run.session.settle()
+        if run.ranks:
+            run.beacon.end()
+            ranks.leave(run.folder, run.ranks)
+            return 0
         record = run.finish(outcome)
         if record["instructions"] or record.get("kernels"):
             profile.render(run.folder)

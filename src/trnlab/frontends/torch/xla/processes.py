@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,9 @@ from trnlab.frontends.torch.xla.names import refusing
 from trnlab.frontends.torch.xla.utils import get_free_tcp_ports
 from trnlab.runtime import elastic, session
 from trnlab.runtime.notices import say
+from trnlab.runtime.ranks import folder_of
+from trnlab.runtime.run import Run
+from trnlab.runtime.script import record
 
 __all__ = ["MpModelWrapper", "MpSerialExecutor", "spawn"]
 CORES = ("NEURONCORE_NUM_DEVICES", "NEURON_RT_NUM_CORES")
@@ -53,14 +58,47 @@ def spawn(
         "MASTER_PORT": str(get_free_tcp_ports()[0]),
     }
     os.environ.update(now)  # which the children's `import torch` reads
+    run, kept = here.run, None
+    if isinstance(run, Run) and not run.calls:  # else what this process did itself would be lost
+        run.ranks = size
+        kept = _Kept(run.folder, run.script, run.arguments)
     return torch.multiprocessing.start_processes(
-        _ranked, (fn, told, args), nprocs=size, join=join, daemon=daemon, start_method=start_method
+        _ranked, (fn, told, args, kept), nprocs=size, join=join, daemon=daemon, start_method=start_method
     )
 
 
-def _ranked(rank: int, fn: Callable[..., Any], told: dict[str, str], args: tuple[Any, ...]) -> None:
+@dataclass(frozen=True)
+class _Kept:
+    """The run that starts the ranks, for each to keep its own in it, as those of `trnlab run --ranks` do."""
+
+    folder: Path
+    script: Path
+    arguments: list[str]
+
+
+def _ranked(
+    rank: int, fn: Callable[..., Any], told: dict[str, str], args: tuple[Any, ...], kept: _Kept | None
+) -> None:
     os.environ.update(told, RANK=str(rank), LOCAL_RANK=str(rank))
-    fn(rank, *args)
+    if kept is None:
+        fn(rank, *args)
+        return
+    here = session.current()
+    raised: list[BaseException] = []
+
+    def work() -> int:
+        try:
+            fn(rank, *args)
+        except BaseException as error:
+            raised.append(error)
+            assert isinstance(here.run, Run)
+            here.run.failed(error)
+        return int(bool(raised))
+
+    folder = folder_of(kept.folder, rank)
+    record(kept.script, kept.script.stem, kept.arguments, here, folder, work)
+    if raised:  # which `torch.multiprocessing` shows
+        raise raised[0]
 
 
 def _told() -> int:
