@@ -138,7 +138,7 @@ def run(script: Script, work: Path, options: argparse.Namespace) -> dict[str, An
         "name": script.name,
         "source": script.source,
         "note": script.note,
-        "ranks": script.ranks,
+        "ranks": int(script.environment.get("NEURONCORE_NUM_DEVICES", script.ranks)),
         "draws": script.draws,
         "command": " ".join(script.arguments),
     }

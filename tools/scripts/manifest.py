@@ -38,9 +38,10 @@ class Script:
 
 
 _DRAWING = (
-    "mnist",
-    "siamese_network",
-)  # one shuffles on an accelerator alone, one has pairs of Python's random, unseeded
+    "mnist",  # shuffles on an accelerator alone
+    "mnist_forward_forward",  # so does this, and wrong labels are drawn without a seed
+    "siamese_network",  # has pairs of Python's random, without a seed
+)
 
 
 def _sample(name: str, folder: str, *arguments: str, **more: object) -> Script:
