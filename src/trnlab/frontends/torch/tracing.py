@@ -178,7 +178,11 @@ def _not_on_the_device(error: Exception, lines: RecordLines) -> UnsupportedOpErr
 
 def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
     """The same graph without writes, in operators that the importer knows where there is a way."""
-    made = without_writes(first, decompositions(), lambda function, given: functional(function, given, mode))
+
+    def of_new_ones(function: Callable[..., Any], like: Sequence[Tensor]) -> fx.GraphModule:
+        return functional(function, [fake_like(mode, x) for x in like], mode)  # a tracer knows tensors by identity
+
+    made = without_writes(first, decompositions(), of_new_ones)
     if made is not None:
         made.graph.eliminate_dead_code()
         return made

@@ -24,7 +24,6 @@ from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.frontends.torch.pytorch.graphs import module_of
 
 Functional = Callable[[Callable[..., Any], Sequence[Tensor]], fx.GraphModule]
-_MUTABLE = "_"
 
 
 class _NotPlainError(Exception):
@@ -34,7 +33,8 @@ class _NotPlainError(Exception):
 def without_writes(first: fx.GraphModule, table: Mapping[Any, Any], functional: Functional) -> fx.GraphModule | None:
     """The graph of `functional(first)`, or None where that has to be asked.
 
-    table: operators that are written otherwise. functional: the graph of a function of tensors like these.
+    table: operators that are written otherwise. functional: the graph of a function of new tensors like
+    these.
     """
     try:
         return module_of(_Rewriting(first, table, functional).run())
@@ -56,11 +56,16 @@ class _Rewriting:
                 self.views.setdefault(key, []).append(node)
             if isinstance(node.target, OpOverload) and (target := _written(node)):
                 self.same[node] = self._origin(target)
-        alone = [node for node in self.order if self._alone(node)]
+        for node, origin in self.same.items():
+            self._check_seen(origin, self.order[node])
+        self.plain = {node: plain for node in self.same if (plain := self._plain(node)) is not None}
+        alone = [
+            node for node in self.order if node not in self.plain and (node in self.same or node.target in table)
+        ]
         self.parts = _parts(alone, self.same, functional)
 
     def run(self) -> fx.Graph:
-        for i, node in enumerate(self.first.graph.nodes):
+        for node in self.first.graph.nodes:
             if node.op == "placeholder":
                 self.now[node] = self._like(node, self.graph.placeholder(node.target))
             elif node.op == "output":
@@ -71,14 +76,10 @@ class _Rewriting:
                 self._item(node)
             elif not isinstance(node.target, OpOverload):
                 raise _NotPlainError
-            elif node in self.same:
-                origin = self.same[node]
-                self._check_seen(origin, i)
-                self._write(node, origin)
-            elif node.target in self.table:
-                self.now[node] = self._spliced(node)
+            elif node in self.parts:
+                self.now[self._origin(node)] = self._spliced(node)
             else:
-                self.now[node] = self._copied(node, node.target)
+                self.now[self._origin(node)] = self._copied(node, self.plain.get(node, node.target))
         return self.graph
 
     # -- nodes ------------------------------------------------------------------------------------------------------
@@ -113,27 +114,15 @@ class _Rewriting:
                 if other.op == "placeholder" or not hidden:
                     raise _NotPlainError
 
-    def _write(self, node: fx.Node, origin: fx.Node) -> None:
-        plain = self._plain(node)
-        self.now[origin] = self._spliced(node) if plain is None else self._copied(node, plain)
-
-    # -- operators that are written otherwise -----------------------------------------------------------------------
-    def _alone(self, node: fx.Node) -> bool:
-        """Whether an operator has to be run for what it is written as."""
-        if not isinstance(node.target, OpOverload):
-            return False
-        if node not in self.same:
-            return node.target in self.table
-        return self._plain(node) is None
-
     def _plain(self, node: fx.Node) -> OpOverload | None:
         """The operator of a new value in the place of one that writes."""
         plain = None if node.target in self.table else _functional(node.target)
         return plain if plain not in self.table and _of_one_format(node) else None
 
+    # -- operators that are written otherwise -----------------------------------------------------------------------
     def _spliced(self, node: fx.Node) -> Any:
         """The nodes of one operator; what it returns, or what its first argument is after it."""
-        part = self.parts[_Part.key(node)]
+        part = self.parts[node]
         made = dict(zip(part.inputs, (self.now[self._origin(x)] for x in _tensors(node))))
         for each in part.nodes:
             copied = self.graph.node_copy(each, made.__getitem__)
@@ -173,33 +162,29 @@ class _Part:
         return args[0] if self.writes else result
 
 
-def _parts(
-    nodes: Sequence[fx.Node], same: Mapping[fx.Node, fx.Node], functional: Functional
-) -> dict[Hashable, _Part]:
-    """All of these operators, run at once."""
-    parts: dict[Hashable, _Part] = {}
-    for node in nodes:
-        parts.setdefault(_Part.key(node), _Part(node, node in same))
-    if not parts:
-        return parts
-    bounds = [0, *accumulate(len(part.given) for part in parts.values())]
+def _parts(nodes: Sequence[fx.Node], same: Mapping[fx.Node, fx.Node], functional: Functional) -> dict[fx.Node, _Part]:
+    """What each of these operators becomes: those of one form the same, all run at once."""
+    keys = {node: _Part.key(node) for node in nodes}
+    first = {key: node for node, key in reversed(keys.items())}
+    parts = {key: _Part(node, node in same) for key, node in first.items()}
+    if parts:
+        _run(list(parts.values()), functional)
+    return {node: parts[key] for node, key in keys.items()}
+
+
+def _run(parts: Sequence[_Part], functional: Functional) -> None:
+    """Fill parts with their nodes."""
+    bounds = [0, *accumulate(len(part.given) for part in parts)]
 
     def run(*tensors: Tensor) -> list[Any]:
-        return [part.run(tensors[a:b]) for part, (a, b) in zip(parts.values(), pairwise(bounds))]
+        return [part.run(tensors[a:b]) for part, (a, b) in zip(parts, pairwise(bounds))]
 
-    graph = functional(run, [_like(x.meta["val"]) for part in parts.values() for x in part.given]).graph
+    graph = functional(run, [x.meta["val"] for part in parts for x in part.given]).graph
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     output = next(n for n in graph.nodes if n.op == "output")
-    for part, (a, b), result in zip(parts.values(), pairwise(bounds), output.args[0], strict=True):
+    for part, (a, b), result in zip(parts, pairwise(bounds), output.args[0], strict=True):
         part.inputs, part.result = inputs[a:b], result
         part.nodes = _behind(graph, result)
-    return parts
-
-
-def _like(fake: Any) -> Tensor:
-    """Another tensor of this form: a tracer knows tensors by their identity."""
-    with fake.fake_mode:
-        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 
 
 def _behind(graph: fx.Graph, result: Any) -> list[fx.Node]:
@@ -229,7 +214,7 @@ def _written(node: fx.Node) -> fx.Node | None:
     names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if names != [schema.arguments[0].name] or len(schema.returns) != 1 or not node.args:
         raise _NotPlainError
-    if schema.returns[0].alias_info is None or not schema.name.endswith(_MUTABLE):
+    if schema.returns[0].alias_info is None or not schema.name.endswith("_"):
         raise _NotPlainError
     target = node.args[0]
     if not isinstance(target, fx.Node) or not isinstance(target.meta.get("val"), Tensor):
