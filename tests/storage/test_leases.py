@@ -112,6 +112,31 @@ def test_of_many_that_take_over_one_succeeds(store: Store) -> None:
     assert most == 1
 
 
+def test_a_number_that_is_free_again_is_not_taken_beside_its_new_holder(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at a dead holder and the creation, another takes over and gives back, a third begins anew."""
+    dead = {"holder": "a:1", "place": _place(), "process": 1, "born": "before this boot"}
+    store.write("leases/a/1", json.dumps(dead).encode())
+    slow, second, third = (Lease(store, "leases/a") for _ in range(3))
+    create = store.create
+
+    def later(name: str, *parts: bytes | memoryview) -> bool:
+        monkeypatch.setattr(store, "create", create)
+        assert second.try_acquire()
+        second.release()
+        assert third.try_acquire()
+        return create(name, *parts)
+
+    monkeypatch.setattr(store, "create", later)
+    assert not slow.try_acquire()
+    assert [item.name for item in store.items("leases/a/")] == ["leases/a/1"]  # the third's, who has it still
+    third.release()
+    assert slow.try_acquire()
+    assert slow.taken_over is None
+    slow.release()
+
+
 def test_a_killed_process_of_this_host_is_taken_over_at_once(tmp_path: Path) -> None:
     code = """
 import sys

@@ -2,10 +2,15 @@
 """Leases: the right to do something that one of many should do, for as long as its holder shows signs of life.
 
 A lease is an object `<name>/<n>`. Who finds none creates number 1; the store lets one of many succeed. The holder
-writes it anew every `BEAT_S`. Who waits takes over by creating the next number, again one of many, when
+writes it anew every `BEAT_S`. Who waits takes over by creating the next number, again one of many, when of every
+object that is there
 
 - the holder is a process of this host that is gone, or
-- its object stayed the same for `EXPIRES_S` of the waiter's own clock, or was written long ago by the store's clock.
+- the content stayed the same for `EXPIRES_S` of the waiter's own clock, or was written long ago by the store's clock.
+
+Between the look and the creation others may have come and gone, and the number may be free again. So who created an
+object looks once more, and gives it back if somebody else's is there that was not found to be over. Of two who create
+at the same time at least one sees the other.
 
 No clocks of two hosts are compared more finely than `LONG_AGO_S`. A holder that was only slow, and is taken over,
 does no harm: what it makes is named by its content. A lease saves work, and nothing depends on it for being right.
@@ -40,7 +45,7 @@ class Lease:
         self._held: str | None = None
         self._stop = threading.Event()
         self._beats: threading.Thread | None = None
-        self._seen: tuple[str, bytes, float] | None = None  # another's lease, its content, since when it is the same
+        self._seen: dict[str, tuple[bytes, float]] = {}  # others' objects: their content, since when it is the same
         self.taken_over: str | None = None  # whose lease ended without being given back, when this one was acquired
 
     def acquire(self, done: Callable[[], bool]) -> bool:
@@ -58,15 +63,17 @@ class Lease:
 
     def try_acquire(self) -> bool:
         """Take the lease where nobody has it, or whoever had it is gone. Raises OSError."""
-        items = self._leases()
-        newest = max(items, key=lambda pair: pair[0], default=None)
-        if newest is not None and not self._is_over(newest[1]):
+        self.taken_over, items = None, self._leases()
+        over = [self._is_over(item) for _, item in items]  # each is asked: its time counts from the first look
+        if not all(over):
             return False
-        number = newest[0] + 1 if newest is not None else 1
-        name = f"{self._name}/{number}"
-        if not self._store.create(name, self._content(0)):
+        self._held = f"{self._name}/{items[-1][0] + 1 if items else 1}"
+        if not self._store.create(self._held, self._content(0)):
+            self._held = None
             return False
-        self._held = name
+        if not self._is_alone():
+            self._give_back()
+            return False
         with contextlib.suppress(OSError):
             self._store.delete(*(item.name for _, item in items))
         self._beats = threading.Thread(target=self._beat, name="lease", daemon=True)
@@ -78,36 +85,55 @@ class Lease:
         self._stop.set()
         if self._beats is not None:
             self._beats.join()
-        if self._held is not None:
-            with contextlib.suppress(OSError):
-                self._store.delete(self._held)
-        self._held = None
+        self._give_back()
 
     # -- within -------------------------------------------------------------------------------------------------
     def _leases(self) -> list[tuple[int, Item]]:
+        """The objects of this lease by their numbers, the newest last."""
         start = f"{self._name}/"
         items = [(item.name.removeprefix(start), item) for item in self._store.items(start)]
-        return [(int(number), item) for number, item in items if number.isdecimal()]
+        return sorted(((int(number), item) for number, item in items if number.isdecimal()), key=lambda pair: pair[0])
 
     def _is_over(self, item: Item) -> bool:
         """Whether the holder of a lease will not come back to it."""
-        try:
-            content = self._store.read(item.name, 1 << 16)
-        except FileNotFoundError:  # given back: the next look shows what is there now
+        content = self._content_of(item)
+        if content is None:  # given back: the next look shows what is there now
             return False
         now = time.monotonic()
-        if self._seen is None or self._seen[:2] != (item.name, content):
-            self._seen = (item.name, content, now)
+        if item.name not in self._seen or self._seen[item.name][0] != content:
+            self._seen[item.name] = (content, now)
         try:
             about = json_of(content)
             holder, here = str(about["holder"]), about["place"] == _place()
             gone = here and not _is_alive(int(about["process"]), str(about["born"]))
         except (ValueError, KeyError, TypeError, OverflowError):  # half written, where a store knows no better
             holder, gone = "a host", False
-        over = gone or now - self._seen[2] > self._expires_s or time.time() - item.modified > LONG_AGO_S
+        since = self._seen[item.name][1]
+        over = gone or now - since > self._expires_s or time.time() - item.modified > LONG_AGO_S
         if over:
             self.taken_over = holder
         return over
+
+    def _is_alone(self) -> bool:
+        """Whether beside our object there are only those that were found to be over, as they were then."""
+        for _, item in self._leases():
+            content = self._content_of(item)
+            if item.name != self._held and content not in (None, self._seen.get(item.name, (None, 0.0))[0]):
+                return False
+        return True
+
+    def _content_of(self, item: Item) -> bytes | None:
+        """None where it was given back meanwhile. Raises OSError."""
+        try:
+            return self._store.read(item.name, 1 << 16)
+        except FileNotFoundError:
+            return None
+
+    def _give_back(self) -> None:
+        if self._held is not None:
+            with contextlib.suppress(OSError):
+                self._store.delete(self._held)
+        self._held = None
 
     def _beat(self) -> None:
         for count in range(1, 1 << 62):
