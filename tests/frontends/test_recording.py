@@ -14,7 +14,7 @@ from torch import nn
 import trnlab.frontends.torch as neuron
 from trnlab import chips
 from trnlab.frontends.torch import recording
-from trnlab.frontends.torch.recording import barriers
+from trnlab.frontends.torch.recording import barriers, written_out
 from trnlab.runtime import session
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
@@ -322,3 +322,29 @@ def test_results_that_others_write_are_read_as_they_were_written(engine, name):
     """Their memory is given to the operator, and nothing else holds it when it is read."""
     x = floats(4, 5)
     torch.testing.assert_close(HOSTS_RESULTS[name](x.to("neuron")).cpu(), HOSTS_RESULTS[name](x))
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_operators_of_one_form_are_traced_once_however_many_layers_there_are(engine, monkeypatch, foreach):
+    traced, pieces = [], written_out.pieces
+
+    def counted(functions, *rest):
+        traced[-1].append(len(functions))
+        return pieces(functions, *rest)
+
+    monkeypatch.setattr(written_out, "pieces", counted)
+    for depth in (2, 5):
+        torch.manual_seed(0)
+        expected = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(depth)))
+        model = copy.deepcopy(expected).to("neuron")
+        traced.append([])
+        for m in (expected, model):
+            optimizer = torch.optim.AdamW(m.parameters(), lr=1e-2, eps=1e-4, foreach=foreach)
+            for seed in range(3):
+                m(floats(4, 8, seed=seed).to(next(m.parameters()).device)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        for a, b in zip(model.parameters(), expected.parameters()):
+            assert torch.allclose(a.cpu(), b, rtol=1e-5, atol=1e-6)
+    shallow, deep = traced
+    assert shallow == deep

@@ -28,6 +28,7 @@ from trnlab.frontends.torch.draws import NoteDraws, generator_kept
 from trnlab.frontends.torch.import_fx import decompositions
 from trnlab.frontends.torch.locations import RecordLines
 from trnlab.frontends.torch.outside import is_real
+from trnlab.frontends.torch.pieces import Functional
 from trnlab.frontends.torch.pytorch.fakes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -178,11 +179,7 @@ def _not_on_the_device(error: Exception, lines: RecordLines) -> UnsupportedOpErr
 
 def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:
     """The same graph without writes, in operators that the importer knows where there is a way."""
-
-    def of_new_ones(function: Callable[..., Any], like: Sequence[Tensor]) -> fx.GraphModule:
-        return functional(function, [fake_like(mode, x) for x in like], mode)  # a tracer knows tensors by identity
-
-    made = without_writes(first, decompositions(), of_new_ones)
+    made = without_writes(first, decompositions(), functional_of_new_ones(mode))
     if made is not None:
         made.graph.eliminate_dead_code()
         return made
@@ -192,6 +189,15 @@ def functionalised(first: fx.GraphModule, fakes: Sequence[Tensor], mode: FakeTen
         return replay.run(*inputs)
 
     return functional(run, fakes, mode)
+
+
+def functional_of_new_ones(mode: FakeTensorMode) -> Functional:
+    """`functional` of tensors like those that it is given: a tracer knows tensors by identity."""
+
+    def graph(function: Callable[..., Any], likes: Sequence[Tensor]) -> fx.GraphModule:
+        return functional(function, [fake_like(mode, x) for x in likes], mode)
+
+    return graph
 
 
 def functional(function: Callable[..., Any], fakes: Sequence[Tensor], mode: FakeTensorMode) -> fx.GraphModule:

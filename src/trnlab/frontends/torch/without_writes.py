@@ -11,23 +11,17 @@ a view, are left to PyTorch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from trnlab.frontends.torch.pieces import Functional, NotPlainError, Piece, pieces
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import OpOverload
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 from trnlab.frontends.torch.pytorch.graphs import module_of
-
-Functional = Callable[[Callable[..., Any], Sequence[Tensor]], fx.GraphModule]
-
-
-class _NotPlainError(Exception):
-    """The graph has something that is left to PyTorch."""
 
 
 def without_writes(first: fx.GraphModule, table: Mapping[Any, Any], functional: Functional) -> fx.GraphModule | None:
@@ -38,7 +32,7 @@ def without_writes(first: fx.GraphModule, table: Mapping[Any, Any], functional: 
     """
     try:
         return module_of(_Rewriting(first, table, functional).run())
-    except _NotPlainError:
+    except NotPlainError:
         return None
 
 
@@ -62,7 +56,7 @@ class _Rewriting:
         alone = [
             node for node in self.order if node not in self.plain and (node in self.same or node.target in table)
         ]
-        self.parts = _parts(alone, self.same, functional)
+        self.pieces = _pieces(alone, self.same, functional)
 
     def run(self) -> fx.Graph:
         for node in self.first.graph.nodes:
@@ -71,13 +65,14 @@ class _Rewriting:
             elif node.op == "output":
                 self.graph.output(self._mapped(node.args[0]))
             elif node.op != "call_function":
-                raise _NotPlainError
+                raise NotPlainError
             elif node.target is operator.getitem:
                 self._item(node)
             elif not isinstance(node.target, OpOverload):
-                raise _NotPlainError
-            elif node in self.parts:
-                self.now[self._origin(node)] = self._spliced(node)
+                raise NotPlainError
+            elif node in self.pieces:
+                given = [self.now[self._origin(x)] for x in _tensors(node)]
+                self.now[self._origin(node)] = self.pieces[node].put(self.graph, given, node.meta)
             else:
                 self.now[self._origin(node)] = self._copied(node, self.plain.get(node, node.target))
         return self.graph
@@ -106,43 +101,29 @@ class _Rewriting:
     def _check_seen(self, origin: fx.Node, at: int) -> None:
         """Nobody sees the memory through another tensor from here on, and the tensor has all of it."""
         if not _fills(origin.meta["val"]):
-            raise _NotPlainError
+            raise NotPlainError
         for key in _storages(origin):
             for other in self.views[key]:
                 later = self.order[other] > at  # made of what it is then
                 hidden = self._origin(other) is origin or later or self.last[other] < at
                 if other.op == "placeholder" or not hidden:
-                    raise _NotPlainError
+                    raise NotPlainError
 
     def _plain(self, node: fx.Node) -> OpOverload | None:
         """The operator of a new value in the place of one that writes."""
         plain = None if node.target in self.table else _functional(node.target)
         return plain if plain not in self.table and _of_one_format(node) else None
 
-    # -- operators that are written otherwise -----------------------------------------------------------------------
-    def _spliced(self, node: fx.Node) -> Any:
-        """The nodes of one operator; what it returns, or what its first argument is after it."""
-        part = self.parts[node]
-        made = dict(zip(part.inputs, (self.now[self._origin(x)] for x in _tensors(node))))
-        for each in part.nodes:
-            copied = self.graph.node_copy(each, made.__getitem__)
-            copied.meta = {**node.meta, "val": each.meta.get("val")}
-            made[each] = copied
-        return fx.map_arg(part.result, made.__getitem__)
 
-
-class _Part:
-    """An operator on tensors of some form, and the nodes that it becomes."""
+class _Call:
+    """An operator on tensors of some form."""
 
     def __init__(self, node: fx.Node, writes: bool) -> None:
         self.target, self.writes = node.target, writes
-        self.given = _tensors(node)
-        places = {x: i for i, x in enumerate(self.given)}
+        given = _tensors(node)
+        places = {x: i for i, x in enumerate(given)}
         leaves, self.spec = pytree.tree_flatten((node.args, node.kwargs))
         self.leaves = [(True, places[x]) if isinstance(x, fx.Node) else (False, x) for x in leaves]
-        self.inputs: list[fx.Node] = []
-        self.nodes: list[fx.Node] = []
-        self.result: Any = None
 
     @staticmethod
     def key(node: fx.Node) -> Hashable:
@@ -150,55 +131,28 @@ class _Part:
         given = _tensors(node)
         tensors = [x.meta.get("val") for x in given]
         if not all(isinstance(t, FakeTensor) and not t.is_conj() and not t.is_neg() for t in tensors):
-            raise _NotPlainError
+            raise NotPlainError
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.device) for t in tensors)
         names = {x: f"%{i}" for i, x in enumerate(given)}
         return node.target, repr(fx.map_arg((node.args, node.kwargs), names.__getitem__)), forms
 
-    def run(self, tensors: Sequence[Tensor]) -> Any:
+    def __call__(self, tensors: Sequence[Tensor]) -> Any:
         leaves = [tensors[x] if is_tensor else x for is_tensor, x in self.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         result = self.target(*args, **kwargs)
         return args[0] if self.writes else result
 
 
-def _parts(nodes: Sequence[fx.Node], same: Mapping[fx.Node, fx.Node], functional: Functional) -> dict[fx.Node, _Part]:
-    """What each of these operators becomes: those of one form the same, all run at once."""
-    keys = {node: _Part.key(node) for node in nodes}
+def _pieces(
+    nodes: Sequence[fx.Node], same: Mapping[fx.Node, fx.Node], functional: Functional
+) -> dict[fx.Node, Piece]:
+    """What each of these operators becomes: those of one form the same."""
+    keys = {node: _Call.key(node) for node in nodes}
     first = {key: node for node, key in reversed(keys.items())}
-    parts = {key: _Part(node, node in same) for key, node in first.items()}
-    if parts:
-        _run(list(parts.values()), functional)
-    return {node: parts[key] for node, key in keys.items()}
-
-
-def _run(parts: Sequence[_Part], functional: Functional) -> None:
-    """Fill parts with their nodes."""
-    bounds = [0, *accumulate(len(part.given) for part in parts)]
-
-    def run(*tensors: Tensor) -> list[Any]:
-        return [part.run(tensors[a:b]) for part, (a, b) in zip(parts, pairwise(bounds))]
-
-    graph = functional(run, [x.meta["val"] for part in parts for x in part.given]).graph
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    output = next(n for n in graph.nodes if n.op == "output")
-    for part, (a, b), result in zip(parts, pairwise(bounds), output.args[0], strict=True):
-        part.inputs, part.result = inputs[a:b], result
-        part.nodes = _behind(graph, result)
-
-
-def _behind(graph: fx.Graph, result: Any) -> list[fx.Node]:
-    """The nodes that a result is made of, in order."""
-    wanted: set[fx.Node] = set()
-    open_ = [x for x in pytree.tree_leaves(result) if isinstance(x, fx.Node)]
-    while open_:
-        node = open_.pop()
-        if node not in wanted:
-            wanted.add(node)
-            open_ += node.all_input_nodes
-    if any(node.op not in ("placeholder", "call_function") for node in wanted):
-        raise _NotPlainError
-    return [node for node in graph.nodes if node in wanted and node.op == "call_function"]
+    calls = [_Call(node, node in same) for node in first.values()]
+    likes = [[x.meta["val"] for x in _tensors(node)] for node in first.values()]
+    made = dict(zip(first, pieces(calls, likes, functional)))
+    return {node: made[key] for node, key in keys.items()}
 
 
 def _tensors(node: fx.Node) -> list[fx.Node]:
@@ -213,12 +167,12 @@ def _written(node: fx.Node) -> fx.Node | None:
         return None
     names = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     if names != [schema.arguments[0].name] or len(schema.returns) != 1 or not node.args:
-        raise _NotPlainError
+        raise NotPlainError
     if schema.returns[0].alias_info is None or not schema.name.endswith("_"):
-        raise _NotPlainError
+        raise NotPlainError
     target = node.args[0]
     if not isinstance(target, fx.Node) or not isinstance(target.meta.get("val"), Tensor):
-        raise _NotPlainError
+        raise NotPlainError
     return target
 
 

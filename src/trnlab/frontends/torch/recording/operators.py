@@ -14,7 +14,7 @@ from trnlab.frontends.torch import factors, fused_optimizers
 
 _ON_THE_HOST = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 _LISTS_OF_FACTORS = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
-_FOREACH = "aten::_foreach_"
+FOREACH = "aten::_foreach_"  # operators over lists
 MODERATE = 2.0**40  # up to here, and down to one over this, what is divided by may be an input of a program
 
 
@@ -62,7 +62,7 @@ def operator(op: Any) -> Operator:
         tuple(kind == "List[Tensor]" for kind in kinds),
         plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
         factors.base_name(op) in fused_optimizers.NAMES, torch.Tag.nondeterministic_seeded in op.tags,
-        (torch.Tag.pointwise in op.tags and not schema.name.startswith(_FOREACH)) or schema.name == "aten::copy_",
+        (torch.Tag.pointwise in op.tags and not schema.name.startswith(FOREACH)) or schema.name == "aten::copy_",
     )  # fmt: skip
 
 
@@ -94,15 +94,15 @@ def _aliases(argument: Any, about: Any) -> bool:
 def list_operator(op: Any) -> str | None:
     """Of an operator over lists the plain one that meets each element, where its floats may be inputs."""
     name: str = op._schema.name
-    base = name.removeprefix(_FOREACH).removesuffix("_")
-    return base if name.startswith(_FOREACH) and base in _LISTS_OF_FACTORS else None
+    base = name.removeprefix(FOREACH).removesuffix("_")
+    return base if name.startswith(FOREACH) and base in _LISTS_OF_FACTORS else None
 
 
 def _factors(op: Any) -> frozenset[str]:
     if list_operator(op) is not None:
         kinds = ("Scalar", "number", "float", "List[Scalar]", "List[number]", "List[float]")
         return frozenset(a.name for a in op._schema.arguments if str(a.type) in kinds)
-    if op._schema.name.startswith(_FOREACH):
+    if op._schema.name.startswith(FOREACH):
         return frozenset()
     return factors.arguments(op)
 

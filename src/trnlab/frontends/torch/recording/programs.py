@@ -8,30 +8,27 @@ stay constants.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from trnlab.frontends.common import engine
 from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.import_fx import Imported, import_fx
-from trnlab.frontends.torch.locations import set_line
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
-from trnlab.frontends.torch.recording.geometry import Form, Region, region, shown, view_of
+from trnlab.frontends.torch.recording.geometry import Form, Region, region
 from trnlab.frontends.torch.recording.memory import Array, Memory, bound, of_number, stored
-from trnlab.frontends.torch.recording.operators import MODERATE, call, divides, inverse
+from trnlab.frontends.torch.recording.operators import divides, inverse
 from trnlab.frontends.torch.recording.recorder import Node, Number, Ref, Slot
+from trnlab.frontends.torch.recording.written_out import calls, written_out
 from trnlab.frontends.torch.survey import raising
-from trnlab.frontends.torch.tracing import functional
 from trnlab.frontends.torch.types import unnarrowed
 from trnlab.graph.ir import Value
-
-_COPY = torch.ops.aten.copy_.default
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,48 +111,6 @@ def _leaf(slot: Slot | Number, form: Form, offset: int) -> tuple[Any, Leaf]:
     return Region(0, found.shape, found.slices), Leaf(slot, found.start, found.shape, slot.kind)
 
 
-# -- replaying ------------------------------------------------------------------------------------------------------
-
-
-class _Replay:
-    """The operators again, on tensors without data."""
-
-    def __init__(self, reading: Reading, leaves: Sequence[Tensor], bases: dict[int, Tensor]) -> None:
-        self.reading, self.leaves, self.bases = reading, leaves, dict(bases)
-        self.views: dict[Hashable, Tensor] = {}
-
-    def run(self, numbers: Iterable[Any]) -> None:
-        rest = iter(numbers)
-        for node, places in zip(self.reading.nodes, self.reading.places):
-            operands = [self._operand(*place) for place in places[: len(node.refs)]]
-            factors = [next(rest) for _ in node.numbers]
-            is_open = any(isinstance(x, Tensor) for x in factors)
-            set_line(node.where)
-            result = call(node.about, node.made.arguments(operands, factors), is_open)
-            for (at, form, _), tensor in zip(places[len(node.refs) :], node.made.results(node.about, result)):
-                if tensor.shape != form.shape:  # what PyTorch decomposes it into says less than the operator does
-                    raise NotImplementedError(f"{node.about.name} has other shapes in its parts")
-                if tensor.dtype is not form.dtype:  # a float that is an input is no Python number, which gives way
-                    tensor = tensor.to(form.dtype)
-                base = tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor
-                self.bases[at] = base.contiguous()
-        set_line(None)
-
-    def _operand(self, at: int, form: Form, where: Any) -> Tensor:
-        key = at, form, where
-        if key not in self.views:
-            self.views[key] = self._view(at, form, where)
-        return self.views[key]
-
-    def _view(self, at: int, form: Form, where: Any) -> Tensor:
-        if at < 0:
-            leaf = self.leaves[-1 - at]
-            if isinstance(where, Region):
-                return view_of(leaf, where, form)
-            return leaf.as_strided(form.shape, form.strides, where)
-        return shown(self.bases[at], form, where)
-
-
 # -- programs -------------------------------------------------------------------------------------------------------
 
 
@@ -209,30 +164,17 @@ class Program:
     def _import(self, reading: Reading, numbers: list[float]) -> None:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
-            fakes = [
-                *(torch.empty(x.shape, dtype=x.kind, device="cpu" if x.number else "neuron") for x in reading.leaves),
-                *(
-                    torch.empty(reading.slots[i].shape, dtype=reading.slots[i].kind, device="neuron")
-                    for i in self.given
-                ),
-                *(torch.empty((), dtype=torch.float32, device="cpu") for _ in self.classes),
-            ]
-
-        def compute(*inputs: Tensor) -> list[Tensor]:
-            rest = len(reading.leaves), len(reading.leaves) + len(self.given)
-            values: list[Any] = list(numbers)
-            for each, inverted, x in zip(self.classes, self.inverted, inputs[rest[1] :]):
-                # Which is so, and tells the compiler that the sum of a root of squares and a little has an inverse.
-                x = x.clamp(1 / MODERATE, MODERATE) if inverted else x
-                for i in each:
-                    values[i] = x
-            replay = _Replay(reading, inputs[: rest[0]], dict(zip(self.given, inputs[rest[0] : rest[1]])))
-            replay.run(values)
-            return [replay.bases[i] for i in self.outputs]
-
+            memory = {
+                -1 - i: torch.empty(leaf.shape, dtype=leaf.kind, device="cpu" if leaf.number else "neuron")
+                for i, leaf in enumerate(reading.leaves)
+            }
+            for i in self.given:
+                memory[i] = torch.empty(reading.slots[i].shape, dtype=reading.slots[i].kind, device="neuron")
+            floats = [(torch.empty((), dtype=torch.float32), is_divisor) for is_divisor in self.inverted]
+        inputs = {i: at for at, each in enumerate(self.classes) for i in each}
         with tracing_allowed():
-            module = functional(compute, fakes, mode)
-        _forget_writes(module)
+            found = list(calls(reading.nodes, reading.places, inputs))
+            module = written_out(found, memory, floats, self.outputs, mode)
         names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
         self._position = {n: i for i, n in enumerate(names)}
         with raising():
@@ -317,14 +259,6 @@ def _store(target: Array, result: Array) -> None:
 def _bits(numbers: list[float]) -> list[int]:
     bits: list[int] = np.asarray(numbers, np.float64).view(np.int64).tolist()
     return bits
-
-
-def _forget_writes(module: fx.GraphModule) -> None:
-    """The new values are results; nothing else has to be written."""
-    for node in reversed(module.graph.nodes):
-        if node.target is _COPY:
-            node.replace_all_uses_with(node.args[1])
-            module.graph.erase_node(node)
 
 
 _RATES = frozenset({"addcdiv", "_foreach_addcdiv", "div", "_foreach_div"})

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording as an FX graph: each operator in terms of the memory that it reads and writes, without writes.
+
+Memory is a contiguous tensor; an operator's tensors are views of it, and what an operator writes are new contents.
+Operators of one form on tensors of one form become the same nodes, which are traced once (`pieces`). An operator over
+lists is one for each of their elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from trnlab.frontends.torch.pieces import Piece, pieces
+from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
+from trnlab.frontends.torch.pytorch.graphs import module_of
+from trnlab.frontends.torch.recording.forms import Factor, Made, Tensors
+from trnlab.frontends.torch.recording.geometry import Form, Region, form_of, shown, view_of
+from trnlab.frontends.torch.recording.operators import FOREACH, MODERATE, Operator, call
+from trnlab.frontends.torch.recording.recorder import Node
+from trnlab.frontends.torch.tracing import functional_of_new_ones
+
+Place = tuple[int, Form | None, Any]  # memory by number, and how a view lies in it; without a form all of it
+_Float = tuple[float, int | None]  # and which input of the graph it is
+Numbers = Mapping[int, int]  # which inputs of a graph floats are, by their places among those of a recording
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A view of memory. where: the user's line."""
+
+    place: Place
+    where: str | None
+    floats: tuple[int, ...] = ()
+
+    @property
+    def given(self) -> tuple[Place, ...]:
+        """The memory."""
+        return ((self.place[0], None, None),)
+
+    @property
+    def makes(self) -> tuple[tuple[Place, Form], ...]:
+        """The view, and its form."""
+        _, form, _ = self.place
+        assert form is not None
+        return ((self.place, form),)
+
+    def key(self, likes: Sequence[Tensor]) -> Hashable:
+        """What is the same for views that become the same nodes."""
+        return View, *self.place[1:], *map(_form, likes)
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The view of a tensor such as the memory."""
+        (memory,), ((_, form), *_), where = tensors, self.makes, self.place[2]
+        if self.place[0] >= 0:
+            return [shown(memory, form, where)]
+        if isinstance(where, Region):
+            return [view_of(memory, where, form)]
+        return [memory.as_strided(form.shape, form.strides, where)]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An operator. made: its arguments, and the forms of what it makes. given: what it reads, and memory that it
+    writes to; views: for each of its tensors the place in `given`, and where it lies in that memory. written: places
+    in `given`. numbers: its floats, and which inputs of the graph they are. results: memory that it makes. where: the
+    user's line."""
+
+    about: Operator
+    made: Made
+    given: tuple[Place, ...]
+    views: tuple[Place, ...]
+    written: tuple[int, ...]
+    numbers: tuple[tuple[float, int | None], ...]
+    results: tuple[tuple[int, Form], ...]
+    where: str | None
+
+    @property
+    def floats(self) -> tuple[int, ...]:
+        """Inputs of the graph with floats, each once."""
+        return tuple(sorted({i for _, i in self.numbers if i is not None}))
+
+    @property
+    def makes(self) -> tuple[tuple[Place, Form | None], ...]:
+        """Memory that it makes, with its form, and memory that it writes to."""
+        new = (((at, None, None), form_of(form.packed, _contiguous(form.packed), form.dtype))
+               for at, form in self.results)  # fmt: skip
+        return (*new, *((self.given[at], None) for at in self.written))
+
+    def key(self, likes: Sequence[Tensor]) -> Hashable:
+        """What is the same for calls that become the same nodes. likes: tensors such as `given`."""
+        order = self.floats
+        floats = tuple(x.hex() if i is None else order.index(i) for x, i in self.numbers)
+        arguments = tuple((name, _key(value)) for name, value in self.made.template.items())
+        forms = tuple(form for _, form in self.results)
+        return self.about.number, arguments, tuple(map(_form, likes)), self.views, self.written, floats, forms
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """What is made and what is written, as contiguous memory. Raises NotImplementedError."""
+        given, floats = tensors[: len(self.given)], dict(zip(self.floats, tensors[len(self.given) :]))
+        operands = [given[at] if form is None else shown(given[at], form, where) for at, form, where in self.views]
+        numbers = [x if i is None else floats[i] for x, i in self.numbers]
+        result = call(self.about, self.made.arguments(operands, numbers), bool(floats))
+        made = zip(self.made.results(self.about, result), self.results)
+        return [*(_packed(x, form, self.about) for x, (_, form) in made), *(given[at] for at in self.written)]
+
+
+def _key(value: Any) -> Hashable:
+    if isinstance(value, list):
+        return tuple(map(_key, value))
+    if isinstance(value, (Tensors, Factor)):
+        return type(value), value.number
+    return type(value), value.hex() if isinstance(value, float) else value
+
+
+def _form(tensor: Tensor) -> Hashable:
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides)) if shape else ()
+
+
+def _packed(tensor: Tensor, form: Form, about: Operator) -> Tensor:
+    if tensor.shape != form.shape:  # what PyTorch decomposes it into says less than the operator does
+        raise NotImplementedError(f"{about.name} has other shapes in its parts")
+    if tensor.dtype is not form.dtype:  # a float that is an input is no Python number, which gives way
+        tensor = tensor.to(form.dtype)
+    return (tensor.permute(form.order) if form.order != tuple(range(len(form.order))) else tensor).contiguous()
+
+
+# -- what a recording is made of ------------------------------------------------------------------------------------
+
+
+def calls(nodes: Iterable[Node], places: Iterable[Sequence[Any]], inputs: Numbers) -> Iterator[View | Call]:
+    """What operators compute, in order, with the views that they read. places: see `Reading`."""
+    seen: dict[int, set[Place]] = {}  # views that are made, by memory
+    first = 0
+    for node, of_node in zip(nodes, places):
+        numbers = [(x, inputs.get(first + i)) for i, x in enumerate(node.numbers)]
+        first += len(node.numbers)
+        for made, results in _each(node, of_node[len(node.refs) :]):
+            found = _call(node, made, of_node[: len(node.refs)], numbers, results)
+            for place in found.given:
+                made_of = seen.setdefault(place[0], set())
+                if place[1] is not None and place not in made_of:
+                    made_of.add(place)
+                    yield View(place, node.where)
+            yield found
+            for at in found.written:
+                del seen[found.given[at][0]]
+
+
+def _each(node: Node, results: Sequence[Any]) -> Iterator[tuple[Made, Sequence[Any]]]:
+    """An operator over lists as one for each of their elements, on lists of one."""
+    made = node.made
+    lengths = {len(value) for value in made.template.values() if isinstance(value, list)}
+    count = max(lengths, default=0)
+    plain = node.about.name.startswith(FOREACH) and lengths == {count} and len(results) == len(made.forms)
+    if count < 2 or not plain or len(results) not in (0, count):
+        yield made, results
+        return
+    for i in range(count):
+        template = {name: [v[i]] if isinstance(v, list) else v for name, v in made.template.items()}
+        yield replace(made, template=template, forms=made.forms[i : i + 1]), results[i : i + 1]
+
+
+def _call(
+    node: Node,
+    made: Made,
+    operands: Sequence[Any],
+    numbers: Sequence[tuple[float, int | None]],
+    results: Sequence[Any],
+) -> Call:
+    """A call with its own tensors and floats alone, numbered in the order of its arguments."""
+    tensors: list[int] = []
+    floats: list[int] = []
+
+    def renumbered(value: Any) -> Any:
+        if isinstance(value, list):
+            return [renumbered(v) for v in value]
+        if not isinstance(value, (Tensors, Factor)):
+            return value
+        found = tensors if isinstance(value, Tensors) else floats
+        found.append(value.number)
+        return type(value)(len(found) - 1)
+
+    own = replace(made, template={name: renumbered(value) for name, value in made.template.items()})
+    changed = {operands[i][0] for i in tensors if i in made.written}
+    read = [(operands[i][0], None, None) if operands[i][0] in changed else operands[i] for i in tensors]
+    given = tuple(dict.fromkeys(read))
+    views = (
+        (given.index(of), *(operands[i][1:] if of[0] in changed else (None, None))) for of, i in zip(read, tensors)
+    )
+    return Call(
+        node.about, own, given, tuple(views), tuple(i for i, of in enumerate(given) if of[0] in changed),
+        tuple(numbers[i] for i in floats), tuple(result[:2] for result in results), node.where,
+    )  # fmt: skip
+
+
+# -- the graph ------------------------------------------------------------------------------------------------------
+
+
+def written_out(
+    found: Sequence[View | Call],
+    memory: Mapping[int, Tensor],
+    floats: Sequence[tuple[Tensor, bool]],
+    outputs: Sequence[int],
+    mode: FakeTensorMode,
+) -> fx.GraphModule:
+    """The graph of calls, whose inputs are memory and floats, in this order, and whose results are memory.
+
+    memory, floats: tensors without data, of all memory that is read before it is made; with a float whether it is one
+    that something is divided by. Raises NotImplementedError, UnsupportedOpError.
+    """
+    keys, of_key = _traced(found, memory, mode)
+    graph = fx.Graph()
+    now: dict[Place, Any] = {
+        (at, None, None): _input(graph, f"memory_{i}", x) for i, (at, x) in enumerate(memory.items())
+    }
+    given = [_input(graph, f"number_{i}", x) for i, (x, _) in enumerate(floats)]
+    numbers = [of_key[None].put(graph, [x], {}) if bound else x for x, (_, bound) in zip(given, floats)]
+    for each, key in zip(found, keys):
+        operands = [*(now[place] for place in each.given), *(numbers[i] for i in each.floats)]
+        made = of_key[key].put(graph, operands, {"stack_trace": each.where} if each.where is not None else {})
+        now.update(zip((place for place, _ in each.makes), made, strict=True))
+    graph.output([now[at, None, None] for at in outputs])
+    graph.eliminate_dead_code()
+    return module_of(graph)
+
+
+def _traced(
+    found: Sequence[View | Call], memory: Mapping[int, Tensor], mode: FakeTensorMode
+) -> tuple[list[Hashable], dict[Hashable, Piece]]:
+    """What each call is the same as, and the nodes of that; by None those of `_moderate`."""
+    likes: dict[Place, Tensor] = {(at, None, None): x for at, x in memory.items()}
+    number = torch.empty((), dtype=torch.float32)
+    wanted: dict[Hashable, tuple[Any, list[Tensor]]] = {None: (_moderate, [number])}
+    keys = []
+    for each in found:
+        of = [likes[place] for place in each.given]
+        keys.append(each.key(of))
+        wanted.setdefault(keys[-1], (each, [*of, *(number for _ in each.floats)]))
+        device = of[0].device if isinstance(each, View) else torch.device("neuron")
+        likes |= {place: _empty(mode, form, device) for place, form in each.makes if form is not None}
+    functions, forms = zip(*wanted.values())
+    return keys, dict(zip(wanted, pieces(functions, forms, functional_of_new_ones(mode)), strict=True))
+
+
+def _empty(mode: FakeTensorMode, form: Form, device: torch.device) -> Tensor:
+    with mode:
+        return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=device)
+
+
+def _input(graph: fx.Graph, name: str, like: Tensor) -> fx.Node:
+    node = graph.placeholder(name)
+    node.meta["val"] = like
+    return node
+
+
+def _moderate(tensors: Sequence[Tensor]) -> Tensor:
+    """Which it is, and tells the compiler that the sum of a root of squares and a little has an inverse."""
+    return tensors[0].clamp(1 / MODERATE, MODERATE)
