@@ -119,13 +119,15 @@ _CLM = (
     "--output_dir",
     "out",
 )
+# At 32 pixels the last layers have one place each: batch norm over the two values of a batch of two leaves little but
+# their sign, and PyTorch's own losses in float32 and float64 are 0.3 apart after a step.
 _RESNET = (
     "run_image_classification.py",
     "--fake_data",
     "--fake_train_dataset_length",
     "8",
     "--image_dim",
-    "32",
+    "64",
     "--batch_size",
     "2",
     "--num_epochs",
@@ -135,9 +137,9 @@ _RESNET = (
     "--model",
     "resnet18",
     "--max_steps",
-    "4",
+    "3",
     "--lr",
-    "0.01",
+    "0.001",
 )
 
 SCRIPTS = (
