@@ -274,7 +274,8 @@ def _clash(about: Operator, given: _Arguments) -> bool:
         for j, (other, form2, offset2) in enumerate(given.refs):
             if other is not slot or i == j:
                 continue
-            same = form is form2 and offset == offset2 and about.in_place and j not in given.written
+            may = about.in_place or (about.over_self and j == 0)
+            same = may and form is form2 and offset == offset2 and j not in given.written
             if not same and meet(form, offset, form2, offset2):
                 return True
     return False
