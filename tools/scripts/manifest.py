@@ -33,7 +33,7 @@ class Script:
     losses: str = _LOSS
     environment: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
-    draws: bool = False  # another order of samples, or other draws, than on the CPU: losses are not compared
+    draws: bool = False  # another order of samples, other draws or roundings than on the CPU: losses are not compared
     older: str = ""  # a folder of packages of older versions, which the script is of
 
 
@@ -172,15 +172,28 @@ SCRIPTS = (
         "dp_bert_hf_pretrain, phase 1, AdamW",
         "dp_bert_hf_pretrain",
         *_BERT,
+        "--enable_fp32",
         "--seq_len",
         "16",
         make=data.bert_16,
         older="transformers-4.44",
     ),
     _sample(
+        "dp_bert_hf_pretrain, phase 1, AdamW, bf16",
+        "dp_bert_hf_pretrain",
+        *_BERT,
+        "--seq_len",
+        "16",
+        make=data.bert_16,
+        older="transformers-4.44",
+        draws=True,
+        note="rounds at random, as it asks for, to which the CPU is deaf",
+    ),
+    _sample(
         "dp_bert_hf_pretrain, phase 1, LAMB",
         "dp_bert_hf_pretrain",
         *_BERT,
+        "--enable_fp32",
         "--seq_len",
         "16",
         "--optimizer",
@@ -192,6 +205,7 @@ SCRIPTS = (
         "dp_bert_hf_pretrain, phase 2, LAMB",
         "dp_bert_hf_pretrain",
         *_BERT,
+        "--enable_fp32",
         "--seq_len",
         "32",
         "--optimizer",
