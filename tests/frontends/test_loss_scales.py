@@ -12,6 +12,7 @@ from torch import nn
 import trnlab.frontends.torch as neuron
 from trnlab import chips
 from trnlab.frontends.torch import recording
+from trnlab.frontends.torch.recording.programs import Program
 from trnlab.runtime import session
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
@@ -94,3 +95,25 @@ def test_steps_with_a_scaler_are_those_of_the_cpu(fused, here):
     assert found["neuron"][0] == found["cpu"][0] == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0]
     torch.testing.assert_close(found["neuron"][1:], found["cpu"][1:], rtol=1e-5, atol=1e-6)
     assert set(on_host()) <= (set() if fused else {"aten::reciprocal", "aten::copy_"})
+
+
+@pytest.mark.parametrize(("fused", "programs"), [(False, 2), (True, 1)], ids=["plain", "fused"])
+def test_a_step_with_a_scaler_is_as_few_programs_as_its_branch_leaves(fused, programs, monkeypatch):
+    """Whether plain optimizers make their step Python asks of the gradients; fused ones choose by themselves."""
+    runs, original = [], Program.run
+    monkeypatch.setattr(Program, "run", lambda self, *args: runs.append(self) or original(self, *args))
+    now = session.Session(chips.target("trn1.2xlarge"), "fp32")
+    with session.activate(now), recording.using("steps"), neuron.use(neuron.InterpreterEngine()):
+        model = nn.Linear(3, 2).to("neuron")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+        scaler = torch.amp.GradScaler("neuron", growth_interval=2)
+        x, counts = torch.randn(4, 3).to("neuron"), []
+        for _ in range(5):
+            optimizer.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            recording.flush()
+            counts.append(len(runs))
+            runs.clear()
+    assert counts[1:] == [programs] * 4
