@@ -73,6 +73,38 @@ def test_writes_beside_reads_of_one_memory_are_those_of_pytorch(case):
     assert torch.equal(run("neuron"), run("cpu"))
 
 
+IN_PLACE = {
+    "addmm_": lambda x: x.addmm_(x + 1, x + 2, beta=0.5),
+    "addmm_, of a part": lambda x: x[1:3].addmm_(x[1:3, :2] + 1, x[:2] + 2),
+    "addmv_": lambda x: x[0].addmv_(x + 1, x[1] + 2),
+    "cumsum_": lambda x: x.cumsum_(1),
+    "tril_": lambda x: x.tril_(),
+    "scatter_": lambda x: x.scatter_(0, (x.long() % 2), x + 20),
+    "index_add_": lambda x: x.index_add_(0, torch.tensor([0, 1], device=x.device), x[:2] + 20),
+    "baddbmm_": lambda x: x.view(2, 2, 4).baddbmm_(x.view(2, 2, 4)[..., :2] + 1, x.view(2, 2, 4) + 1),
+}
+
+
+@pytest.mark.parametrize("case", IN_PLACE.values(), ids=IN_PLACE)
+def test_operators_in_place_are_recorded_however_pytorch_spells_them(case):
+    """`addmm_` arrives as `addmm` into the memory of its first tensor."""
+    found = []
+    for device in ("cpu", "neuron"):
+        x = numbers(4, 4).to(device) * 1
+        neuron.reset_fallback_counts()
+        case(x)
+        found.append(x.cpu())
+    torch.testing.assert_close(found[1], found[0])
+    assert neuron.fallback_counts() | neuron.fallback_counts("setup") == {}
+
+
+def test_what_pytorch_may_not_make_over_itself_is_as_on_the_host():
+    """`mm` has no form in place, and an operand that is not the first is read after the result is begun."""
+    x = numbers(4, 4).to("neuron") * 1
+    y = x.addmm_(x, x + 1)
+    torch.testing.assert_close(y.cpu(), numbers(4, 4).addmm(numbers(4, 4), numbers(4, 4) + 1))
+
+
 def test_a_double_of_the_host_makes_doubles_where_pytorch_does():
     three, half = torch.arange(3).to("neuron"), torch.tensor(0.5, dtype=torch.float64)
     assert (three * half).dtype is torch.float64

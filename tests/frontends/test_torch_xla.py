@@ -123,6 +123,18 @@ def test_closures_of_a_step_are_called_at_its_end():
     assert called == ["first", "second"]
 
 
+def test_a_callback_of_snapshots_is_asked_in_each_step_and_may_want_none(monkeypatch):
+    monkeypatch.setattr(steps, "_snapshots", [])
+    asked, answers = [], iter(["", "inputs outputs"])
+    _found("libneuronxla.register_hlo_snapshot_callback")(lambda *about: asked.append(about) or next(answers))
+    steps.mark_step()
+    with pytest.raises(TrnlabError, match="inputs outputs as a file of HLO") as caught:
+        steps.mark_step()
+    assert caught.value.code == "TRN296"
+    (_, _, first), (_, _, second) = asked
+    assert second == first + 1
+
+
 def test_loaders_put_batches_on_the_device_and_end_a_step_before_each():
     ended = []
     batches = [{"x": torch.ones(2), "y": [torch.zeros(1), "name"]}, {"x": torch.zeros(2), "y": [torch.ones(1), "it"]}]

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 import pytest
@@ -105,10 +107,11 @@ def stand_ins(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "torch_xla"]:
         monkeypatch.delitem(sys.modules, name)
     before = set(sys.modules)
+    monkeypatch.setenv("USE_TORCH_XLA", "0")
     vendor_imports.install()
     yield
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("torch_xla", "looks", "optimum_neuron"):
+        if name.split(".")[0] in ("torch_xla", "looks", "optimum_neuron", "accelerate", "transformers"):
             del sys.modules[name]
 
 
@@ -135,6 +138,29 @@ def test_installed_libraries_that_look_for_torch_xla_find_it_where_the_script_us
     imported.__spec__ = ModuleSpec("torch_xla", None)
     monkeypatch.setitem(sys.modules, "torch_xla", imported)
     assert library.found()
+
+
+@pytest.mark.parametrize(("knows", "finds"), [("import torch_neuronx", False), ("import torch_xla", True)])
+def test_versions_of_hugging_face_without_the_device_neuron_train_by_torch_xla(
+    knows, finds, stand_ins, tmp_path, monkeypatch
+):
+    for package, text in (("accelerate", ""), ("accelerate/utils", ""), ("transformers", LOOKS), ("looks", LOOKS)):
+        (tmp_path / "site-packages" / package).mkdir(parents=True)
+        (tmp_path / "site-packages" / package / "__init__.py").write_text(text)
+    (tmp_path / "site-packages" / "accelerate" / "utils" / "imports.py").write_text(knows)
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    for name in [name for name in sys.modules if name.split(".")[0] in ("accelerate", "transformers")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delenv("USE_TORCH_XLA")
+    vendor_imports.install()
+    assert os.environ["USE_TORCH_XLA"] == "01"[finds]
+    assert importlib.import_module("transformers").found() is finds
+    assert not importlib.import_module("looks").found()  # has no switch
+    if finds:
+        assert version("torch_xla") == version("torch-xla") == vendor_imports.VERSION
+    else:
+        with pytest.raises(PackageNotFoundError):
+            version("torch_xla")
 
 
 def test_libraries_hear_that_there_is_no_tpu():

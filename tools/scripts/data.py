@@ -217,9 +217,31 @@ def bert_32(folder: Path) -> None:
     _bert(folder, 32)
 
 
+_ACCURACY = """import datasets
+import evaluate
+
+
+class Accuracy(evaluate.Metric):
+    def _info(self):
+        features = datasets.Features({"predictions": datasets.Value("int32"), "references": datasets.Value("int32")})
+        return evaluate.MetricInfo(description="", citation="", features=features)
+
+    def _compute(self, predictions, references):
+        right = sum(int(one == other) for one, other in zip(predictions, references))
+        return {"accuracy": right / len(references)}
+"""
+
+
+def _metric(folder: Path) -> None:
+    """What `evaluate.load("accuracy")` would fetch, in a folder of that name, where it looks first."""
+    (folder / "accuracy").mkdir()
+    (folder / "accuracy" / "accuracy.py").write_text(_ACCURACY)
+
+
 def glue(folder: Path) -> None:
     """Sentences with labels, and a tiny model."""
     common(folder)
+    _metric(folder)
     _tiny_bert(folder / "bert", "BertForSequenceClassification")
     lines = _text(16)
     (folder / "train.csv").write_text("sentence,label\n" + "".join(f"{t},{i % 2}\n" for i, t in enumerate(lines)))
@@ -247,6 +269,7 @@ def vit(folder: Path) -> None:
     import transformers
 
     common(folder)
+    _metric(folder)
     _images(folder / "images", 2, 6, 40)
     config = transformers.ViTConfig(
         image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64

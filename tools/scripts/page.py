@@ -29,7 +29,7 @@ not fit the packages' versions here. The loss column has the largest distance of
 part of the largest loss, over so many losses. The reference of scripts without an option for the device is the same
 command with `TRNLAB_EAGER=host`, which has PyTorch's CPU compute every operator. The step's time is the simulated
 chip's. `draws`: the script takes other samples in each run (examples/mnist shuffles on an accelerator alone,
-siamese_network draws pairs without a seed), so that losses are not compared.
+siamese_network draws pairs without a seed), or has the chip round at random, so that losses are not compared.
 
 ## What torch_xla is here
 

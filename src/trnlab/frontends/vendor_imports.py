@@ -8,9 +8,11 @@ that callers are known to use is supported, or refused by its name when it is us
 
 Libraries that look for torch_xla train in its ways once it is there, on TPUs. So an installed library does not find
 it unless the script has imported it; packages with "neuron" or "xla" in their names, which cannot work without, do.
-Hugging Face's (transformers, accelerate, diffusers) have a switch, too, USE_TORCH_XLA, which is set to 0 unless the
-environment says otherwise: they find torch_neuronx then, and the device `neuron`. Where the script has imported
-torch_xla, Lightning asks `torch_xla._internal.tpu`, `torch_xla.experimental.tpu` and `.pjrt` whether there are TPUs.
+Hugging Face's (transformers, accelerate, diffusers) have a switch, too, USE_TORCH_XLA. Unless the environment says
+otherwise it is 0 where the accelerate that is installed knows the device `neuron`, which it finds by torch_neuronx.
+It is 1 where it does not: on the hardware such a version trains by torch_xla, and has no other way to the device.
+Where the script has imported torch_xla, Lightning asks `torch_xla._internal.tpu`, `torch_xla.experimental.tpu` and
+`.pjrt` whether there are TPUs.
 
 Sources: the API guide of pytorch/xla 2.x; uses in public scripts for Trainium.
 """
@@ -19,8 +21,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import Distribution, DistributionFinder
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from trnlab.nki.imports import install_modules
 
@@ -119,12 +125,52 @@ ELSEWHERE = {
     "torch_neuronx": "TRN296: models are compiled here by torch.compile(backend='neuron'), compile_step and trace",
     "libneuronxla": "TRN296: trnlab compiles by itself, and keeps its programs in a cache of its own",
 }
+VERSION = "2.9.0+trnlab"  # of torch_xla: the release whose names these are
+_HAVE_A_SWITCH = ("accelerate", "diffusers", "transformers")
 
 
 def install(*, override: bool = False) -> tuple[str, ...]:
     """Make `import torch_xla` and `import torch_neuronx` find these; an installed package wins unless `override`."""
-    os.environ.setdefault("USE_TORCH_XLA", "0")
+    os.environ.setdefault("USE_TORCH_XLA", "01"[_needs_torch_xla()])
+    sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Versions)]
+    if _switched_on():
+        sys.meta_path.append(_Versions())
     return install_modules(MODULES, ELSEWHERE, {}, override=override, hidden=_only_looks, apart=True)
+
+
+def _needs_torch_xla() -> bool:
+    """Whether there is an accelerate, and of a version without the device `neuron`."""
+    found = find_spec("accelerate")
+    file = Path(found.origin).parent / "utils" / "imports.py" if found is not None and found.origin else None
+    return file is not None and file.is_file() and "torch_neuronx" not in file.read_text(errors="replace")
+
+
+def _switched_on() -> bool:
+    return os.environ["USE_TORCH_XLA"].upper() in ("1", "ON", "YES", "TRUE")
+
+
+class _Versions(DistributionFinder):
+    """The version of torch_xla, of which there is no file: those who have the switch believe in no module without."""
+
+    def find_spec(self, *_: Any) -> None:
+        """No module."""
+
+    def find_distributions(self, context: Any = None) -> Iterator[Distribution]:
+        """That of torch_xla, where it is asked for by its name."""
+        if context is not None and (context.name or "").lower().replace("-", "_") == "torch_xla":
+            yield _TorchXla()
+
+
+class _TorchXla(Distribution):
+    """What is asked of a distribution: its version."""
+
+    def read_text(self, filename: str) -> str | None:
+        """Its metadata."""
+        return f"Metadata-Version: 2.1\nName: torch_xla\nVersion: {VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        """Nowhere."""
+        return Path(path)
 
 
 def _only_looks(name: str) -> bool:
@@ -136,6 +182,8 @@ def _only_looks(name: str) -> bool:
         frame = frame.f_back
     package = str(frame.f_globals.get("__name__") or "").split(".")[0]
     if package in ("__main__", "trnlab") or "neuron" in package or "xla" in package:
+        return False
+    if package in _HAVE_A_SWITCH and _switched_on():
         return False
     return _installed(package, frame.f_code.co_filename)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch import margins, sampling
+from trnlab.frontends.torch import loss_scales, margins, sampling
 
 _BY_PRODUCTS = 25  # points beyond which PyTorch's distances are made of matrix products
 _MOST_DIFFERENCES = 2**22  # of all pairs of points in a gradient, beyond which they are never in memory at once
@@ -30,6 +30,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.addbmm.default: sum_of_products,
         aten.addmv.default: product_with_vector,
         aten.embedding_renorm.default: renormalized,
+        **loss_scales.decompositions(),
         **margins.decompositions(),
         aten.grid_sampler_2d.default: sampling.grid_sampler_2d,
         aten.grid_sampler_2d_backward.default: sampling.grid_sampler_2d_backward,

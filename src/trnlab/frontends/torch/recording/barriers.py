@@ -26,6 +26,7 @@ from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, Nod
 from trnlab.runtime import session
 
 _BY_MODULE = ("fp8", "mxfp8")  # precisions that tell modules, and gradients, apart
+_NEXT_SCALE = torch.ops.aten._amp_update_scale_.default  # of GradScaler.update, which is of the step that has ended
 
 _recorder = Recorder()
 _computer = Computer(_recorder)
@@ -74,7 +75,7 @@ def follows() -> bool:
 
 def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The results of an operator, to be computed later; `NOT_HERE` where the host has to compute it now."""
-    if _recorder.ended:
+    if _recorder.ended and op is not _NEXT_SCALE:
         flush()
     if not _recorder.nodes:
         _begin()

@@ -23,7 +23,8 @@ class Operator:
     """An operator. names: of its arguments. written, outs: those that it writes to, and of these the ones that the
     caller gives for results. factors: those whose floats may be inputs of a program. returned: for each result the
     argument that it is, None for a new one. recordable: whether it can be computed later.
-    in_place: whether it may write to the very memory that it reads."""
+    in_place: whether it may write to the very memory that it reads. over_self: whether it may to that of its first
+    tensor, as PyTorch's own form in place does, which calls it so."""
 
     op: Any
     number: int
@@ -38,6 +39,7 @@ class Operator:
     fused: bool
     draws: bool
     in_place: bool
+    over_self: bool
 
 
 _count = iter(range(1 << 62))
@@ -63,6 +65,7 @@ def operator(op: Any) -> Operator:
         plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
         factors.base_name(op) in fused_optimizers.NAMES, torch.Tag.nondeterministic_seeded in op.tags,
         (torch.Tag.pointwise in op.tags and not schema.name.startswith(FOREACH)) or schema.name == "aten::copy_",
+        schema.arguments[0].name == "self" and hasattr(torch.ops.aten, f"{schema.name.removeprefix('aten::')}_"),
     )  # fmt: skip
 
 

@@ -101,7 +101,9 @@ class Recorder:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.tentative: list[int] = []  # keys of slots of results that the operator which is recorded now would make
+        self.tentative: list[
+            int
+        ] = []  # keys of slots that the operator which is recorded now would be the first with
         self.slots: dict[int, Slot] = {}
         self.nodes: list[Node] = []
         self.places, self.lines = Places(), False  # whether lines are noted
@@ -155,8 +157,7 @@ class Recorder:
             self.at_once = self.at_once or is_shared(storage)
             if self.lost:
                 self.check(storage)
-            if slot.fresh:
-                self.tentative.append(slot.key)
+            self.tentative.append(slot.key)
         elif slot.kind is not form.dtype:
             raise ImpossibleError
         return slot, form, tensor.storage_offset()
@@ -179,7 +180,7 @@ class Recorder:
                     return self._written_down(about, made, given, args, kwargs)
             except ImpossibleError:
                 pass
-            # The host writes these results now, and they are memory like any other: whoever reads it, keeps it.
+            # The host reads and writes these now, and no recorded one knows them: they are memory like any other.
             for key in self.tentative:
                 del self.slots[key]
             return NOT_RECORDED
@@ -274,7 +275,8 @@ def _clash(about: Operator, given: _Arguments) -> bool:
         for j, (other, form2, offset2) in enumerate(given.refs):
             if other is not slot or i == j:
                 continue
-            same = form is form2 and offset == offset2 and about.in_place and j not in given.written
+            may = about.in_place or (about.over_self and j == 0)
+            same = may and form is form2 and offset == offset2 and j not in given.written
             if not same and meet(form, offset, form2, offset2):
                 return True
     return False

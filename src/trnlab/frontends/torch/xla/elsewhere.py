@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of the vendor's packages of which nothing is here: each of their known names is refused when it is used."""
+"""Modules of the vendor's packages of which next to nothing is here: each of their known names is refused when it is
+used."""
 
 from __future__ import annotations
 
 from trnlab.frontends.torch.xla.names import refusing
+from trnlab.frontends.torch.xla.steps import register_hlo_snapshot_callback
 
+__all__ = ["register_hlo_snapshot_callback"]
 _COMPILER = "models are compiled by torch.compile(backend='neuron'), compile_step or torch_neuronx.trace"
 _NAMES = {
     **dict.fromkeys(
@@ -47,7 +50,6 @@ _NAMES = {
             "get_hlos_from_run_log",
             "neuron_parallel_compile",
             "disable_nrt_load",
-            "register_hlo_snapshot_callback",
             "extract_compiled_graph",
             "save_torch_model_as_stablehlo",
             "Flattener",

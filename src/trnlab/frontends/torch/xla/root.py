@@ -16,6 +16,7 @@ from trnlab.frontends.torch.xla.model import xla_device, xla_real_devices
 from trnlab.frontends.torch.xla.names import refusing
 from trnlab.frontends.torch.xla.runtime import device_type
 from trnlab.frontends.torch.xla.steps import mark_step
+from trnlab.frontends.vendor_imports import VERSION
 
 __all__ = [
     "_XLAC",
@@ -29,7 +30,7 @@ __all__ = [
     "step",
     "sync",
 ]
-__version__ = "2.9.0+trnlab"  # the release of torch_xla whose names these are
+__version__ = VERSION
 
 device, sync, real_devices, _XLAC = xla_device, mark_step, xla_real_devices, binary
 
