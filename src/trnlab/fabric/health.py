@@ -202,11 +202,11 @@ def _steps(test: _Test, seen: Floats) -> Iterator[Suspect]:
     """Steps within or between instances that take longer."""
     names = {"step": "steps within an instance", "network_step": "steps between instances"}
     network = test.bench.network
-    for field in names if network.cluster.instances > 1 else ("step",):
+    for late in names if network.cluster.instances > 1 else ("step",):
 
-        def times(factor: float, field: str = field) -> Floats:
-            figure: Figure = getattr(network.costs, field)
-            changed: dict[str, Any] = {field: figure._replace(value=figure.value * factor)}
+        def times(factor: float, late: str = late) -> Floats:
+            figure: Figure = getattr(network.costs, late)
+            changed: dict[str, Any] = {late: figure._replace(value=figure.value * factor)}
             slower = replace(network.costs, **changed)
             return test.times(replace(network, costs=slower))
 
@@ -216,7 +216,7 @@ def _steps(test: _Test, seen: Floats) -> Iterator[Suspect]:
             rough = [(_distance(seen, test.healthy + (f - 1) * slope), f) for f in _FACTORS]
             factor = min(rough)[1]
             exact = times(factor)
-        yield Suspect("latency", (names[field],), factor, exact, _distance(seen, exact))
+        yield Suspect("latency", (names[late],), factor, exact, _distance(seen, exact))
 
 
 def _algorithms(test: _Test, seen: Floats, off: Sequence[bool]) -> Iterator[Suspect]:
