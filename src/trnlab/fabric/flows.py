@@ -54,9 +54,8 @@ def fair(flows: Flows, rates: Floats, active: npt.NDArray[np.bool_]) -> Floats:
     room = rates.astype(np.float64).copy()
     while growing.any():
         rows = growing[flows.flow]
-        wanted = np.bincount(flows.link[rows], flows.weight[rows], len(rates))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            level = np.where(wanted > 0, np.maximum(room, 0) / wanted, np.inf)
+        wanted = np.bincount(flows.link, np.where(rows, flows.weight, 0), len(rates))
+        level = np.divide(np.maximum(room, 0), wanted, out=np.full(len(rates), np.inf), where=wanted > 0)
         lowest = float(level.min())
         if not np.isfinite(lowest):  # these flows take no link at all
             rate[growing] = np.inf

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from trnlab.fabric.measured import Measured
 from trnlab.fabric.nccom import Bench
 from trnlab.fabric.network import Network
 from trnlab.fabric.schedule import Schedule
-from trnlab.fabric.timing import Cost, cost
+from trnlab.fabric.timing import Cost, Layouts, cost
 
 TOLERANCE = 0.1
 GRID = (0.75, 0.5, 0.25, 0.1)
@@ -148,6 +148,7 @@ class _Test:
 
     bench: Bench
     sizes: Sequence[int]
+    _layouts: Layouts = field(default_factory=dict)
 
     @cached_property
     def schedules(self) -> list[Schedule]:
@@ -170,7 +171,8 @@ class _Test:
 
     def on(self, network: Network) -> list[Cost]:
         """What each size costs on a network with the same wires."""
-        return [cost(made, network, self.bench.placed, size) for made, size in zip(self.schedules, self.sizes)]
+        pairs = zip(self.schedules, self.sizes)
+        return [cost(made, network, self.bench.placed, size, self._layouts) for made, size in pairs]
 
 
 def _distance(seen: Floats, times: Floats) -> float:
@@ -200,11 +202,11 @@ def _steps(test: _Test, seen: Floats) -> Iterator[Suspect]:
     """Steps within or between instances that take longer."""
     names = {"step": "steps within an instance", "network_step": "steps between instances"}
     network = test.bench.network
-    for field in names if network.cluster.instances > 1 else ("step",):
+    for late in names if network.cluster.instances > 1 else ("step",):
 
-        def times(factor: float, field: str = field) -> Floats:
-            figure: Figure = getattr(network.costs, field)
-            changed: dict[str, Any] = {field: figure._replace(value=figure.value * factor)}
+        def times(factor: float, late: str = late) -> Floats:
+            figure: Figure = getattr(network.costs, late)
+            changed: dict[str, Any] = {late: figure._replace(value=figure.value * factor)}
             slower = replace(network.costs, **changed)
             return test.times(replace(network, costs=slower))
 
@@ -214,7 +216,7 @@ def _steps(test: _Test, seen: Floats) -> Iterator[Suspect]:
             rough = [(_distance(seen, test.healthy + (f - 1) * slope), f) for f in _FACTORS]
             factor = min(rough)[1]
             exact = times(factor)
-        yield Suspect("latency", (names[field],), factor, exact, _distance(seen, exact))
+        yield Suspect("latency", (names[late],), factor, exact, _distance(seen, exact))
 
 
 def _algorithms(test: _Test, seen: Floats, off: Sequence[bool]) -> Iterator[Suspect]:

@@ -9,7 +9,8 @@ through the levels (the vendor's header nec.h shows three stages).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,17 +36,33 @@ class Cost:
     busy: float  # and how long, seconds
 
 
-def cost(schedule: Schedule, network: Network, placed: Ints, buffer_bytes: float) -> Cost:
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """One phase over the links of a network, in slots: its flows, what they put on each link, and whether any of them
+    leaves its instance. It is the same on all networks with these wires and ways, however fast they are."""
+
+    flows: Flows
+    loads: Floats
+    outside: bool
+
+
+Layouts = dict[tuple[Phase, bool], Laid]  # by phase, and whether every group is looked at
+
+
+def cost(
+    schedule: Schedule, network: Network, placed: Ints, buffer_bytes: float, known: Layouts | None = None
+) -> Cost:
     """What the collective costs when a rank's larger buffer, of input and output, has so many bytes.
 
-    `placed`: the chip of each rank. Loads are those of one instance where all instances do the same. Raises
+    `placed`: the chip of each rank. Loads are those of one instance where all instances do the same. `known`: who
+    asks again, of networks that differ in rates and latencies alone, keeps in it what does not change. Raises
     UsageError (TRN187) where data would have to take a link that is down.
     """
     slot = buffer_bytes / max(schedule.begin.shape[1], schedule.end.shape[1])
     load = np.zeros(len(network.rates))
     latency, stages = 0.0, []
     for _, phases in schedule.levels():
-        times = [_phase(part, network, placed, slot, load) for part in phases]
+        times = [_phase(part, _laid(part, network, placed, known), network, slot, load) for part in phases]
         latency += sum(wait for wait, _ in times)
         stages.append(sum(whole for _, whole in times))
     launch = _launch(schedule, network)
@@ -82,20 +99,45 @@ def _pipelined(stages: list[float], latency: float, busy: float, buffer_bytes: f
     return min(whole, whole / pieces + (pieces - 1) / pieces * longest + (pieces - 1) * latency / pieces)
 
 
-def _phase(part: Phase, network: Network, placed: Ints, slot: float, load: Floats) -> tuple[float, float]:
+def _phase(part: Phase, laid: Laid, network: Network, slot: float, load: Floats) -> tuple[float, float]:
     """Seconds of latency, and altogether, of all repetitions. Adds to the loads of links."""
+    if not len(laid.flows.size):
+        return 0.0, 0.0
+    load += laid.loads * slot * part.times
+    flows = replace(laid.flows, size=laid.flows.size * slot)
+    step = network.costs.network_step if laid.outside else network.costs.step  # beyond its bytes
+    wait, moving = step.value * 1e-9, duration(flows, network.rates)
+    wait += part.adds * network.costs.step.value * 1e-9
+    return part.times * wait, wait + moving + (part.times - 1) * max(moving, wait + moving / SLICES)
+
+
+def _laid(part: Phase, network: Network, placed: Ints, known: Layouts | None) -> Laid:
+    key = part, bool(network.changed)
+    if known is None or key not in known:
+        made = _lay(part, network, placed)
+        if known is None:
+            return made
+        known[key] = made
+    return known[key]
+
+
+def _lay(part: Phase, network: Network, placed: Ints) -> Laid:
+    """Flows that are alike are laid as one with the weight of all: their rates are equal at every moment."""
     members = _distinct(part, network, placed)
     src, dst = placed[members[:, part.src]].reshape(-1), placed[members[:, part.dst]].reshape(-1)
     if not len(src):
-        return 0.0, 0.0
-    size = np.tile(part.units * part.slots_per_unit * slot, len(members))
-    pairs, which = np.unique(np.stack([src, dst], axis=1), axis=0, return_inverse=True)
-    touched = np.tile(np.stack([part.reads, part.writes]), len(members))
-    flows = _flows(network, pairs, which.reshape(-1), size, touched)
-    load += loads(flows, len(network.rates)) * part.times
-    wait, moving = _latency(network, pairs), duration(flows, network.rates)
-    wait += part.adds * network.costs.step.value * 1e-9
-    return part.times * wait, wait + moving + (part.times - 1) * max(moving, wait + moving / SLICES)
+        none, nothing = np.empty(0, np.int64), np.empty(0)
+        return Laid(Flows(nothing, none, none, nothing), np.zeros(len(network.rates)), False)
+    chips = network.cluster.instances * network.cluster.target.chips
+    kinds = np.stack([part.units, part.reads, part.writes])
+    bounds = kinds.max(axis=1) + 1
+    kind = np.tile(np.ravel_multi_index(tuple(kinds), tuple(bounds)), len(members))
+    _, first, alike = np.unique((src * chips + dst) * bounds.prod() + kind, return_index=True, return_counts=True)
+    numbers, which = np.unique(src[first] * chips + dst[first], return_inverse=True)
+    pairs = np.stack(np.divmod(numbers, chips), axis=1)
+    units, *touched = kinds[:, first % kinds.shape[1]]
+    flows = _flows(network, pairs, which.reshape(-1), units * part.slots_per_unit, touched, alike)
+    return Laid(flows, loads(flows, len(network.rates)), bool(network.outside(pairs).any()))
 
 
 def _distinct(part: Phase, network: Network, placed: Ints) -> Ints:
@@ -109,28 +151,21 @@ def _distinct(part: Phase, network: Network, placed: Ints) -> Ints:
     return part.members if len(kinds) > 1 else part.members[instance[:, 0] == instance[0, 0]]
 
 
-def _latency(network: Network, pairs: Ints) -> float:
-    """Seconds of one step beyond its bytes: of the network where any transfer takes it."""
-    figure = network.costs.network_step if network.outside(pairs).any() else network.costs.step
-    return figure.value * 1e-9
+def _flows(network: Network, pairs: Ints, which: Ints, size: Ints, touched: Sequence[Ints], alike: Ints) -> Flows:
+    """One flow per kind of transfer, over its wires and the memories and DMA engines at both ends.
 
-
-def _flows(network: Network, pairs: Ints, which: Ints, size: Floats, touched: Ints) -> Flows:
-    """One flow per transfer, over its wires and the memories and DMA engines at both ends.
-
-    `pairs[which[f]]`: the chips of flow f. `touched`: how often its bytes touch memory at either end.
+    `pairs[which[f]]`: the chips of flow f. `touched`: how often its bytes touch memory at either end. `alike`: how
+    many transfers it stands for.
     """
     links, lengths = network.routes(pairs)
     starts = np.cumsum(lengths) - lengths
     count = lengths[which]
-    flow = np.repeat(np.arange(len(which)), count)
-    offset = np.arange(len(flow)) - np.repeat(np.cumsum(count) - count, count)
+    wired = np.repeat(np.arange(len(which)), count)
+    offset = np.arange(len(wired)) - np.repeat(np.cumsum(count) - count, count)
     wires = links[np.repeat(starts[which], count) + offset]
     ends = np.arange(len(which))
     src, dst = pairs[which].T
-    return Flows(
-        size,
-        np.concatenate([flow, ends, ends, ends]),
-        np.concatenate([wires, network.hbm(src), network.hbm(dst), network.dma(src)]),
-        np.concatenate([np.ones(len(flow)), *touched, np.ones(len(which))]).astype(np.float64),
-    )
+    flow = np.concatenate([wired, ends, ends, ends])
+    weight = np.concatenate([np.ones(len(wired), np.int64), *touched, np.ones(len(which), np.int64)]) * alike[flow]
+    link = np.concatenate([wires, network.hbm(src), network.hbm(dst), network.dma(src)])
+    return Flows(size.astype(np.float64), flow, link, weight.astype(np.float64))

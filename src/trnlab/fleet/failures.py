@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -49,11 +51,11 @@ def observe(stops: Stops, every: float, lives: int, seed: int, shape: float = 1.
     """A job that stops whole, over so many lives: from one return to work to the next."""
     random = np.random.default_rng(seed)
     failure = intervals(random, stops.between, shape)
-    restart = _restarts(random, stops)
+    restart, saves = _restarts(random, stops), _Saves(stops, every)
     advanced, lasted, count = np.empty(lives), np.empty(lives), 0
     for life in range(lives):
         clock = failure()  # the job works until then
-        advanced[life] = _kept(stops, every, clock)
+        advanced[life] = saves.kept(clock)
         count += 1
         while True:
             needed = next(restart)
@@ -76,18 +78,25 @@ def _restarts(random: np.random.Generator, stops: Stops) -> Iterator[float]:
             yield stops.restarts[way][1]
 
 
-def _kept(stops: Stops, every: float, until: float) -> float:
-    """Seconds of work that are saved for good when a job that began at 0 fails at `until`."""
-    clock = work = saved = 0.0
-    uploads: list[tuple[float, float]] = []  # when it counts, and how much work it holds
-    while clock < until:
-        clock += every
-        work += every
-        clock += stops.stall
-        uploads.append((clock + stops.upload, work))
-        while uploads and uploads[0][0] <= until and uploads[0][0] <= clock:
-            saved = uploads.pop(0)[1]
-    return max([saved, *(amount for when, amount in uploads if when <= until)])
+class _Saves:
+    """The saves of a job that begins at 0, which every life has the same until it ends: made once, as far as the
+    longest goes."""
+
+    def __init__(self, stops: Stops, every: float) -> None:
+        self.stops, self.every, self.clock = stops, every, 0.0
+        self.counts, self.works = array("d"), array("d")  # from when on it counts, and how much work it holds
+
+    def kept(self, until: float) -> float:
+        """Seconds of work that are saved for good when the job fails at `until`."""
+        work = self.works[-1] if self.works else 0.0
+        while self.clock < until:
+            self.clock += self.every
+            work += self.every
+            self.clock += self.stops.stall
+            self.counts.append(self.clock + self.stops.upload)
+            self.works.append(work)
+        place = bisect_right(self.counts, until)
+        return self.works[place - 1] if place else 0.0
 
 
 def observe_replicas(
