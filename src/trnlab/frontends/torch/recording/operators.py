@@ -65,7 +65,8 @@ def operator(op: Any) -> Operator:
         plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
         factors.base_name(op) in fused_optimizers.NAMES, torch.Tag.nondeterministic_seeded in op.tags,
         (torch.Tag.pointwise in op.tags and not schema.name.startswith(FOREACH)) or schema.name == "aten::copy_",
-        schema.arguments[0].name == "self" and hasattr(torch.ops.aten, f"{schema.name.removeprefix('aten::')}_"),
+        any(a.name == "self" for a in schema.arguments[:1])
+        and hasattr(torch.ops.aten, f"{schema.name.removeprefix('aten::')}_"),
     )  # fmt: skip
 
 

@@ -101,9 +101,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.tentative: list[
-            int
-        ] = []  # keys of slots that the operator which is recorded now would be the first with
+        self.tentative: list[int] = []  # keys of slots that are new with the operator which is recorded now
         self.slots: dict[int, Slot] = {}
         self.nodes: list[Node] = []
         self.places, self.lines = Places(), False  # whether lines are noted
