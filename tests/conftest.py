@@ -18,8 +18,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
-    """The modules and tests that are loaded now stay: collections of garbage need not go through them. Without this they
-    take one second of sixteen in the front ends' tests."""
+    """Collections of garbage need not go through the modules and tests that are loaded now, which stay. Without this
+    they take one second of sixteen in the front ends' tests."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
