@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Context parallel attention, experts, pipelines of several kinds, and two layouts at once, on 4 ranks and pairs.
 
-All of them learn in three steps what one process learns from the whole batch (`scripts/steps.py`).
+All of them learn in three steps of AdamW what one process learns from the whole batch (`scripts/steps.py`).
 """
 
 import pytest

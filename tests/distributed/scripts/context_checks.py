@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from steps import Alone, average, light, near, on_device, train
+from steps import Alone, average, near, on_device, train
 from together import DEVICE, RANKS
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -49,7 +49,7 @@ def context(
     mesh, causal=True, replicas=None, balanced=True, rounds="allgather", of=lambda model: model, finish=average
 ):
     """Tokens are shared out over `mesh`, the batch over the ranks of `replicas`. finish: after backward."""
-    alone = Alone(blocks(causal), lambda model: loss_of(model, INPUTS, TARGETS), light)
+    alone = Alone(blocks(causal), lambda model: loss_of(model, INPUTS, TARGETS))
     count, place = (replicas.size(), replicas.rank()) if replicas is not None else (1, 0)
     model, (x, y) = blocks(causal).to(DEVICE), on_device(INPUTS.chunk(count)[place], TARGETS.chunk(count)[place])
     used = of(model)
@@ -99,9 +99,8 @@ def tokens_come_back_in_order():
 
 
 def options_that_change_are_followed_by_compiled_code():
-    """One process, one compiled function: in which order tokens lie, and what goes round in rings of two, changes
-    between calls."""
-    mesh = init_device_mesh(DEVICE, (RANKS // 2, 2), mesh_dim_names=("data", "context"))["context"]
+    """One process, one compiled function: in which order tokens lie, and what goes round, changes between calls."""
+    mesh = init_device_mesh(DEVICE, (RANKS,))
     torch.manual_seed(10)
     whole = [torch.randn(2, HEADS, TOKENS, 8) for _ in range(3)]
     meant = scaled_dot_product_attention(*whole, is_causal=True)

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as differentiable
-from steps import Alone, average, light, near, on_device, train
+from steps import Alone, average, near, on_device, train
 from together import RANK, RANKS, on
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -77,7 +77,7 @@ def loss_of(model, x, y):
 
 def experts(group, replicas=None):
     """Each rank has its tokens, and the ranks of `group` share the experts; `replicas`: ranks with the same ones."""
-    alone = Alone(mixture(), lambda model: loss_of(model, INPUTS, TARGETS), light)
+    alone = Alone(mixture(), lambda model: loss_of(model, INPUTS, TARGETS))
     model, (x, y) = mixture(group), on_device(INPUTS.chunk(RANKS)[RANK], TARGETS.chunk(RANKS)[RANK])
     model = model.to(x.device)
     here = EXPERTS // group.size()

@@ -152,9 +152,8 @@ def batch_norm_over_ranks():
     """The host has none over gloo: against one process with the whole batch."""
     shapes = {"1d": (8, 6), "2d": (8, 6, 3, 2), "channels last": (8, 6, 3, 2)}
     kinds = {"1d": nn.BatchNorm1d, "2d": nn.BatchNorm2d, "channels last": nn.BatchNorm2d}
-    others = {"1d": {"affine": False}, "2d": {"track_running_stats": False}, "channels last": {"momentum": None}}
     for name, shape in shapes.items():
-        for options in ({}, others[name]):
+        for options in ({}, {"affine": False}, {"track_running_stats": False}, {"momentum": None}):
             torch.manual_seed(2)
             whole, weights = torch.randn(shape) * 3 + 1, torch.randn(shape)
             alone = nn.Sequential(
@@ -183,17 +182,14 @@ def batch_norm_over_ranks():
 
 def fully_sharded():
     expected = trained("cpu", GLOO, None)
-    shard = ShardingStrategy
-    for device_id, strategy in (
-        (torch.device("neuron"), shard.FULL_SHARD), (torch.device("neuron", RANK), shard.SHARD_GRAD_OP),
-        (RANK, shard.NO_SHARD), (None, shard.FULL_SHARD),
-    ):  # fmt: skip
-        model = net() if device_id is not None else net().to(DEVICE)
-        sharded = FullyShardedDataParallel(model, device_id=device_id, sharding_strategy=strategy)
-        trained(DEVICE, OURS, None, model=sharded)
-        with FullyShardedDataParallel.summon_full_params(sharded):
-            for mine, other in zip(sharded.parameters(), expected, strict=True):
-                torch.testing.assert_close(mine.detach().cpu().view_as(other), other, rtol=0, atol=NEAR)
+    for device_id in (torch.device("neuron"), torch.device("neuron", RANK), RANK, None):
+        for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
+            model = net() if device_id is not None else net().to(DEVICE)
+            sharded = FullyShardedDataParallel(model, device_id=device_id, sharding_strategy=strategy)
+            trained(DEVICE, OURS, None, model=sharded)
+            with FullyShardedDataParallel.summon_full_params(sharded):
+                for mine, other in zip(sharded.parameters(), expected, strict=True):
+                    torch.testing.assert_close(mine.detach().cpu().view_as(other), other, rtol=0, atol=NEAR)
 
 
 report([

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 import torch.distributed as dist
-from steps import Alone, light, on_device, train
+from steps import Alone, on_device, train
 from together import DEVICE, RANK, RANKS, on
 from torch import nn
 from torch.distributed.pipelining import (
@@ -19,7 +19,7 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining.schedules import ScheduleDualPipeV
 
-WIDTH, LAYERS = 8, 10
+WIDTH, LAYERS, PARTS = 8, 10, 8
 
 
 def net():
@@ -29,7 +29,7 @@ def net():
 
 torch.manual_seed(6)
 INPUTS, TARGETS = torch.randn(16, WIDTH), torch.randn(16, WIDTH)
-ALONE = Alone(net(), lambda model: nn.functional.mse_loss(model(INPUTS), TARGETS), light)
+ALONE = Alone(net(), lambda model: nn.functional.mse_loss(model(INPUTS), TARGETS))
 
 
 def cut(stages):
@@ -50,9 +50,7 @@ def pipeline(schedule_of, mine, stages, group=None, wrap=lambda part: part, whol
         part = wrap(part)
         named |= dict(part.named_parameters())  # a slice keeps the names of the whole
         made.append(PipelineStage(part, stage, stages, torch.device(DEVICE), group=group))
-    schedule = schedule_of(
-        made if len(made) > 1 else made[0], 2 * (group.size() if group else RANKS), nn.functional.mse_loss
-    )
+    schedule = schedule_of(made if len(made) > 1 else made[0], PARTS, nn.functional.mse_loss)
     starts, ends = 0 in mine, stages - 1 in mine
 
     def step():

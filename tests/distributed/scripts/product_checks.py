@@ -6,7 +6,7 @@ from context_checks import context
 from pipeline_checks import INPUTS as ROWS
 from pipeline_checks import TARGETS as MEANT
 from pipeline_checks import pipeline
-from steps import Alone, average, light, on_device, optimizer_of, train
+from steps import Alone, average, on_device, train
 from together import DEVICE, RANKS
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -34,8 +34,8 @@ def loss_of(model, x, y):
     return nn.functional.cross_entropy(model(x), y)
 
 
-def alone(optimizer_of):
-    return Alone(net(), lambda model: loss_of(model, INPUTS, LABELS), optimizer_of)
+def alone():
+    return Alone(net(), lambda model: loss_of(model, INPUTS, LABELS))
 
 
 def mesh_of(first, second):
@@ -46,14 +46,14 @@ def batch_of(mesh):
     return on_device(*(t.chunk(mesh.size())[mesh.get_local_rank()] for t in (INPUTS, LABELS)))
 
 
-def descend(model, batch, named=None, part=lambda name, tensor: tensor, optimizer_of=light):
+def descend(model, batch, named=None, part=lambda name, tensor: tensor):
     def step():
         loss = loss_of(model, *batch)
         loss.backward()
         return loss.item()
 
     named = dict(model.named_parameters()) if named is None else named
-    train(named, step, alone(optimizer_of), part=part, foreach=False)
+    train(named, step, alone(), part=part, foreach=False)
 
 
 def shards_of_tensors():
@@ -62,7 +62,7 @@ def shards_of_tensors():
     for place in (0, 2, 4):
         fully_shard(model[place], mesh=mesh["data"])
     fully_shard(model, mesh=mesh["data"])
-    descend(model, batch_of(mesh["data"]), optimizer_of=optimizer_of)
+    descend(model, batch_of(mesh["data"]))
 
 
 def replicas_of_tensors():
@@ -83,10 +83,11 @@ def replicas_of_pipelines():
     mesh = mesh_of("data", "stage")
     group, place = mesh["stage"].get_group(), mesh["stage"].get_local_rank()
     rank = mesh["data"].get_local_rank()
-    pipeline(
-        Schedule1F1B, [place], 2, group, whole=[t.chunk(2)[rank] for t in (ROWS, MEANT)],
-        finish=lambda named: average([p.grad for p in named.values()], mesh["data"].get_group()),
-    )  # fmt: skip
+    for schedule, mine in ((Schedule1F1B, [place]), (ScheduleInterleaved1F1B, [place, place + 2])):
+        pipeline(
+            schedule, mine, 2 * len(mine), group, whole=[t.chunk(2)[rank] for t in (ROWS, MEANT)],
+            finish=lambda named: average([p.grad for p in named.values()], mesh["data"].get_group()),
+        )  # fmt: skip
 
 
 def pipelines_of_tensors():
@@ -105,8 +106,7 @@ def pipelines_of_tensors():
 
 
 def shards_of_pipelines():
-    """Layers of two stages a rank are sharded over their replicas; all microbatches add up before gradients are
-    averaged."""
+    """Layers of a stage are sharded over its replicas; all microbatches add up before gradients are averaged."""
     mesh = mesh_of("data", "stage")
     group, place = mesh["stage"].get_group(), mesh["stage"].get_local_rank()
     rank = mesh["data"].get_local_rank()
@@ -116,8 +116,8 @@ def shards_of_pipelines():
             fully_shard(layer, mesh=mesh["data"])
         return fully_shard(part, mesh=mesh["data"])
 
-    whole = [t.chunk(2)[rank] for t in (ROWS, MEANT)]
-    pipeline(ScheduleInterleaved1F1B, [place, place + 2], 4, group, sharded, whole)
+    for schedule, mine in ((Schedule1F1B, [place]), (ScheduleInterleaved1F1B, [place, place + 2])):
+        pipeline(schedule, mine, 2 * len(mine), group, sharded, [t.chunk(2)[rank] for t in (ROWS, MEANT)])
 
 
 def shards_of_contexts():
@@ -146,7 +146,7 @@ def losses_in_parts():
             loss.backward()
         return loss.full_tensor().item()
 
-    train(dict(model.named_parameters()), step, alone(light), foreach=False)
+    train(dict(model.named_parameters()), step, alone(), foreach=False)
 
 
 PRODUCTS = [

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three steps on several ranks, of SGD with momentum or of AdamW, held against those of one process with the whole
-batch."""
+"""Three steps of AdamW on several ranks, held against those of one process with the whole batch."""
 
 import torch
 import torch.distributed as dist
@@ -14,16 +13,10 @@ def optimizer_of(parameters, **options):
     return torch.optim.AdamW(list(parameters), RATE, **options)
 
 
-def light(parameters, **options):
-    """Where the optimizer is not what is tested; AdamW has more than ten operators for each parameter."""
-    return torch.optim.SGD(list(parameters), 10 * RATE, momentum=0.9, **options)
-
-
 class Alone:
     """What one process learns: per step the loss and the gradients, and the parameters at the end, by name."""
 
-    def __init__(self, model, loss_of, optimizer_of=optimizer_of):
-        self.optimizer_of = optimizer_of
+    def __init__(self, model, loss_of):
         optimizer = optimizer_of(model.parameters())
         self.losses, self.gradients = [], []
         for _ in range(STEPS):
@@ -50,10 +43,10 @@ def average(tensors, group=None):
 
 
 def train(named, step, alone, bound=OTHER_ORDER, part=lambda name, tensor: tensor, **options):
-    """Three steps with the optimizer that `alone` had. named: this rank's parameters by their names in the whole
-    model. step(): gradients, and the loss of this rank's part of the batch (None where it has none). part: what this
-    rank has of a tensor of the whole. Returns the bits of all losses and parameters."""
-    optimizer, losses = alone.optimizer_of(named.values(), **options), []
+    """Three steps. named: this rank's parameters by their names in the whole model. step(): gradients, and the loss
+    of this rank's part of the batch (None where it has none). part: what this rank has of a tensor of the whole.
+    Returns the bits of all losses and parameters."""
+    optimizer, losses = optimizer_of(named.values(), **options), []
     for number in range(STEPS):
         optimizer.zero_grad()
         losses.append(step())

@@ -39,19 +39,9 @@ def loss_of(model, batch):
     return nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
-def adamw(parameters, **options):
-    return torch.optim.AdamW(parameters, 1e-2, **options)
-
-
-def light(parameters, **options):
-    """Where another check has the same with AdamW, which has more than ten operators for each parameter."""
-    return torch.optim.SGD(parameters, 0.1, momentum=0.9, **options)
-
-
-def alone(optimizer_of):
-    """What one process learns with this optimizer: parameters at the end, and gradients of each step."""
+def alone():
     model = net()
-    optimizer = optimizer_of(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     gradients = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -61,8 +51,7 @@ def alone(optimizer_of):
     return list(model.parameters()), gradients
 
 
-ALONE = {optimizer_of: alone(optimizer_of) for optimizer_of in (adamw, light)}
-GRADIENTS = ALONE[adamw][1]
+PARAMETERS, GRADIENTS = alone()
 
 
 def near(got, meant):
@@ -71,23 +60,22 @@ def near(got, meant):
         torch.testing.assert_close(whole.detach().cpu(), other.detach(), rtol=0, atol=NEAR)
 
 
-def trained(model, optimizer_of=adamw, batch=None, make=None, **options):
-    """make: another optimizer, which does what optimizer_of's does."""
+def trained(model, optimizer, batch=None, gradients=True):
     batch, kept = batch or MINE, list(model.parameters())
-    optimizer = (make or optimizer_of)(model.parameters(), **options)
-    parameters, gradients = ALONE[optimizer_of]
     for step in range(STEPS):
         optimizer.zero_grad()
         loss_of(model, batch).backward()
-        near([p.grad for p in kept], gradients[step])
+        if gradients:
+            near([p.grad for p in kept], GRADIENTS[step])
         optimizer.step()
-    near(kept, parameters)
+    near(kept, PARAMETERS)
 
 
 def data_parallel():
     for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.0005}, {"static_graph": True},
                     {"find_unused_parameters": True}, {"device_ids": [RANK]}):  # fmt: skip
-        trained(DistributedDataParallel(net().to(DEVICE), **options), light if options else adamw)
+        model = DistributedDataParallel(net().to(DEVICE), **options)
+        trained(model, torch.optim.AdamW(model.parameters(), 1e-2))
 
 
 def gradients_add_up_without_synchronization():
@@ -102,11 +90,11 @@ def gradients_add_up_without_synchronization():
 def a_captured_step():
     model = net().to(DEVICE)
     wrapped = DistributedDataParallel(model)
-    optimizer = adamw(wrapped.parameters())
+    optimizer = torch.optim.AdamW(wrapped.parameters(), 1e-2)
     step = neuron.compile_step(wrapped, optimizer, lambda inner, *batch: loss_of(inner, batch))
     for _ in range(STEPS):
         step(*MINE)
-    near(model.parameters(), ALONE[adamw][0])
+    near(model.parameters(), PARAMETERS)
 
 
 def captured_shards():
@@ -115,14 +103,14 @@ def captured_shards():
     for place in (0, 2, 4):
         fully_shard(model[place])
     fully_shard(model)
-    optimizer = light(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     step = neuron.compile_step(model, optimizer, lambda inner, *batch: loss_of(inner, batch))
     for _ in range(STEPS):
         step(*MINE)
         with torch.no_grad():
             loss_of(model, MINE)
     model.reshard()
-    near(model.parameters(), ALONE[light][0])
+    near(model.parameters(), PARAMETERS)
 
 
 def bits_and_losses_repeat():
@@ -142,34 +130,34 @@ def bits_and_losses_repeat():
 
 def zero_1():
     model = DistributedDataParallel(net().to(DEVICE))
-    trained(model, make=lambda parameters: ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, lr=1e-2))
+    trained(model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-2))
 
 
 def fully_sharded():
     mesh = init_device_mesh(DEVICE, (RANKS,))
-    for model, optimizer_of in ((net().to(DEVICE), adamw), (net(), light)):  # of the host's the parts move there
+    for model in (net().to(DEVICE), net()):  # of one on the host the parts move to the device
         for place in (0, 2, 4):
             fully_shard(model[place], mesh=mesh)
         fully_shard(model, mesh=mesh)
-        trained(model, optimizer_of)
+        trained(model, torch.optim.AdamW(model.parameters(), 1e-2))
 
 
 def hybrid_sharded():
     if RANKS == 4:
         model = net().to(DEVICE)
         fully_shard(model, mesh=init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("replicas", "shards")))
-        trained(model, light)
+        trained(model, torch.optim.AdamW(model.parameters(), 1e-2))
 
 
-def tensor_parallel(of=lambda model: model, optimizer_of=adamw):
+def tensor_parallel(of=lambda model: model):
     model = net().to(DEVICE)
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
     parallelize_module(model, init_device_mesh(DEVICE, (RANKS,)), plan)
-    trained(of(model), optimizer_of, WHOLE, foreach=False)
+    trained(of(model), torch.optim.AdamW(model.parameters(), 1e-2, foreach=False), WHOLE)
 
 
 def compiled_tensor_parallel():
-    tensor_parallel(lambda model: torch.compile(model, backend="neuron"), light)
+    tensor_parallel(lambda model: torch.compile(model, backend="neuron"))
 
 
 def distributed_tensors():
