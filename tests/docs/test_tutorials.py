@@ -36,6 +36,8 @@ def clean(monkeypatch):
 @pytest.mark.torch
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_prints_what_it_shows(page, tmp_path):
+    import trnlab.frontends.torch.check.report  # noqa: F401  estimates are copies of this process
+
     text = page.read_text()
     assert blocks(text)
     for block, printed in run(page, tmp_path):
