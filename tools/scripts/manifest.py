@@ -220,7 +220,14 @@ SCRIPTS = (
         older="transformers-4.44",
     ),
     _sample("resnet50/run_image_classification.py", "resnet50", *_RESNET, make=data.common),
-    _sample("zero1_gpt2/run_clm_no_trainer.py", "zero1_gpt2", *_CLM, make=data.gpt2, older="transformers-4.53"),
+    _sample(
+        "zero1_gpt2/run_clm_no_trainer.py",
+        "zero1_gpt2",
+        *_CLM,
+        make=data.gpt2,
+        older="transformers-4.53",
+        note="two ranks by `trnlab run --ranks 2`: it imports torch_xla before torch, as torchrun's processes cannot",
+    ),
     _sample(
         "hf_text_classification/run_glue.py",
         "hf_text_classification",
