@@ -148,7 +148,7 @@ def nano_trained(folder: Path) -> None:
 def cora(folder: Path) -> None:
     """A graph of papers: features, classes and citations. The examples split it at fixed places."""
     rng = np.random.default_rng(0)
-    nodes, features = 1600, 32
+    nodes, features = 1700, 32
     (folder / "cora").mkdir(exist_ok=True)
     with (folder / "cora" / "cora.content").open("w") as file:
         for node in range(nodes):
@@ -265,12 +265,18 @@ def gpt2(folder: Path) -> None:
 
 
 def vit(folder: Path) -> None:
-    """Folders of images and a tiny vision transformer."""
+    """Images with labels by the names that cifar10 has, and a tiny vision transformer."""
+    import datasets
+    import torch
     import transformers
 
+    torch.manual_seed(0)
     common(folder)
     _metric(folder)
-    _images(folder / "images", 2, 6, 40)
+    _images(folder / "drawn", 2, 6, 40)
+    drawn = datasets.load_dataset("imagefolder", data_dir=str(folder / "drawn"), split="train")
+    (folder / "images").mkdir()
+    drawn.rename_column("image", "img").to_parquet(str(folder / "images" / "train.parquet"))
     config = transformers.ViTConfig(
         image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )

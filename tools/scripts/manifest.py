@@ -94,7 +94,10 @@ _GPT = (
 )
 # The sizes are those that the script gives to ZeRO-1: 1536 wide, 50304 words. The steps are one more than an epoch's
 # batches make, since the last that was asked for ends in the script's own check of sequences a second.
+# torchrun's processes know torch_xla once they have imported torch, which this script does later: trnlab starts them.
 _CLM = (
+    "--ranks",
+    "2",
     "run_clm_no_trainer.py",
     "--model_name_or_path",
     "gpt2",
@@ -218,7 +221,12 @@ SCRIPTS = (
     ),
     _sample("resnet50/run_image_classification.py", "resnet50", *_RESNET, make=data.common),
     _sample(
-        "zero1_gpt2/run_clm_no_trainer.py", "zero1_gpt2", *_CLM, make=data.gpt2, older="transformers-4.53", ranks=2
+        "zero1_gpt2/run_clm_no_trainer.py",
+        "zero1_gpt2",
+        *_CLM,
+        make=data.gpt2,
+        older="transformers-4.53",
+        note="two ranks by `trnlab run --ranks 2`: it imports torch_xla before torch, as torchrun's processes cannot",
     ),
     _sample(
         "hf_text_classification/run_glue.py",
@@ -252,7 +260,7 @@ SCRIPTS = (
         "run_image_classification.py",
         "--model_name_or_path",
         "vit",
-        "--train_dir",
+        "--dataset_name",
         "images",
         "--do_train",
         "--per_device_train_batch_size",
@@ -427,6 +435,8 @@ SCRIPTS = (
         "1",
         "--seed",
         "1",
+        "--lr",
+        "0.001",
         make=data.imagenet,
         losses=r"Loss ([\d.e+]+)",
     ),
