@@ -112,12 +112,9 @@ def _phase(part: Phase, laid: Laid, network: Network, slot: float, load: Floats)
 
 
 def _laid(part: Phase, network: Network, placed: Ints, known: Layouts | None) -> Laid:
-    key = part, bool(network.changed)
-    if known is None or key not in known:
-        made = _lay(part, network, placed)
-        if known is None:
-            return made
-        known[key] = made
+    known, key = {} if known is None else known, (part, bool(network.changed))
+    if key not in known:
+        known[key] = _lay(part, network, placed)
     return known[key]
 
 

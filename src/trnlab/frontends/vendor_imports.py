@@ -131,7 +131,8 @@ _HAVE_A_SWITCH = ("accelerate", "diffusers", "transformers")
 
 def install(*, override: bool = False) -> tuple[str, ...]:
     """Make `import torch_xla` and `import torch_neuronx` find these; an installed package wins unless `override`."""
-    os.environ.setdefault("USE_TORCH_XLA", "01"[_needs_torch_xla()])
+    if "USE_TORCH_XLA" not in os.environ:  # to which processes that this one starts look
+        os.environ["USE_TORCH_XLA"] = "1" if _needs_torch_xla() else "0"
     sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Versions)]
     if _switched_on():
         sys.meta_path.append(_Versions())

@@ -134,7 +134,7 @@ class Program:
         self.given = [i for i, s in enumerate(reading.slots) if s not in made]
         self._name = name
         self._states: dict[str, Array] = {}  # what scales of FP8 look back on
-        self._import(reading, numbers)
+        self._import(reading)
 
     @classmethod
     def check(cls, reading: Reading) -> None:
@@ -161,7 +161,7 @@ class Program:
             and all(inverse(numbers[each[0]]) for each, is_divisor in zip(self.classes, self.inverted) if is_divisor)
         )
 
-    def _import(self, reading: Reading, numbers: list[float]) -> None:
+    def _import(self, reading: Reading) -> None:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
             memory = {

@@ -19,7 +19,7 @@ from trnlab.frontends.torch.pieces import Piece, pieces
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.pytorch.graphs import module_of
 from trnlab.frontends.torch.recording.forms import Factor, Made, Tensors
-from trnlab.frontends.torch.recording.geometry import Form, Region, form_of, shown, view_of
+from trnlab.frontends.torch.recording.geometry import Form, Region, shown, view_of
 from trnlab.frontends.torch.recording.operators import FOREACH, MODERATE, Operator, call
 from trnlab.frontends.torch.recording.recorder import Node
 from trnlab.frontends.torch.tracing import functional_of_new_ones
@@ -43,11 +43,15 @@ class View:
         return ((self.place[0], None, None),)
 
     @property
-    def makes(self) -> tuple[tuple[Place, Form], ...]:
-        """The view, and its form."""
+    def makes(self) -> tuple[Place, ...]:
+        """The view."""
+        return (self.place,)
+
+    def likes(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors such as those that it makes of tensors such as these."""
         _, form, _ = self.place
         assert form is not None
-        return ((self.place, form),)
+        return [torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=given[0].device)]
 
     def key(self, likes: Sequence[Tensor]) -> Hashable:
         """What is the same for views that become the same nodes."""
@@ -55,8 +59,9 @@ class View:
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The view of a tensor such as the memory."""
-        (memory,), ((_, form), *_), where = tensors, self.makes, self.place[2]
-        if self.place[0] >= 0:
+        (memory,), (at, form, where) = tensors, self.place
+        assert form is not None
+        if at >= 0:
             return [shown(memory, form, where)]
         if isinstance(where, Region):
             return [view_of(memory, where, form)]
@@ -85,11 +90,14 @@ class Call:
         return tuple(sorted({i for _, i in self.numbers if i is not None}))
 
     @property
-    def makes(self) -> tuple[tuple[Place, Form | None], ...]:
-        """Memory that it makes, with its form, and memory that it writes to."""
-        new = (((at, None, None), form_of(form.packed, _contiguous(form.packed), form.dtype))
-               for at, form in self.results)  # fmt: skip
-        return (*new, *((self.given[at], None) for at in self.written))
+    def makes(self) -> tuple[Place, ...]:
+        """Memory that it makes, and memory that it writes to."""
+        return (*((at, None, None) for at, _ in self.results), *(self.given[at] for at in self.written))
+
+    def likes(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors such as those that it makes of tensors such as these."""
+        new = (torch.empty(form.packed, dtype=form.dtype, device="neuron") for _, form in self.results)
+        return [*new, *(given[at] for at in self.written)]
 
     def key(self, likes: Sequence[Tensor]) -> Hashable:
         """What is the same for calls that become the same nodes. likes: tensors such as `given`."""
@@ -119,13 +127,6 @@ def _key(value: Any) -> Hashable:
 
 def _form(tensor: Tensor) -> Hashable:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.append(strides[-1] * size)
-    return tuple(reversed(strides)) if shape else ()
 
 
 def _packed(tensor: Tensor, form: Form, about: Operator) -> Tensor:
@@ -230,7 +231,7 @@ def written_out(
     for each, key in zip(found, keys):
         operands = [*(now[place] for place in each.given), *(numbers[i] for i in each.floats)]
         made = of_key[key].put(graph, operands, {"stack_trace": each.where} if each.where is not None else {})
-        now.update(zip((place for place, _ in each.makes), made, strict=True))
+        now.update(zip(each.makes, made, strict=True))
     graph.output([now[at, None, None] for at in outputs])
     graph.eliminate_dead_code()
     return module_of(graph)
@@ -248,15 +249,10 @@ def _traced(
         of = [likes[place] for place in each.given]
         keys.append(each.key(of))
         wanted.setdefault(keys[-1], (each, [*of, *(number for _ in each.floats)]))
-        device = of[0].device if isinstance(each, View) else torch.device("neuron")
-        likes |= {place: _empty(mode, form, device) for place, form in each.makes if form is not None}
+        with mode:
+            likes.update(zip(each.makes, each.likes(of), strict=True))
     functions, forms = zip(*wanted.values())
     return keys, dict(zip(wanted, pieces(functions, forms, functional_of_new_ones(mode)), strict=True))
-
-
-def _empty(mode: FakeTensorMode, form: Form, device: torch.device) -> Tensor:
-    with mode:
-        return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=device)
 
 
 def _input(graph: fx.Graph, name: str, like: Tensor) -> fx.Node:
