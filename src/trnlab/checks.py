@@ -67,6 +67,11 @@ def configure(levels: Mapping[str, str]) -> None:
     _configured.update(levels)
 
 
+def configured() -> dict[str, str]:
+    """What `configure` was told."""
+    return dict(_configured)
+
+
 def parse(text: str) -> dict[str, str]:
     """Levels from `name=level,name=level`. Raises UsageError for what is not that."""
     pairs = [part.strip() for part in text.split(",") if part.strip()]

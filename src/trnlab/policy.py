@@ -319,6 +319,11 @@ def configure(choice: str | Policy) -> None:
     _configured[:] = [choice]
 
 
+def configured() -> str | Policy | None:
+    """What `configure` was told last."""
+    return _configured[0] if _configured else None
+
+
 @contextmanager
 def use(choice: str | Policy | None = None, **changed: Value) -> Iterator[None]:
     """Within the block kernels are recorded and timed so: a policy or its text, with options that differ.

@@ -198,6 +198,11 @@ def main(index, steps):
         optimizer.zero_grad()
         model(torch.randn(16, 8).to("xla")).square().mean().backward()
         xm.optimizer_step(optimizer)
+    from trnlab import checks, policy
+    from trnlab.runtime import session
+    here = session.current()
+    print("told", here.seed, here.check_nan, here.rounds_stochastically, len(here.rules.rules), here.cache.place,
+          checks.configured(), policy.configured())
 
 if __name__ == "__main__":
     xmp.spawn(main, args=(3,), nprocs=2)
@@ -205,21 +210,15 @@ if __name__ == "__main__":
 
 
 def test_ranks_that_a_script_starts_itself_leave_a_run_as_those_of_the_command(tmp_path):
-    """A script without an edit says how many there are; what each did is in the run."""
+    """A script without an edit says how many there are; what each did is in the run, as the command line said."""
     (tmp_path / "script.py").write_text(STARTS_RANKS)
-    command = [
-        sys.executable,
-        "-m",
-        "trnlab.cli.main",
-        "run",
-        "--target",
-        "trn1.2xlarge",
-        "--out",
-        "out",
-        "script.py",
-    ]
-    ended = processes.run(command, cwd=tmp_path)
+    (tmp_path / "rules.toml").write_text('[[rule]]\nmodules = ["*"]\nformat = "fp32"\n')
+    options = "--seed 7 --check-nan --stochastic-rounding --precision-rules rules.toml --cache programs"
+    options += " --check race=off --schedule scheduled,window=64 --out out"
+    command = [sys.executable, "-m", "trnlab.cli.main", "run", "--target", "trn1.2xlarge", *options.split()]
+    ended = processes.run([*command, "script.py"], cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("told 7 True True 1 programs {'race': 'off'} scheduled,window=64") == 2, ended.stdout
     assert "a step of all ranks takes" in ended.stdout
     assert "TRN" not in ended.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())

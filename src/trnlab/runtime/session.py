@@ -47,6 +47,11 @@ _SEVERAL = re.compile(r"\d+x[a-z]")  # instances of a target: 2xtrn1.32xlarge
 ROUNDING = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
 LOGICAL = "NEURON_LOGICAL_NC_CONFIG"
 EVERYTHING_BF16 = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
+# The fields of a session that are told, and not counted, kept or made.
+TOLD = (
+    "target", "precision", "rules", "stochastic_rounding", "seed", "check_nan", "band", "chosen", "instances",
+    "overlap", "bucket_mib", "faults", "rehearsed", "streams", "pairs", "comm_threshold",
+)  # fmt: skip
 
 
 class Network(Protocol):
@@ -173,6 +178,16 @@ class Session:
                 remedy="choose one of these",
             )  # fmt: skip
         self.check_formats()
+
+    def told(self) -> dict[str, Any]:
+        """Its settings and the place of its cache, to be sent to another process of the same job (`do_as`)."""
+        return {name: getattr(self, name) for name in TOLD} | {"cache": self.cache and self.cache.place}
+
+    def do_as(self, told: Mapping[str, Any]) -> None:
+        """Take over the settings of another process's session, before anything ran in this one."""
+        for name in TOLD:
+            setattr(self, name, told[name])
+        self.cache = open_cache(told["cache"]) if told["cache"] else None
 
     def settle(self) -> None:
         """Compute what was recorded and not computed yet: the session ends, or its counts are wanted."""

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from trnlab import kernel_hooks
 from trnlab.errors import UnsupportedOpError, UsageError
+from trnlab.frontends.after_import import when_imported
 from trnlab.frontends.common import callee
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs
-from trnlab.frontends.torch.pytorch.tracing import nonstrict_trace
 from trnlab.frontends.torch.types import kind_of, type_of
 from trnlab.graph.ir import TensorType, Value
 from trnlab.kernel_hooks import NOT_HANDLED
@@ -381,7 +381,6 @@ def _unpacked(value: Any) -> Any:
     return {k: _unpacked(v) for k, v in value.items()}
 
 
-@nonstrict_trace
 def _launch_unseen(called: Kernel | KernelOp, grid: Any, args: Any, kwargs: Any) -> Any:
     launched = called if _unpacked(grid) is None else called[_unpacked(grid)]  # type: ignore[index]
     return _packed(launch(launched, _unpacked(args), _unpacked(kwargs)))
@@ -391,6 +390,14 @@ def _launch_later(called: Kernel | KernelOp, grid: Any, args: Any, kwargs: Any) 
     """`launch`, when what Dynamo has made of the function is traced. Dynamo sees what goes in and comes out."""
     return _unpacked(_launch_unseen(called, _packed(grid), _packed(args), _packed(kwargs)))
 
+
+def _leave_to_tracing(decorators: Any) -> None:
+    """Have Dynamo go round `_launch_unseen`, once it is loaded, which takes half as long as PyTorch itself."""
+    global _launch_unseen
+    _launch_unseen = decorators.nonstrict_trace(_launch_unseen)
+
+
+when_imported("torch._dynamo.decorators", _leave_to_tracing)
 
 for _kind in (Kernel, OldKernel, KernelOp, Format):
     pytree.register_constant(_kind)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from trnlab import checks, policy
 from trnlab.errors import UsageError
 from trnlab.fabric.cluster import Cluster
 from trnlab.frontends.torch.xla import ranks
@@ -63,8 +64,33 @@ def spawn(
         run.ranks = size
         kept = _Kept(run.folder, run.script, run.arguments)
     return torch.multiprocessing.start_processes(
-        _ranked, (fn, told, args, kept), nprocs=size, join=join, daemon=daemon, start_method=start_method
+        _ranked,
+        (fn, told, args, _Settings.of(here), kept),
+        nprocs=size,
+        join=join,
+        daemon=daemon,
+        start_method=start_method,
     )
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What the command line told the process that starts the ranks, and holds for them as well."""
+
+    session: dict[str, Any]
+    checks: dict[str, str]
+    schedule: str | policy.Policy | None
+
+    @classmethod
+    def of(cls, here: session.Session) -> _Settings:
+        return cls(here.told(), checks.configured(), policy.configured())
+
+    def hold(self) -> None:
+        """Have this process do as it is told."""
+        session.current().do_as(self.session)
+        checks.configure(self.checks)
+        if self.schedule is not None:
+            policy.configure(self.schedule)
 
 
 @dataclass(frozen=True)
@@ -77,9 +103,15 @@ class _Kept:
 
 
 def _ranked(
-    rank: int, fn: Callable[..., Any], told: dict[str, str], args: tuple[Any, ...], kept: _Kept | None
+    rank: int,
+    fn: Callable[..., Any],
+    told: dict[str, str],
+    args: tuple[Any, ...],
+    settings: _Settings,
+    kept: _Kept | None,
 ) -> None:
     os.environ.update(told, RANK=str(rank), LOCAL_RANK=str(rank))
+    settings.hold()
     if kept is None:
         fn(rank, *args)
         return
