@@ -101,6 +101,14 @@ def test_what_the_pe_array_rounds_is_no_difference_and_what_else_is_rounded_woul
     assert max(r.error for r in products) > 2**-12  # against the exact run; their own error is small all the same
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_script_that_nobody_edited_is_compared_with_its_convolutions(tmp_path, precision):
+    verdict = verdict_of(scripts.write(tmp_path, "unedited", scripts.UNEDITED), precision=precision, steps=2)
+    assert verdict.clean, text(verdict)
+    products = [r.op for r in verdict.results if r.kind == "product"]
+    assert {"aten.convolution", "aten.convolution_backward"} <= set(products)
+
+
 def test_a_kernel_inside_of_a_model_is_one_op(tmp_path):
     path = scripts.write(tmp_path, "kernel", scripts.KERNEL)
     verdict = verdict_of(path)

@@ -43,6 +43,18 @@ for _ in range(5):
     optimizer.zero_grad()
 """
 
+UNEDITED = """\
+model = nn.Sequential(
+    nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Dropout(0.25), nn.MaxPool2d(2), nn.ConvTranspose2d(8, 4, 2, stride=2),
+    nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(64, 10),
+).to("neuron")
+optimizer = torch.optim.Adadelta(model.parameters())
+for _ in range(2):
+    optimizer.zero_grad()
+    F.cross_entropy(model(torch.randn(32, 1, 8, 8).to("neuron")), torch.randint(10, (32,)).to("neuron")).backward()
+    optimizer.step()
+"""
+
 _NET = """\
 class Net(nn.Module):
     def __init__(self):

@@ -211,9 +211,21 @@ def _terms_of_sum(call: Call, result: Any) -> int:
 
 
 def _contracted(call: Call) -> int:
+    """The terms of one element of a product; of the gradients of a convolution, of the one that has most."""
     name = call.name.split(".")[1]
+    if name == "convolution":
+        return _of_window(call.args[1], *call.args[6:9:2])
+    if name == "convolution_backward":
+        gradient, _, weight = call.args[:3]
+        return max(_of_window(weight, not call.args[7], call.args[9]), gradient.numel() // max(gradient.shape[1], 1))
     left = call.args[1] if name in ("addmm", "baddbmm") else call.args[0]
     return int(left.shape[-1]) if isinstance(left, Tensor) and left.dim() else 1
+
+
+def _of_window(weight: Tensor, transposed: bool, groups: int) -> int:
+    """Terms of one element of a convolution: channels of a group by elements of the window."""
+    made = weight.shape[1] * groups if transposed else weight.shape[0]
+    return max(weight.numel() // max(made, 1), 1)
 
 
 def _longest(call: Call, result: Any) -> int:
