@@ -3,10 +3,11 @@
 
 import ast
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from tools.faults import draw, kinds, reached, trial
+from tools.faults import choice, draw, kinds, reached, trial
 
 TEXT = '''
 def area(width: "int | None", rows: list) -> int:
@@ -93,3 +94,27 @@ def test_a_failure_counts_if_the_test_passes_without_the_fault(tmp_path):
     outcome = trial.trial(tmp_path, fault, tests, 30.0)
     assert (outcome.caught, outcome.by) == ("yes", "test_m.py::test_larger")
     assert "max(a, b)" in source.read_text()
+
+
+def test_long_tests_are_taken_for_what_they_add_and_once_for_each_proof(monkeypatch):
+    """One that adds nothing is left out, but for its cheapest form where that is cheap."""
+    monkeypatch.setattr(choice, "ALWAYS", ("t.py::promise",))
+    seconds = {"t.py::short": 0.1, "t.py::adds": 9.0, "t.py::dear": 9.0, "t.py::same[1]": 0.9, "t.py::same[2]": 0.8,
+               "t.py::promise[a]": 8.0, "t.py::promise[b]": 7.0, "t.py::short[long]": 2.0}  # fmt: skip
+    arcs = {"t.py": range(90), "t.py::adds": range(80, 99), "t.py::dear": range(95), "t.py::same[1]": range(9)}
+    reached = {name: {("a.py", n, n + 1) for n in numbers} for name, numbers in arcs.items()}
+    left, alone = choice.choose(reached, seconds, missing=0.0, cheap=1.0)
+    assert left == ["t.py::dear", "t.py::promise[a]", "t.py::same[1]", "t.py::short[long]"]
+    assert alone == 0
+    assert "t.py::adds" in choice.choose(reached, seconds, missing=0.1, cheap=1.0)[0]
+
+
+def test_what_is_left_to_test_all_is_there():
+    """A test of another name would run again, and nobody would know that it is long."""
+    tests = Path(choice.__file__).parents[2]
+    rows = (tests / "tests" / "left_to_test_all.txt").read_text().splitlines()
+    names = [row.split(maxsplit=1)[1] for row in rows if not row.startswith("#")]
+    assert names
+    for name in names:
+        file, _, rest = name.partition("::")
+        assert f"def {rest.partition('[')[0]}(" in (tests / file).read_text(), name

@@ -6,6 +6,7 @@ python -m tools.faults reached --data .coverage --costs costs.txt --to reached.j
 python -m tools.faults plant --checkout ../copy --reached reached.json --count 100 --seed 1 --to old.jsonl
 python -m tools.faults plant --checkout ../new --reached new.json --faults old.jsonl --to new.jsonl
 python -m tools.faults compare old.jsonl new.jsonl
+python -m tools.faults choose --data FOLDER --seconds durations.txt --to tests/left_to_test_all.txt
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from tools.faults import draw, reached
+from tools.faults import choice, draw, reached
 from tools.faults.kinds import Fault
 from tools.faults.trial import trial
 
@@ -39,11 +40,30 @@ def main() -> int:
     comparison = commands.add_parser("compare", help="two runs beside each other")
     comparison.add_argument("old", type=Path)
     comparison.add_argument("new", type=Path)
+    chosen = commands.add_parser("choose", help="which long tests are left to `make test-all`")
+    chosen.add_argument("--data", type=Path, required=True, help="the folder of coverage's data files")
+    chosen.add_argument("--seconds", type=Path, required=True, help="what `pytest --durations=0` printed")
+    chosen.add_argument("--missing", type=float, default=0.001, help="part of all arcs that these may reach alone")
+    chosen.add_argument("--cheap", type=float, default=1.5, help="seconds that one form of each test may take")
+    chosen.add_argument("--to", type=Path, required=True)
     given = parser.parse_args()
+    if given.command == "choose":
+        return _choose(given)
     if given.command == "reached":
         reached.keep(given.data, given.costs, given.to)
         return 0
     return _plant(given) if given.command == "plant" else _compare(given.old, given.new)
+
+
+def _choose(given: argparse.Namespace) -> int:
+    seconds, found = choice.seconds_of(given.seconds), choice.arcs_by_test(given.data)
+    left, alone = choice.choose(found, seconds, given.missing, given.cheap)
+    choice.write(given.to, left, seconds)
+    spent, total = sum(seconds[test] for test in left), sum(seconds.values())
+    print(
+        f"{len(left)} tests are left out, {spent:.0f} of {total:.0f} s; {alone} arcs of the package are theirs alone"
+    )
+    return 0
 
 
 def _plant(given: argparse.Namespace) -> int:

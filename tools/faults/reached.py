@@ -51,7 +51,12 @@ def keep(data: Path, costs: Path, to: Path) -> None:
     for path in sorted(found.measured_files()):
         reached = {}
         for line, contexts in found.contexts_by_lineno(path).items():
-            files = {part for context in contexts for part in context.split("|") if part.endswith(".py")}
+            files = {
+                part.split("::")[0]
+                for context in contexts
+                for part in context.split("|")
+                if part.startswith("tests/")
+            }
             reached[line] = sorted(numbers.setdefault(name, len(numbers)) for name in files)
         lines["trnlab/" + path.rpartition("/trnlab/")[2]] = reached
     spent: dict[str, float] = defaultdict(float)
