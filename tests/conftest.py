@@ -21,7 +21,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Long tests that the list names count as slow, which `make test` leaves out (docs/adr/0105)."""
+    """Long tests that the list names count as slow, which `make test` leaves out (docs/adr/0108)."""
     if "not slow" not in config.option.markexpr:
         return
     rows = [line.split(maxsplit=1) for line in LEFT.read_text().splitlines() if not line.startswith("#")]

@@ -37,6 +37,9 @@ def main() -> int:
     plant.add_argument("--count", type=int, default=100)
     plant.add_argument("--seed", type=int, default=1)
     plant.add_argument("--budget", type=float, default=120.0, help="processor seconds of tests for each fault")
+    plant.add_argument(
+        "--marks", default="", help="of the tests that run, as pytest's -m: 'not slow' for `make test`"
+    )
     comparison = commands.add_parser("compare", help="two runs beside each other")
     comparison.add_argument("old", type=Path)
     comparison.add_argument("new", type=Path)
@@ -78,7 +81,7 @@ def _plant(given: argparse.Namespace) -> int:
     for i, (fault, begin) in enumerate(zip(chosen, first), 1):
         if json.dumps(asdict(fault)) in known:
             continue
-        outcome = trial(given.checkout, fault, tests, given.budget, begin)
+        outcome = trial(given.checkout, fault, tests, given.budget, begin, given.marks)
         with given.to.open("a") as to:
             to.write(json.dumps({"fault": asdict(fault), "name": fault.name, **asdict(outcome)}) + "\n")
         print(f"{i} of {len(chosen)}: {outcome.caught:4} {fault.name}  {outcome.by}", flush=True)

@@ -103,5 +103,5 @@ def _function(test: str) -> str:
 
 def write(to: Path, left: Iterable[str], seconds: Mapping[str, float]) -> None:
     """A line for each test that is left out: its seconds and its name."""
-    head = "# Long tests that `make test` leaves to `make test-all`, with their seconds; see docs/adr/0105.\n"
+    head = "# Long tests that `make test` leaves to `make test-all`, with their seconds; see docs/adr/0108.\n"
     to.write_text(head + "".join(f"{seconds[test]:6.1f} {test}\n" for test in left))

@@ -39,10 +39,11 @@ def moved(fault: Fault, text: str) -> Fault | None:
     return min(same, key=lambda f: abs(f.line - fault.line), default=None)
 
 
-def trial(checkout: Path, fault: Fault, reached: Reached, budget: float, first: str = "") -> Outcome:
+def trial(checkout: Path, fault: Fault, reached: Reached, budget: float, first: str = "", marks: str = "") -> Outcome:
     """Plant the fault, run the tests that reach it for at most `budget` processor seconds, and take it out again.
 
-    first: the file of tests to begin with, where it is known what caught the fault elsewhere.
+    first: the file of tests to begin with, where it is known what caught the fault elsewhere. marks: of the tests
+    that run, as pytest's -m has it.
     """
     path = checkout / "src" / fault.file
     here = moved(fault, path.read_text()) if path.exists() else None
@@ -53,10 +54,10 @@ def trial(checkout: Path, fault: Fault, reached: Reached, budget: float, first: 
     innocent: list[str] = []
     while chosen:
         with _planted(path, here):
-            failed = _first_failure(checkout, chosen, innocent, budget)
+            failed = _first_failure(checkout, chosen, innocent, budget, marks)
         if failed is None:
             return Outcome("no", "", len(chosen))
-        if failed == _HANGS or _first_failure(checkout, [failed], [], budget) is None:
+        if failed == _HANGS or _first_failure(checkout, [failed], [], budget, marks) is None:
             return Outcome("yes", failed, len(chosen))
         if failed in innocent:  # left out, and it fails: nothing runs here
             break
@@ -86,10 +87,13 @@ def _planted(path: Path, fault: Fault) -> Iterator[None]:
 _HANGS = "it never ends"
 
 
-def _first_failure(checkout: Path, tests: Sequence[str], innocent: Sequence[str], budget: float) -> str | None:
+def _first_failure(
+    checkout: Path, tests: Sequence[str], innocent: Sequence[str], budget: float, marks: str
+) -> str | None:
     """The first test that fails, `_HANGS` where nothing ends, None where all pass."""
     left_out = [f"--deselect={test}" for test in innocent]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-rfE", *left_out, *tests]
+    options = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "-rfE", "-m", marks]
+    command = [sys.executable, "-m", "pytest", *options, *left_out, *tests]
     # The shell sets the limit: Python between fork and exec is not safe where a library has threads.
     process = subprocess.Popen(
         ["sh", "-c", f'ulimit -v {MEMORY >> 10}; exec "$@"', "sh", *command], cwd=checkout,
