@@ -113,7 +113,7 @@ MODULES = {
     "torch_neuronx.xla_impl.torchscript": f"{_XLA}.elsewhere",
     "torch_neuronx.xla_impl.trace": f"{_XLA}.elsewhere",
     "libneuronxla": f"{_XLA}.elsewhere",
-    "libneuronxla.neuron_cc_cache": f"{_XLA}.elsewhere",
+    "libneuronxla.neuron_cc_cache": f"{_XLA}.compile_cache",
     "libneuronxla.neuron_cc_wrapper": f"{_XLA}.elsewhere",
     "horovod": "trnlab.frontends.torch.horovod.root",
     "horovod.torch": "trnlab.frontends.torch.horovod",
