@@ -5,9 +5,9 @@
 
 The environment has trnlab (installed, for its start: ADR 105), transformers 4.51, datasets, tenacity, tensorboard,
 parameterized, pytest-mock. `--packages` is a folder with what optimum-neuron pins, by `pip install --no-deps -t`:
-transformers 4.57.1, optimum 2.0.0, huggingface_hub 0.36.0, tokenizers 0.22.1, accelerate 1.8.1, peft 0.17.0,
-trl 0.24.0, evaluate 0.4.3, datasets 4.1.1, dill 0.3.8, multiprocess 0.70.16. Sources are fetched by their commits, or taken from
-`--sources`; nothing of them is changed or kept.
+transformers 4.57.1, optimum 2.0.0, huggingface_hub 0.36.0, tokenizers 0.22.1, accelerate 1.8.1, peft 0.17.0, trl
+0.24.0, evaluate 0.4.3, datasets 4.1.1, dill 0.3.8, multiprocess 0.70.16. Sources are fetched by their commits, or
+taken from `--sources`; nothing of them is changed or kept.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ HEAD = """# The vendor's libraries
 
 neuronx-distributed and optimum-neuron from their public sources, unmodified, on trnlab's `torch_xla` (trn1.32xlarge,
 fp32), one process for each NeuronCore, beside one process on the CPU. `python -m tools.scripts.vendor_libraries
---page` fetches the sources, runs all of this and writes this page. The distance is the largest of a loss, as a part of it.
+--page` fetches the sources, runs all of this and writes this page. The distance is the largest of a loss, as a part
+of it.
 
 | what | ranks | steps | distance from one process | |
 |---|---|---|---|---|
@@ -69,7 +70,7 @@ class Place:
         found = [str(self.sources[name.partition("/")[0]] / name.partition("/")[2]) for name in FOLDERS]
         start = [sys.executable]
         if ranks:
-            start = [str(Path(sys.executable).parent / "torchrun"), "--standalone", f"--nproc_per_node={ranks}"]
+            start += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
         environment = {
             **{name: value for name, value in os.environ.items() if name != "TRNLAB_TARGET"},
             **({"TRNLAB_TARGET": target} if target else {}),

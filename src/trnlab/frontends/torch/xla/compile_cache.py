@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """libneuronxla.neuron_cc_cache: where the vendor's compiler would keep its files.
 
-Trainers say so before they train, whatever comes of it: a place can be named and a cache made for it, of which nothing
-can be asked. trnlab keeps compiled programs by itself, elsewhere.
+Trainers say so before they train, whatever comes of it: a place can be named and a cache made for it, of which
+nothing can be asked. trnlab keeps compiled programs by itself, elsewhere.
 """
 
 from __future__ import annotations
