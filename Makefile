@@ -68,7 +68,7 @@ zoo: .venv-zoo/.ready
 scripts: .venv-scripts/.ready
 	.venv-scripts/bin/python -m tools.scripts --page $(if $(SOURCES),--sources $(SOURCES))
 
-.venv-scripts/.ready: pyproject.toml
+.venv-scripts/.ready: pyproject.toml setup.py src/trnlab.pth
 	@test -x .venv-scripts/bin/python || $(PYTHON) -m venv .venv-scripts
 	@echo "installing into .venv-scripts"
 	@.venv-scripts/bin/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH) torchvision
@@ -93,7 +93,7 @@ format: $(READY)
 
 # What the demo needs: PyTorch and the core. PyTorch comes first and by itself, so that no other package is looked for
 # on its index.
-$(DEMO): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml setup.py src/trnlab.pth constraints.txt
 	@test -n "$(PYTHON)" || { echo "trnlab needs Python 3.11 or later with venv; set PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing PyTorch and trnlab into .venv (about 1.2 GB, once)"

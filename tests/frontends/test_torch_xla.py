@@ -67,6 +67,26 @@ def test_every_name_that_callers_use_is_supported_or_refused_by_name(supported):
     assert wrong == []
 
 
+def test_what_a_refused_decorator_was_put_before_is_refused_when_it_is_called():
+    """Files of the vendor's libraries that hold such functions are imported by those that call none of them."""
+    made = _found("torch_neuronx.xla_impl.ops.xla_hlo_call")(lambda x: x)
+    for use in (lambda: made(torch.ones(1)), lambda: _found("torch_neuronx.xla_impl.ops.xla_hlo_call")(1)):
+        with pytest.raises(UsageError, match="xla_hlo_call") as caught:
+            use()
+        assert caught.value.code == "TRN296"
+
+
+def test_a_place_for_the_vendors_files_can_be_named_and_holds_nothing():
+    cache = importlib.import_module(vendor_imports.MODULES["libneuronxla.neuron_cc_cache"])
+    for where, kind in (("/somewhere", cache.CompileCacheFs), ("s3://some/where", cache.CompileCacheS3)):
+        made = cache.create_compile_cache(cache.CacheUrl.get_cache_url(cache_dir=where))
+        assert type(made) is kind
+        assert made.cache_path == where
+        with pytest.raises(UsageError, match="trnlab cache") as caught:
+            made.get_hlos()
+        assert caught.value.code == "TRN296"
+
+
 def test_a_refused_name_can_be_imported_and_subclassed_and_says_what_to_do_when_it_is_used():
     fsdp = sharded.XlaFullyShardedDataParallel
     assert not isinstance(torch.nn.Linear(1, 1), fsdp)

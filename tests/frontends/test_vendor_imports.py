@@ -10,12 +10,13 @@ import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests import processes
-from trnlab.frontends import vendor_imports
+from trnlab.frontends import listener, vendor_imports
 from trnlab.nki import imports
 
 SCRIPT = """
@@ -183,6 +184,47 @@ def test_importing_a_stand_in_rebinds_no_name_that_its_package_uses(modules):
             if mine is not None and getattr(mine, "__name__", None) != target:
                 taken.append(name)
     assert taken == []
+
+
+BEFORE_TORCH = """
+import site, sys
+sys.path.insert(0, {sources!r})
+site.addsitedir({sources!r})  # as an interpreter does when it starts, with the folder that packages are installed in
+assert ("trnlab.frontends.early" in sys.modules) is {chosen}
+if not {chosen}:
+    assert not [name for name in sys.modules if name.partition(".")[0] == "trnlab"]
+    sys.exit()
+assert "trnlab.nki" not in sys.modules
+from importlib.util import find_spec
+sys.path.insert(0, {libraries!r})
+import looks
+assert not looks.found() and find_spec("torch_xla") and "torch" not in sys.modules
+import torch_xla.core.xla_model as xm
+import torch
+assert (torch.ones(2, device=xm.xla_device()) + 1).device.type == "xla"
+assert looks.found() and not [f for f in sys.meta_path if type(f).__name__ == "Listener"]
+"""
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_an_interpreter_with_a_target_finds_them_before_pytorch_is_imported(chosen, tmp_path):
+    """In a process that is not of `trnlab run`, such as torchrun's; one without a target imports nothing of ours."""
+    (tmp_path / "site-packages" / "looks").mkdir(parents=True)
+    (tmp_path / "site-packages" / "looks" / "__init__.py").write_text(LOOKS)
+    sources = str(Path(listener.__file__).parents[2])
+    start = BEFORE_TORCH.format(sources=sources, libraries=str(tmp_path / "site-packages"), chosen=chosen)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("TRNLAB_TARGET", "USE_TORCH_XLA")
+    }
+    if chosen:
+        environment |= {"TRNLAB_TARGET": "trn1.2xlarge"}
+    command = [sys.executable, "-c", start]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_start_waits_for_every_package_that_there_is_an_import_of():
+    assert set(listener.ROOTS) == {name.partition(".")[0] for name in (*vendor_imports.MODULES, *imports.MODULES)}
 
 
 STARTS_RANKS = """

@@ -18,7 +18,7 @@ from trnlab.loops import places, prebuilt
 
 ROOT = Path(__file__).parents[2]
 CORE = ("numpy", "ml_dtypes", "numba", "llvmlite")  # the last is numba's own
-_BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+_BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, f'build_{sys.argv[2]}')(sys.argv[1])"
 
 MODEL = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128}
 KERNEL = """
@@ -57,17 +57,18 @@ print("loops", "compiled before" if made else "left to Numba", "numba" in sys.mo
 """
 
 
-def _built(folder: Path, made: Iterable[tuple[str, bytes]]) -> Path:
-    """The wheel of a copy of the sources, with these compiled loops."""
+def _built(folder: Path, made: Iterable[tuple[str, bytes]], what: str = "wheel") -> Path:
+    """The wheel of a copy of the sources, with these compiled loops; `editable` is the other kind."""
     copy = folder / "sources"
     copytree(ROOT / "src" / "trnlab", copy / "src" / "trnlab", ignore=ignore_patterns("__pycache__", "made"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         (copy / name).write_bytes((ROOT / name).read_bytes())
+    (copy / "src" / "trnlab.pth").write_bytes((ROOT / "src" / "trnlab.pth").read_bytes())
     for name, content in made:
         path = copy / "src" / "trnlab" / "loops" / "made" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-    subprocess.run([sys.executable, "-c", _BUILD, str(folder)], cwd=copy, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", _BUILD, str(folder), what], cwd=copy, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -89,7 +90,7 @@ def _installed(wheel: Path, folder: Path) -> Path:
 
 
 def _names(wheel: Path) -> set[str]:
-    return {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("trnlab/")}
+    return {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("trnlab")}
 
 
 def test_a_wheel_without_compiled_loops_is_for_all_and_has_every_file(tmp_path: Path) -> None:
@@ -100,6 +101,27 @@ def test_a_wheel_without_compiled_loops_is_for_all_and_has_every_file(tmp_path: 
         pytest.skip("no clone of the repository, which knows the files that there should be")
     present = {name for name in listed.stdout.split() if (ROOT / name).exists()}
     assert _names(wheel) >= {name.removeprefix("src/") for name in present}
+
+
+STARTS = """
+import os, sys
+chosen = "TRNLAB_TARGET" in os.environ
+assert ("trnlab.frontends.early" in sys.modules) is chosen, sys.modules
+if chosen:
+    import nki
+    assert nki.__name__ == "trnlab.nki"
+"""
+
+
+def test_a_start_with_a_target_finds_the_vendors_packages_where_trnlab_is_installed(tmp_path: Path) -> None:
+    """Without `trnlab run` and without PyTorch; the file that does so is in both kinds of wheel."""
+    wheel = _built(tmp_path / "editable", [], "editable")
+    assert zipfile.ZipFile(wheel).read("trnlab.pth") == (ROOT / "src" / "trnlab.pth").read_bytes()
+    python = _installed(_built(tmp_path / "wheel", []), tmp_path / "environment")
+    for chosen in ({}, {"TRNLAB_TARGET": "trn2"}):
+        environment = {"HOME": str(tmp_path), **chosen}
+        ran = subprocess.run([python, "-c", STARTS], env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
 
 
 def test_a_kernel_and_a_plan_run_from_a_wheel_in_an_empty_environment(tmp_path: Path) -> None:

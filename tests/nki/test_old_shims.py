@@ -15,7 +15,7 @@ import trnlab.nki.language as new_nl
 import trnlab.nki.neuronxcc as nki
 import trnlab.nki.neuronxcc.isa as nisa
 import trnlab.nki.neuronxcc.language as nl
-from trnlab.errors import ConstraintError
+from trnlab.errors import ConstraintError, UsageError
 from trnlab.nki import imports
 from trnlab.nki.neuronxcc import iterators, nccl, private_api, typing
 
@@ -39,7 +39,7 @@ def installed(monkeypatch):
     [
         ("neuronxcc.nki.kernels.attention", "aws-neuron/nki-samples"),
         ("neuronxcc.nki._pre_prod_kernels.blockwise_mm", "nobody has published"),
-        ("neuronxcc.nki._private_kernels", "aws-neuron/nki-library"),
+        ("neuronxcc.nki._private_kernels.mlp", "aws-neuron/nki-library"),
         ("neuronxcc.starfish.penguin", "internals have no counterpart"),
         ("nki.compiler.kernel_builder", "nki.simulate"),
     ],
@@ -278,3 +278,16 @@ def test_columns_that_nobody_uses_may_be_undefined_in_a_sum():
     np.testing.assert_allclose(nki.jit(kernel)(w, x, 20), 2 * w.T @ x, rtol=1e-4, atol=1e-4)
     with pytest.raises(ConstraintError, match="TRN430"):
         nki.jit(kernel)(w, x, 21)
+
+
+def test_kernels_that_nobody_has_published_can_be_imported_and_are_refused_when_they_are_called(installed):
+    """optimum-neuron imports them with its models, of which only some call them."""
+    for module, name in (
+        ("attention", "attention_isa_kernel"),
+        ("cumsum", "cumsum"),
+        ("llama3_transformer", "matmul_o_proj"),
+    ):
+        kernel = getattr(importlib.import_module(f"neuronxcc.nki._private_kernels.{module}"), name)
+        with pytest.raises(UsageError, match="nki-library") as caught:
+            kernel(1, 2)
+        assert caught.value.code == "TRN296"

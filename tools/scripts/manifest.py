@@ -94,10 +94,7 @@ _GPT = (
 )
 # The sizes are those that the script gives to ZeRO-1: 1536 wide, 50304 words. The steps are one more than an epoch's
 # batches make, since the last that was asked for ends in the script's own check of sequences a second.
-# torchrun's processes know torch_xla once they have imported torch, which this script does later: trnlab starts them.
 _CLM = (
-    "--ranks",
-    "2",
     "run_clm_no_trainer.py",
     "--model_name_or_path",
     "gpt2",
@@ -226,7 +223,7 @@ SCRIPTS = (
         *_CLM,
         make=data.gpt2,
         older="transformers-4.53",
-        note="two ranks by `trnlab run --ranks 2`: it imports torch_xla before torch, as torchrun's processes cannot",
+        ranks=2,
     ),
     _sample(
         "hf_text_classification/run_glue.py",

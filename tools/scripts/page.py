@@ -34,7 +34,8 @@ siamese_network draws pairs without a seed), or has the chip round at random, so
 ## What torch_xla is here
 
 `import torch_xla` and `import torch_neuronx` find trnlab's under `trnlab run`, and in processes with TRNLAB_TARGET,
-such as torchrun's. A rank is a process with one NeuronCore: torchrun, `trnlab run --ranks N` or `xmp.spawn` with
+such as torchrun's, before `import torch` or after it (where trnlab is installed and not merely on PYTHONPATH: ADR
+105). A rank is a process with one NeuronCore: torchrun, `trnlab run --ranks N` or `xmp.spawn` with
 NEURONCORE_NUM_DEVICES start several. There are:
 
 - `torch_xla`: `device`, `sync`, `step`, `compile`, `launch`, `manual_seed`; the device `xla` in every argument

@@ -3,19 +3,26 @@
 
     python -m tools.scripts.vendor_libraries [NAME ...] [--sources FOLDER] [--work FOLDER] [--page]
 
-The environment has trnlab, transformers 4.51, datasets, tenacity, tensorboard, parameterized, pytest-mock. Sources
-are fetched by their commits, or taken from `--sources`; nothing of them is changed or kept.
+The environment has trnlab (installed, for its start: ADR 105), transformers 4.51, datasets, tenacity, tensorboard,
+parameterized, pytest-mock. `--packages` is a folder with what optimum-neuron pins, by `pip install --no-deps -t`:
+transformers 4.57.1, optimum 2.0.0, huggingface_hub 0.36.0, tokenizers 0.22.1, accelerate 1.8.1, peft 0.17.0, trl
+0.24.0, evaluate 0.4.3, datasets 4.1.1, dill 0.3.8, multiprocess 0.70.16. Sources are fetched by their commits, or
+taken from `--sources`; nothing of them is changed or kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
+import resource
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +33,21 @@ SOURCES = {
     # the kernels of neuronxcc.nki.kernels, at the last commit that has them, and those that the library imports
     "nki-samples": ("aws-neuron/nki-samples", "8370e11ba8d894be5e3c687c0772e7e1e889de4c"),
     "nki-library": ("aws-neuron/nki-library", "d2ad3a579498d1888aa8740af97fd325dd5f2740"),
+    "optimum-neuron": ("huggingface/optimum-neuron", "213224e6aae42e570b88b3a5e6f2716112823469"),
 }
 FOLDERS = ("neuronx-distributed/src", "nki-samples/src", "nki-library/src/nkilib_src")
 OWN = runner.ROOT / "tools" / "scripts" / "own"
 PAGE = runner.ROOT / "docs" / "vendor_libraries.md"
 TARGET, LARGEST = "trn1.32xlarge", 1e-5  # of a loss, in fp32
 TP = PP = DP = 2
+_LOSS = r"step (\d+) step loss ([\d.]+)"
 _STEP = r"step loss ([\d.]+) grad norm ([\d.]+)"
 HEAD = """# The vendor's libraries
 
-neuronx-distributed from its public sources, unmodified, on trnlab's `torch_xla` (trn1.32xlarge, fp32), one process
-for each NeuronCore, beside one process on the CPU. `python -m tools.scripts.vendor_libraries --page` fetches the
-sources, runs all of this and writes this page. The distance is the largest of a loss, as a part of it.
+neuronx-distributed and optimum-neuron from their public sources, unmodified, on trnlab's `torch_xla` (trn1.32xlarge,
+fp32), one process for each NeuronCore, beside one process on the CPU. `python -m tools.scripts.vendor_libraries
+--page` fetches the sources, runs all of this and writes this page. The distance is the largest of a loss, as a part
+of it.
 
 | what | ranks | steps | distance from one process | |
 |---|---|---|---|---|
@@ -51,24 +61,29 @@ class Place:
     def __init__(self, options: argparse.Namespace) -> None:
         self.work = options.work or Path(tempfile.mkdtemp(prefix="libraries-"))
         self.sources = {name: runner.source(name, options.sources, self.work) for name in SOURCES}
-        self.seconds = options.seconds
+        self.seconds, self.packages = options.seconds, options.packages
 
-    def run(self, command: list[str], folder: Path, ranks: int = 0, *paths: Path) -> tuple[int, str]:
-        """Status and output of a script; with ranks by torchrun."""
+    def run(
+        self, command: list[str], folder: Path, ranks: int = 0, *paths: Path, target: str = TARGET
+    ) -> tuple[int, str]:
+        """Status and output of a script; with ranks by torchrun; without a target on the CPU."""
         found = [str(self.sources[name.partition("/")[0]] / name.partition("/")[2]) for name in FOLDERS]
         start = [sys.executable]
         if ranks:
-            start = [str(Path(sys.executable).parent / "torchrun"), "--standalone", f"--nproc_per_node={ranks}"]
+            start += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "TRNLAB_TARGET"},
+            **({"TRNLAB_TARGET": target} if target else {}),
             "PYTHONPATH": os.pathsep.join([*map(str, paths), *found, os.environ.get("PYTHONPATH", "")]),
-            "TRNLAB_TARGET": TARGET,
             "TRNLAB_PRECISION": "fp32",
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             "USE_TF": "0",
         }
-        return runner._ended([*start, *command], folder, environment, self.seconds)
+        told: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "check": False}
+        limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (self.seconds, self.seconds))
+        done = subprocess.run([*start, *command], cwd=folder, env=environment, preexec_fn=limit, **told)
+        return done.returncode, done.stdout
 
 
 def layers(place: Place, *arguments: str) -> dict[str, Any]:
@@ -110,6 +125,36 @@ def _options(**settings: Any) -> list[str]:
     return [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
 
 
+def optimum(place: Place, **layout: int) -> dict[str, Any]:
+    """A tiny Llama by NeuronTrainer, beside the trainer of transformers on the CPU."""
+    folder, script = place.work / "optimum", str(OWN / "optimum_llama.py")
+    installed = place.work / "optimum-neuron"  # transformers asks for the version of a distribution
+    if not installed.exists():
+        source = str(place.sources["optimum-neuron"])
+        command = [
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "--target",
+            str(installed),
+            source,
+        ]
+        status, said = place.run(command, place.work)
+        if status:
+            return _record(1, status, said, [])
+    paths = (installed, *([place.packages] if place.packages else []))
+    place.run([script, "make", str(folder)], place.work, 0, *paths)
+    _, alone = place.run([script, "cpu", str(folder)], place.work, 0, *paths, target="")
+    ranks = math.prod(layout.values())
+    status, said = place.run([script, "neuron", str(folder), *_options(**layout)], place.work, ranks, *paths)
+    expected = {step: float(loss) for step, loss in re.findall(_LOSS, alone)}
+    pairs = [(float(loss), expected[step]) for step, loss in re.findall(_LOSS, said) if step in expected]
+    return {**_record(ranks, status, said, pairs), "steps": len(expected)}
+
+
 def tests(place: Place) -> dict[str, Any]:
     """The library's unit tests."""
     folder = place.sources["neuronx-distributed"]
@@ -131,6 +176,8 @@ RUNS: dict[str, Callable[[Place], dict[str, Any]]] = {
     "parallel layers and cross entropy, TP2": layers,
     "the same, sequence parallel": lambda place: layers(place, "sequence"),
     "examples/training/llama, TP2 x PP2 x DP2, ZeRO-1, sequence parallel, from a checkpoint": llama,
+    "optimum-neuron, NeuronTrainer, Llama": optimum,
+    "the same, TP2": lambda place: optimum(place, tensor=2),
     "test/unit_test": tests,
 }
 
@@ -140,6 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="parts of names; all without this")
     parser.add_argument("--sources", type=Path, help="a folder with the repositories, which are fetched without this")
+    parser.add_argument("--packages", type=Path, help="a folder with the packages that optimum-neuron pins")
     parser.add_argument("--work", type=Path, help="where it runs (a new folder)")
     parser.add_argument("--seconds", type=int, default=3600, help="of processor time for one process (%(default)s)")
     parser.add_argument("--page", action="store_true", help="write docs/vendor_libraries.md")

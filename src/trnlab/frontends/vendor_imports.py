@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from trnlab.frontends import listener
 from trnlab.nki.imports import install_modules
 
 _XLA = "trnlab.frontends.torch.xla"
@@ -112,7 +113,7 @@ MODULES = {
     "torch_neuronx.xla_impl.torchscript": f"{_XLA}.elsewhere",
     "torch_neuronx.xla_impl.trace": f"{_XLA}.elsewhere",
     "libneuronxla": f"{_XLA}.elsewhere",
-    "libneuronxla.neuron_cc_cache": f"{_XLA}.elsewhere",
+    "libneuronxla.neuron_cc_cache": f"{_XLA}.compile_cache",
     "libneuronxla.neuron_cc_wrapper": f"{_XLA}.elsewhere",
     "horovod": "trnlab.frontends.torch.horovod.root",
     "horovod.torch": "trnlab.frontends.torch.horovod",
@@ -125,12 +126,13 @@ ELSEWHERE = {
     "torch_neuronx": "TRN296: models are compiled here by torch.compile(backend='neuron'), compile_step and trace",
     "libneuronxla": "TRN296: trnlab compiles by itself, and keeps its programs in a cache of its own",
 }
-VERSION = "2.9.0+trnlab"  # of torch_xla: the release whose names these are
+VERSION = "2.9.0+trnlab"  # of torch_xla and torch_neuronx: the release whose names these are
 _HAVE_A_SWITCH = ("accelerate", "diffusers", "transformers")
 
 
 def install(*, override: bool = False) -> tuple[str, ...]:
     """Make `import torch_xla` and `import torch_neuronx` find these; an installed package wins unless `override`."""
+    listener.leave()
     if "USE_TORCH_XLA" not in os.environ:  # to which processes that this one starts look
         os.environ["USE_TORCH_XLA"] = "1" if _needs_torch_xla() else "0"
     sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, _Versions)]
@@ -151,23 +153,28 @@ def _switched_on() -> bool:
 
 
 class _Versions(DistributionFinder):
-    """The version of torch_xla, of which there is no file: those who have the switch believe in no module without."""
+    """The versions of packages of which there is no file: those who have the switch believe in no module without."""
 
     def find_spec(self, *_: Any) -> None:
         """No module."""
 
     def find_distributions(self, context: Any = None) -> Iterator[Distribution]:
-        """That of torch_xla, where it is asked for by its name."""
-        if context is not None and (context.name or "").lower().replace("-", "_") == "torch_xla":
-            yield _TorchXla()
+        """That of one of them, where it is asked for by its name."""
+        name = (context.name or "").lower().replace("-", "_") if context is not None else ""
+        if name in ("torch_neuronx", "torch_xla"):
+            yield _Stated(name)
 
 
-class _TorchXla(Distribution):
+class _Stated(Distribution):
     """What is asked of a distribution: its version."""
+
+    def __init__(self, name: str) -> None:
+        self._called = name
 
     def read_text(self, filename: str) -> str | None:
         """Its metadata."""
-        return f"Metadata-Version: 2.1\nName: torch_xla\nVersion: {VERSION}\n" if filename == "METADATA" else None
+        said = f"Metadata-Version: 2.1\nName: {self._called}\nVersion: {VERSION}\n"
+        return said if filename == "METADATA" else None
 
     def locate_file(self, path: Any) -> Any:
         """Nowhere."""
@@ -203,4 +210,4 @@ def _installed(package: str, file: str) -> bool:
     )  # fmt: skip
 
 
-_OURS = (__file__, str(Path(sys.modules[install_modules.__module__].__file__ or "")))
+_OURS = (__file__, listener.__file__, str(Path(sys.modules[install_modules.__module__].__file__ or "")))

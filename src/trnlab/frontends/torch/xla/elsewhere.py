@@ -58,10 +58,6 @@ _NAMES = {
         ),
         _COMPILER,
     ),
-    **dict.fromkeys(
-        ("CacheUrl", "CompileCache", "CompileCacheFs", "CompileCacheS3", "create_compile_cache"),
-        "trnlab keeps compiled programs itself: trnlab cache, and --cache",
-    ),
     **dict.fromkeys(("load", "load_library", "utils"), "kernels are written in NKI: nki.jit"),
     **dict.fromkeys(("resolve_and_execute", "get_args_parser"), "start ranks with torchrun or trnlab run --ranks"),
     "flash_attention": "torch.nn.functional.scaled_dot_product_attention",

@@ -10,9 +10,12 @@ AttributeError, too, since `hasattr` is how libraries ask.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 from trnlab.errors import UsageError, did_you_mean
+
+_DECORATORS = ("xla_call", "xla_hlo_call")  # of functions that build HLO
 
 
 class NoCounterpartError(UsageError, AttributeError):
@@ -25,6 +28,8 @@ class _Refused(type):
     """The type of names that are refused when they are used."""
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
+        if cls.decorates and len(args) == 1 and isinstance(args[0], FunctionType):  # type: ignore[attr-defined]
+            return cls  # what was decorated at the top of a file is refused when it is called
         raise cls.refusal()  # type: ignore[attr-defined]
 
     def __getattr__(cls, name: str) -> Any:
@@ -33,8 +38,8 @@ class _Refused(type):
         raise cls.refusal(name)  # type: ignore[attr-defined]
 
 
-def refused(full_name: str, remedy: str) -> type:
-    """What a refused name stands for. full_name: with its module's."""
+def refused(full_name: str, remedy: str, decorates: bool = False) -> type:
+    """What a refused name stands for. full_name: with its module's. decorates: whether it is put before functions."""
 
     def no(attribute: str = "") -> NoCounterpartError:
         return NoCounterpartError(
@@ -42,8 +47,13 @@ def refused(full_name: str, remedy: str) -> type:
         )
 
     module, _, name = full_name.rpartition(".")
-    made = _Refused(name, (), {"__module__": module, "__doc__": f"Refused: {remedy}.", "refusal": staticmethod(no)})
-    return made
+    told = {
+        "__module__": module,
+        "__doc__": f"Refused: {remedy}.",
+        "refusal": staticmethod(no),
+        "decorates": decorates,
+    }
+    return _Refused(name, (), told)
 
 
 def is_refused(value: object) -> bool:
@@ -63,7 +73,7 @@ def refusing(
     def missing(name: str) -> Any:
         if name in names:
             own = names[name] if isinstance(names, Mapping) else remedy
-            return made.setdefault(name, refused(f"{module}.{name}", own))
+            return made.setdefault(name, refused(f"{module}.{name}", own, name in _DECORATORS))
         if name.startswith("__"):
             raise AttributeError(name)
         raise NoCounterpartError(
