@@ -9,7 +9,7 @@ each step where they were found first; guarded are their form, and which of them
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.common.image import Change, Image
 from trnlab.frontends.common.nodes import ORDER, Cached, Globals, Node, Summary
 from trnlab.frontends.common.watch import random_states
-from trnlab.frontends.torch.outside import Outside, bits, is_real, share_memory
+from trnlab.frontends.torch.outside import Found, Outside, bits, is_real, share_memory
 from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.sparse.parts import members
 from trnlab.frontends.torch.state import TorchState
 from trnlab.frontends.torch.subject import form
 from trnlab.guards import Guard
@@ -36,10 +37,12 @@ class Place:
     node: Node | None = None
     key: Any = None
     fixed: Tensor | None = None
+    part: int | None = None  # of a sparse tensor that is there: which of the tensors that it is made of
 
     def now(self) -> Any:
         """What is there now."""
-        return self.fixed if self.node is None else self.node.read().get(self.key)
+        value = self.fixed if self.node is None else self.node.read().get(self.key)
+        return value if self.part is None or value is None else members(value)[self.part]
 
 
 @dataclass
@@ -93,9 +96,14 @@ class Dependencies:
         self._distinct = 0
 
     # -- while capturing --------------------------------------------------------------------------------------------
-    def add(self, real: Tensor) -> str:
+    def add(self, found: Found) -> str:
         """A tensor from outside is an input; returns its name."""
-        self.places.append(self._place(real))
+        if found.of is None:
+            self.places.append(self._place(found.real))
+        else:
+            whole, part = found.of
+            place = self._place(whole)
+            self.places.append(replace(place, label=f"{place.label}, part {part}", part=part))
         return self.places[-1].label
 
     def _place(self, real: Tensor) -> Place:

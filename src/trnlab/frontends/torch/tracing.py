@@ -37,6 +37,7 @@ from trnlab.frontends.torch.pytorch.fakes import (
 )
 from trnlab.frontends.torch.pytorch.graphs import functions_wrapped, make_fx, not_compiled, with_parameters
 from trnlab.frontends.torch.scalars import tensors_as_numbers
+from trnlab.frontends.torch.sparse.traced import SparseOperators
 from trnlab.frontends.torch.subject import Place
 from trnlab.frontends.torch.types import format_of
 from trnlab.frontends.torch.without_writes import without_writes
@@ -79,7 +80,8 @@ def trace(
         lines, gathered = RecordLines(), survey.active()
 
         def recorded(*inputs: Tensor) -> Sequence[Tensor]:
-            with lines, NoteDraws(), Assumed(lines, gathered) if gathered is not None else nullcontext():
+            assumed = Assumed(lines, gathered) if gathered is not None else nullcontext()
+            with lines, NoteDraws(), assumed, SparseOperators(lines):
                 return function(lines, *inputs)
 
         try:
