@@ -14,7 +14,7 @@ from torch import Tensor
 from trnlab.frontends.torch.sparse import parts as raw
 from trnlab.frontends.torch.sparse.parts import COO, NO_FORM, is_sparse
 from trnlab.frontends.torch.sparse.places import numbered, numbers, parts_of, rows_and_columns, same_places
-from trnlab.frontends.torch.sparse.structure import at_places, merged
+from trnlab.frontends.torch.sparse.structure import at_places, dense, merged
 
 LINEAR = ("neg", "positive")
 OF_EACH = (
@@ -100,7 +100,7 @@ def over_dimensions_backward(grad: Tensor, a: Tensor, dim: Any) -> Any:
     if parts.layout is not COO or parts.split != (2, 0) or len(dims) != 1:
         return NO_FORM
     (kept,) = {0, 1} - set(dims)
-    grad = grad.to_dense() if is_sparse(grad) else grad
+    grad = dense(grad) if is_sparse(grad) else grad
     return parts.with_values(grad.index_select(0, parts.indices[0][kept])).tensor()
 
 

@@ -31,13 +31,23 @@ class SparseOperators(TorchDispatchMode):
     def __init__(self, lines: RecordLines) -> None:
         super().__init__()
         self._lines = lines
+        self._error: BaseException | None = None  # that was raised, within
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if kind is SystemError and self._error is not None:
+            raise self._error  # PyTorch's backward pass has lost it
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not (op in _MAKERS or op in kernels.FROM_DENSE or any(map(_meets, args)) or any(map(_meets, kwargs.values()))):
             return op(*args, **kwargs)
         with self:
-            return self._computed(op, args, kwargs)
+            try:
+                return self._computed(op, args, kwargs)
+            except BaseException as error:
+                self._error = error  # its frames hold the tensors: their end would come while C++ passes the error on
+                raise
 
     def _computed(self, op: Any, args: Any, kwargs: Any) -> Any:
         if op in _ALIASES:
@@ -49,6 +59,8 @@ class SparseOperators(TorchDispatchMode):
         if result is NO_FORM:
             result = kernels.computed(op, args, kwargs)
         if result is NO_FORM:
+            result = op.decompose(*args, **kwargs)
+        if result is NotImplemented:
             raise UnsupportedOpError(
                 f"{op._schema.name} has no form on the chip for sparse tensors", code="TRN201",
                 where=self._lines.failed(), remedy="use products, x.to_dense(), or torch.index_add on their values",
