@@ -44,7 +44,7 @@ def floats(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-MASK = floats(6, 5, seed=1) > 0.2
+MASK = floats(6, 5, seed=1) > -0.5
 COUNT = int(MASK.sum())
 
 

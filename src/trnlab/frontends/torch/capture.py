@@ -113,7 +113,8 @@ class _Capture:
         # Read before the trace, in which a rate that is a tensor would count as a value that the step asked for.
         self.ordinary_rates, self.given = subject.ordinary_rates(), subject.numbers()
         self.watch = Watch(self.image)
-        self.dependencies = Dependencies(self.image, self.leaves, [t for *_, t in subject.tensors])
+        own = [t for *_, t in subject.tensors]
+        self.dependencies = Dependencies(self.image, self.leaves, own, subject.model.named_modules())
 
     def _image(self) -> Image:
         image = Image(TorchState(self.subject.model.modules()))

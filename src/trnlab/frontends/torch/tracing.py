@@ -53,7 +53,8 @@ def fake_like(mode: FakeTensorMode, tensor: Tensor, device: str | None = None) -
     if tensor.layout is not torch.strided:
         raise UnsupportedOpError(
             f"the step reads a tensor of layout {tensor.layout}, for which the chip has no form", code="TRN203",
-            limit="torch.strided", got=tensor.layout, remedy="hand over x.to_dense()",
+            limit="torch.strided, and as arguments or from outside sparse COO, CSR and CSC", got=tensor.layout,
+            remedy="hand over x.to_dense()",
         )  # fmt: skip
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device or tensor.device)

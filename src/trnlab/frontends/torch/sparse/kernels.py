@@ -189,7 +189,7 @@ def without_write(op: Any) -> Any:
     """Of an operator in place the one that returns what it would write; None where it is none, or has none."""
     name = op._schema.name.removeprefix("aten::")
     packet = getattr(_aten, name.removesuffix("_"), None) if name.endswith("_") else None
-    return getattr(packet, op._overloadname, None)
+    return getattr(packet, op._schema.overload_name or "default", None)
 
 
 def read(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

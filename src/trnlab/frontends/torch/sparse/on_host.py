@@ -18,8 +18,9 @@ from trnlab.frontends.torch.sparse.parts import COO, Parts, is_sparse, parts_of
 def of_host(parts: Parts) -> Tensor:
     """The sparse tensor of the host of parts on the host."""
     if parts.layout is COO:
-        made = torch.sparse_coo_tensor(parts.indices[0], parts.values, parts.shape, check_invariants=False)
-        return made._coalesced_(True) if parts.merged else made
+        return torch.sparse_coo_tensor(
+            parts.indices[0], parts.values, parts.shape, check_invariants=False, is_coalesced=parts.merged
+        )
     return torch.sparse_compressed_tensor(
         *parts.indices, parts.values, parts.shape, layout=parts.layout, check_invariants=False
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from trnlab.frontends.torch.pytorch import pytree
-from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet
+from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet, modes_off
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
 
 _aten = torch.ops.aten
@@ -143,7 +143,8 @@ def original(indices: Tensor) -> Tensor:
 
 def is_traced(tensor: Tensor) -> bool:
     """Whether a sparse tensor is of a capture: what it is made of has no values."""
-    return isinstance(members(tensor)[-1], FakeTensor)
+    with modes_off():  # to whom a real tensor would look like one of theirs
+        return isinstance(members(tensor)[-1], FakeTensor)
 
 
 def members(tensor: Tensor) -> tuple[Tensor, ...]:
@@ -164,7 +165,7 @@ class Opened:
     @classmethod
     def of(cls, tensor: Tensor) -> Opened:
         """Take apart. What requires a gradient is the values."""
-        with torch.no_grad():
+        with modes_off(), torch.no_grad():
             parts = parts_of(tensor.detach())
         return cls(
             [*(i.detach() for i in parts.indices), parts.values.detach()],
