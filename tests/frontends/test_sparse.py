@@ -222,7 +222,9 @@ def test_a_buffer_that_is_replaced_is_followed(engine, layout):
             losses.append(loss.item())
         found.append(losses)
     assert found[1] == pytest.approx(found[0], rel=1e-5)
-    assert engine.compiled == (1 if layout is torch.sparse_coo else 2)  # those of lines have another number of elements
+    assert engine.compiled == (
+        1 if layout is torch.sparse_coo else 2
+    )  # those of lines have another number of elements
 
 
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])

@@ -32,8 +32,8 @@ from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.fully_sharded import settle
 from trnlab.frontends.torch.optimizer_numbers import store
 from trnlab.frontends.torch.pytorch import pytree
-from trnlab.frontends.torch.state import ambient
 from trnlab.frontends.torch.sparse import parts as sparse
+from trnlab.frontends.torch.state import ambient
 from trnlab.frontends.torch.subject import Place, Subject, check_devices, exactly, form, prepare, settable
 from trnlab.runtime.notices import say
 

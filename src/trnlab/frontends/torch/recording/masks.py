@@ -21,7 +21,8 @@ _aten = torch.ops.aten
 _MASKS = (torch.bool, torch.uint8)
 _MOST = 1 << 24  # places that running sums number exactly
 _Index = list[Tensor | None]
-# What `nonzero` found last, with the masks: PyTorch asks for it before `x[mask]`, to know a shape, and does not hand it on.
+# What `nonzero` found last, with the masks: PyTorch asks for it before `x[mask]`, to know a shape, and does not hand
+# it on.
 _latest: list[tuple[Tensor, int, list[Tensor]]] = []
 
 
@@ -156,8 +157,8 @@ def put(x: Tensor, indices: _Index, values: Tensor, accumulate: bool = False, un
         if count != values.shape[0]:
             shape = [count, *x.shape[mask.dim() :]]
             raise RuntimeError(  # as PyTorch says it
-                f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
-                f"shape {shape}"
+                f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result "
+                f"of shape {shape}"
             )
         rows = values.index_select(0, (numbers - 1).clamp(min=0))
         taken = rows.reshape(*mask.shape, *values.shape[1:])

@@ -33,7 +33,7 @@ class Parts:
     """A sparse tensor taken apart. indices: one tensor in COO, else what is compressed and what is plain.
 
     split: how many dimensions the indices number, and how many lie dense behind. merged: no place occurs twice.
-    each: where one does, each of its values is that of the place, as in gradients, where they are parts of it otherwise.
+    each: where one does, each of its values is that of the place, as in gradients; otherwise they are parts of it.
     """
 
     layout: torch.layout

@@ -15,7 +15,8 @@ from trnlab.frontends.torch.sparse.structure import turned
 
 
 def times(values: Tensor, lines: Tensor, others: Tensor, size: int, x: Tensor) -> Tensor:
-    """Line i of the result is the sum of the lines `others[j]` of x, times `values[j]`, over all j with lines[j] = i."""
+    """Line i of the result is the sum of the lines `others[j]` of x, times `values[j]`, over all j with
+    lines[j] = i."""
     scale = values if x.dim() == 1 else values[:, None]
     result = torch.zeros((size, *x.shape[1:]), dtype=x.dtype, device=x.device)
     return result.index_add(0, lines, x.index_select(0, others) * scale)
@@ -105,7 +106,6 @@ def _added(x: Tensor, a: Tensor, alpha: Any) -> Any:
     values = parts.values if alpha == 1 else parts.values * alpha
     table.index_add_(0, numbers(parts), values)
     return x
-
 
 
 def _turned_product(a: Tensor, b: Tensor) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse tensors while a step is captured: objects around fake tensors, whose operators are written down as dense ones."""
+"""Sparse tensors while a step is captured: objects around fake tensors, whose operators are traced as dense ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class SparseOperators(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not (op in _MAKERS or op in kernels.FROM_DENSE or any(map(_meets, args)) or any(map(_meets, kwargs.values()))):
+        if not (
+            op in _MAKERS or op in kernels.FROM_DENSE or any(map(_meets, args)) or any(map(_meets, kwargs.values()))
+        ):
             return op(*args, **kwargs)
         with self:
             try:
