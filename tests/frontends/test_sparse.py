@@ -114,6 +114,7 @@ CASES = {
     "embedding": lambda i, v, x, b: F.embedding(i[1], x, sparse=True),
     "csr": lambda i, v, x, b: torch.sparse.mm(csr(v), x),
     "csr @": lambda i, v, x, b: csr(v) @ x,
+    "csr mean": lambda i, v, x, b: torch.sparse.mm(csr(v), x, "mean"),
     "csr mv": lambda i, v, x, b: csr(v) @ x[:, 0],
     "csr addmm": lambda i, v, x, b: torch.addmm(b, csr(v), x),
     "csr to_dense": lambda i, v, x, b: csr(v).to_dense() @ x,

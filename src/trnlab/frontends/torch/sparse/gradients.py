@@ -60,6 +60,19 @@ def sum_with_product(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: A
     return made if beta == 0 else made + (x if beta == 1 else x * beta)
 
 
+def reduced(a: Tensor, b: Tensor, reduce: str) -> Tensor:
+    """The kernel of `torch.sparse.mm` with a reduction: means are sums by how many elements there are of each line."""
+    if reduce not in ("sum", "mean") or not is_sparse(a) or is_sparse(b):
+        other: Tensor = _aten._sparse_mm_reduce_impl.default(a, b, reduce)[0]
+        return other
+    if reduce == "sum":
+        return product(a, b)
+    rows = rows_and_columns(parts_of(a))[0]
+    counts = torch.zeros(a.shape[0], dtype=b.dtype, device=b.device)
+    counts = counts.index_add(0, rows, torch.ones(rows.shape, dtype=b.dtype, device=b.device))
+    return product(a, b) / counts.clamp(min=1)[:, None]
+
+
 def total(a: Tensor) -> Tensor:
     """The kernel of `torch.sparse.sum` of everything: a product with ones, for which nothing has to be merged."""
     if a.dim() != 2 or parts_of(a).split != (2, 0):
@@ -74,5 +87,6 @@ def _seen(a: Tensor) -> Tensor:
 
 def register(aten: torch.library.Library) -> None:
     """Take the place of what PyTorch has for sparse tensors alone."""
-    for name, kernel in (("_sparse_mm", product), ("_sparse_addmm", sum_with_product), ("_sparse_sum", total)):
+    for name, kernel in (("_sparse_mm", product), ("_sparse_addmm", sum_with_product), ("_sparse_sum", total),
+                         ("_sparse_mm.reduce", reduced)):  # fmt: skip
         implement(aten, name, kernel, "AutogradPrivateUse1")
