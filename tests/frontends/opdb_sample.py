@@ -18,6 +18,7 @@ OPERATORS = {
     **dict.fromkeys(
         ("gather", "scatter", "scatter_add", "index_select", "index_put", "index_add"), ("float32", "int64")
     ),
+    **dict.fromkeys(("masked_select", "masked_scatter", "nonzero", "__getitem__"), ("float32", "int64")),
     **dict.fromkeys(("take", "as_strided", "unfold", "index_copy", "nn_functional_embedding"), ("float32",)),
     **dict.fromkeys(("diagonal", "diagonal_scatter", "cummax", "median", "searchsorted"), ("float32", "int64")),
     **dict.fromkeys(("cdist", "nn_functional_bilinear", "nn_functional_grid_sample", "norm"), ("float32",)),

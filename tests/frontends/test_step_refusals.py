@@ -198,8 +198,10 @@ def test_a_batch_that_was_left_on_the_host():
 
 
 def test_a_sparse_batch():
-    with pytest.raises(TrnlabError, match="TRN203"):
-        neuron.capture_step(nn.Linear(4, 3).to("neuron"), None, lambda m, x: m(x).sum(), [torch.eye(4).to_sparse()])
+    """One of the host's is on another device; one in blocks has no form."""
+    for batch, code in ((torch.eye(4).to_sparse(), "TRN111"), (torch.eye(4).to_sparse_bsr((2, 2)), "TRN203")):
+        with pytest.raises(TrnlabError, match=code):
+            neuron.capture_step(nn.Linear(4, 3).to("neuron"), None, lambda m, x: m(x).sum(), [batch])
 
 
 def test_nothing_of_the_tracing_stays_behind():

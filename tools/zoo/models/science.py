@@ -127,13 +127,13 @@ def _sparse_graph(layout: str) -> Subject:
 
 @zoo
 def graph_sparse_coo() -> Subject:
-    """Refused: the device has no sparse tensors."""
+    """Products with a matrix in COO, made of the batch's edges in each step."""
     return _sparse_graph("coo")
 
 
 @zoo
 def graph_sparse_csr() -> Subject:
-    """Refused: the device has no sparse tensors."""
+    """The same in CSR, converted in each step."""
     return _sparse_graph("csr")
 
 

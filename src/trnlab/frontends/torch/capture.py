@@ -36,6 +36,7 @@ from trnlab.frontends.torch.outside import Outside, leaf_like
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
 from trnlab.frontends.torch.running_averages import averages_as_tensors
+from trnlab.frontends.torch.sparse.parts import closed, opened
 from trnlab.frontends.torch.state import TorchState, visit_hooks
 from trnlab.frontends.torch.subject import COUNTS, RATES, Place, Subject, check_devices, prepare
 from trnlab.guards import collected
@@ -101,7 +102,7 @@ class _Capture:
     def __init__(self, subject: Subject, loss_fn: LossFunction, batch: Sequence[Any], max_norm: float | None) -> None:
         self.subject, self.loss_fn, self.max_norm = subject, loss_fn, max_norm
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.leaves, self.spec = pytree.tree_flatten(tuple(batch))
+        self.leaves, self.spec = pytree.tree_flatten(opened(tuple(batch)))
         self.roles: list[Role] = []
         self.reals: list[Tensor] = []
         self.fakes: list[Tensor] = []
@@ -112,7 +113,8 @@ class _Capture:
         # Read before the trace, in which a rate that is a tensor would count as a value that the step asked for.
         self.ordinary_rates, self.given = subject.ordinary_rates(), subject.numbers()
         self.watch = Watch(self.image)
-        self.dependencies = Dependencies(self.image, self.leaves, [t for *_, t in subject.tensors])
+        own = [t for *_, t in subject.tensors]
+        self.dependencies = Dependencies(self.image, self.leaves, own, subject.model.named_modules())
 
     def _image(self) -> Image:
         image = Image(TorchState(self.subject.model.modules()))
@@ -193,7 +195,7 @@ class _Capture:
                 self.watch, forward_of_modules(model), captured_units(model, parts), parts.of_checkpoints(),
                 averages_as_tensors(),
             ):  # fmt: skip
-                result = self.loss_fn(self.subject.model, *pytree.tree_unflatten(leaves, self.spec))
+                result = self.loss_fn(self.subject.model, *closed(pytree.tree_unflatten(leaves, self.spec)))
                 loss = tracing.loss_of(result)
                 outside.phase = "the backward pass"
                 held = dict(self.subject.model.named_buffers())
@@ -271,7 +273,7 @@ class _Capture:
                 leaves[i] = Reported(role)
         self.result = pytree.tree_unflatten(leaves, spec)
         changed |= {r: x for r, x in own.items() if r.kind == "batch" and x._version > 0}
-        found = [Role("outside", self.dependencies.add(f.real), i) for i, f in enumerate(outside.found)]
+        found = [Role("outside", self.dependencies.add(f), i) for i, f in enumerate(outside.found)]
         self.roles += found
         self.reals += [f.real for f in outside.found]
         changed |= {r: f.owned for r, f in zip(found, outside.found) if f.written}

@@ -8,8 +8,8 @@ each step where they were found first; guarded are their form, and which of them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ from trnlab.errors import UnsupportedOpError
 from trnlab.frontends.common.image import Change, Image
 from trnlab.frontends.common.nodes import ORDER, Cached, Globals, Node, Summary
 from trnlab.frontends.common.watch import random_states
-from trnlab.frontends.torch.outside import Outside, bits, is_real, share_memory
+from trnlab.frontends.torch.outside import Found, Outside, bits, is_real, share_memory
 from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.sparse.parts import is_sparse, members
 from trnlab.frontends.torch.state import TorchState
 from trnlab.frontends.torch.subject import form
 from trnlab.guards import Guard
@@ -33,13 +34,27 @@ class Place:
     """Where a tensor is found: a part of some object, or nowhere but here (`fixed`)."""
 
     label: str
-    node: Node | None = None
+    node: Node | _Buffers | None = None
     key: Any = None
     fixed: Tensor | None = None
+    part: int | None = None  # of a sparse tensor that is there: which of the tensors that it is made of
 
     def now(self) -> Any:
         """What is there now."""
-        return self.fixed if self.node is None else self.node.read().get(self.key)
+        value = self.fixed if self.node is None else self.node.read().get(self.key)
+        return value if self.part is None or value is None else members(value)[self.part]
+
+
+class _Buffers:
+    """The sparse buffers of a module, which are no inputs by themselves, as a place where tensors are found."""
+
+    def __init__(self, label: str, module: Any) -> None:
+        self.label, self._module = f"model.{label}" if label else "model", module
+        self.known = {key: value for key, value in module.named_buffers(recurse=False) if is_sparse(value)}
+
+    def read(self) -> dict[str, Any]:
+        """What the module has now."""
+        return dict(self._module.named_buffers(recurse=False))
 
 
 @dataclass
@@ -77,8 +92,11 @@ class _Given:
 class Dependencies:
     """See the head of this module. `reusable`: the program may serve further calls while nothing has changed."""
 
-    def __init__(self, image: Image, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+    def __init__(
+        self, image: Image, leaves: Sequence[Any], tensors: Sequence[Tensor], modules: Iterable[tuple[str, Any]] = ()
+    ) -> None:
         self.image, self._leaves, self._tensors = image, list(leaves), list(tensors)
+        self._buffers = [_Buffers(name, module) for name, module in modules]
         self.places: list[Place] = []
         self.effects: list[Effect] = []
         self.changes: list[Change] = []
@@ -93,9 +111,14 @@ class Dependencies:
         self._distinct = 0
 
     # -- while capturing --------------------------------------------------------------------------------------------
-    def add(self, real: Tensor) -> str:
+    def add(self, found: Found) -> str:
         """A tensor from outside is an input; returns its name."""
-        self.places.append(self._place(real))
+        if found.of is None:
+            self.places.append(self._place(found.real))
+        else:
+            whole, part = found.of
+            place = self._place(whole)
+            self.places.append(replace(place, label=f"{place.label}, part {part}", part=part))
         return self.places[-1].label
 
     def _place(self, real: Tensor) -> Place:
@@ -105,6 +128,9 @@ class Dependencies:
                 for key, value in node.known.items():
                     if isinstance(value, Tensor):
                         self._index.setdefault(id(value), []).append(Place(node.at(key), node, key))
+            for table in self._buffers:
+                for key, value in table.known.items():
+                    self._index.setdefault(id(value), []).append(Place(f"{table.label}.{key}", table, key))
         return self._index.get(id(real), [Place(f"a tensor {list(real.shape)} from outside", fixed=real)])[0]
 
     def finish(self, outside: Outside, written: Sequence[tuple[str, Tensor]], inputs: Sequence[Tensor]) -> None:

@@ -22,6 +22,7 @@ from trnlab.frontends.torch import (
 from trnlab.frontends.torch.distributed import registration
 from trnlab.frontends.torch.pytorch import slot
 from trnlab.frontends.torch.recording import choice
+from trnlab.frontends.torch.sparse import registration as sparse
 
 
 def register() -> None:
@@ -31,6 +32,7 @@ def register() -> None:
     slot.fill("neuron", module)
     host_ops.register()
     choice.register()
+    sparse.register()
     autocast.register()
     composites.register()
     recurrent.register()

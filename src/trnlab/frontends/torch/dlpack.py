@@ -93,8 +93,8 @@ def _seen_as(tensor: torch.Tensor, device_type: int) -> torch.Tensor:
 def no_sparse(layout: object) -> UsageError:
     """The refusal of tensors that are not dense."""
     return UsageError(
-        "the device has dense tensors only", code="TRN150", got=layout,
-        remedy="keep sparse and nested tensors on the CPU, or use a dense tensor: x.to_dense(), torch.index_add",
+        "the device has dense tensors, and sparse ones in COO, CSR and CSC", code="TRN150", got=layout,
+        remedy="keep nested and other sparse tensors on the CPU, or use a dense one: x.to_dense(), torch.index_add",
     )  # fmt: skip
 
 

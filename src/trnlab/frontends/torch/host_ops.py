@@ -30,7 +30,7 @@ _CPU_KEY = DispatchKeySet(DispatchKey.CPU)
 _TRANSFERS = frozenset({"aten::_local_scalar_dense"})
 # Operators that take some of their tensors from the host: indices, lengths, numbers of steps.
 _MIXED = ("aten::index", "aten::_index_put_impl_", "aten::_pack_padded", "aten::_foreach", "aten::_fused")
-_OTHER_LAYOUTS = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "QuantizedPrivateUse1", "NestedTensorPrivateUse1")
+_OTHER_LAYOUTS = ("QuantizedPrivateUse1", "NestedTensorPrivateUse1")
 _LIBRARIES: list[torch.library.Library] = []  # a library's kernels live as long as it does
 NOT_HERE = object()  # what stands for the result of an operator that the chip does not compute
 

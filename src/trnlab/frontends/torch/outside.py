@@ -20,8 +20,14 @@ from trnlab.frontends.torch import survey
 from trnlab.frontends.torch.dlpack import memory_of
 from trnlab.frontends.torch.known import known_value
 from trnlab.frontends.torch.locations import RecordLines
-from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs, is_traceable_wrapper_subclass, modes_off
+from trnlab.frontends.torch.pytorch.dispatcher import (
+    functions_not_overridden,
+    is_functorchs,
+    is_traceable_wrapper_subclass,
+    modes_off,
+)
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
+from trnlab.frontends.torch.sparse import parts as sparse
 
 _T = torch.Tensor
 _VALUES = {_T.numpy: "numpy", _T.tolist: "tolist", _T.__array__: "__array__", _T.__bool__: "__bool__",
@@ -39,6 +45,7 @@ class Found:
     base: Tensor
     owned: Tensor
     version: int
+    of: tuple[Tensor, int] | None = None  # the sparse tensor that it is a part of, and which
     normalized: bool = False  # as running statistics, a write that PyTorch does not count
 
     @property
@@ -53,6 +60,8 @@ def is_real(value: Any) -> bool:
         return False
     if is_traceable_wrapper_subclass(value):  # has what the tensors that it is made of have
         return any(is_real(getattr(value, name)) for name in value.__tensor_flatten__()[0])
+    if sparse.is_sparse(value):
+        return not sparse.is_traced(value)
     return not is_functorchs(value)
 
 
@@ -148,14 +157,25 @@ class Outside(TorchFunctionMode):
                 "the step reads a tensor that was computed outside of it and requires a gradient", "TRN142",
                 "compute it inside of the step, or hand it over as x.detach()",
             )  # fmt: skip
-        with torch.no_grad():
-            base = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
-            owned = leaf_like(base, real.requires_grad and real.is_leaf)
+        owned = self._met(real) if real.layout is torch.strided else self._met_in_parts(real)
         self._known[id(real)] = real, owned
         self._own[id(owned)] = real
         self._hung.append(_Hung(real, owned))
-        self.found.append(Found(real, base, owned, owned._version))
         return owned
+
+    def _met(self, real: Tensor, of: tuple[Tensor, int] | None = None) -> Tensor:
+        with torch.no_grad():
+            base = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=real.device)
+            owned = leaf_like(base, real.requires_grad and real.is_leaf)
+        self.found.append(Found(real, base, owned, owned._version, of))
+        return owned
+
+    def _met_in_parts(self, real: Tensor) -> Tensor:
+        """A sparse tensor: the inputs are its indices and values."""
+        with functions_not_overridden():
+            parts = sparse.Opened.of(real)
+        parts.leaves = [self._met(leaf, (real, i)) for i, leaf in enumerate(parts.leaves)]
+        return parts.closed()
 
     def give_back(self) -> None:
         """Hang on the tensors what the step has hung on their stand-ins."""

@@ -22,6 +22,7 @@ from trnlab.frontends.common.nodes import EVERY, Attributes, Fields, Items, Name
 from trnlab.frontends.torch.distributed.surroundings import surroundings
 from trnlab.frontends.torch.pytorch.dispatcher import is_traceable_wrapper_subclass
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
+from trnlab.frontends.torch.sparse import parts as sparse
 from trnlab.nki.kernel import Kernel
 
 # Numba is looked for and not imported: a process that finds all loops compiled does without it.
@@ -85,7 +86,7 @@ class TorchState:
 
     def is_traced(self, value: Any) -> bool:
         """See `Framework`."""
-        return isinstance(value, FakeTensor)
+        return isinstance(value, FakeTensor) or (sparse.is_sparse(value) and sparse.is_traced(value))
 
     def is_value(self, value: Any) -> bool:
         """See `Framework`."""

@@ -32,6 +32,7 @@ from trnlab.frontends.torch.draws import new_seed
 from trnlab.frontends.torch.fully_sharded import settle
 from trnlab.frontends.torch.optimizer_numbers import store
 from trnlab.frontends.torch.pytorch import pytree
+from trnlab.frontends.torch.sparse import parts as sparse
 from trnlab.frontends.torch.state import ambient
 from trnlab.frontends.torch.subject import Place, Subject, check_devices, exactly, form, prepare, settable
 from trnlab.runtime.notices import say
@@ -106,6 +107,7 @@ class TrainStep:
         opened = self._note_schedules()
         subject = Subject(self.model, self.optimizer, self._exact_counts, self._scheduled)
         check_devices(subject)
+        batch = sparse.opened(batch)
         leaves, spec = pytree.tree_flatten(batch)
         trace = self._trace(subject, batch, leaves, (str(spec), *_batch_form(leaves)), opened)
         self.captured = trace.captured

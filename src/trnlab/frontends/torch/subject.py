@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trnlab.errors import UsageError
 from trnlab.frontends.torch import data_parallel, fully_sharded, hooks, sharded
+from trnlab.frontends.torch.sparse.parts import is_sparse, members
 
 RATES = (2.0**-40, 2.0**20)  # where learning rates lie in training; a rate of 0 is that of a warm-up's first step
 COUNTS = (0.0, 2.0**24)  # steps that a float counts exactly
@@ -41,7 +42,8 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.parameters = dict(self.model.named_parameters())
-        self.buffers = dict(self.model.named_buffers())
+        # A sparse buffer is met where the step reads it, as the tensors that it is made of.
+        self.buffers = {name: t for name, t in self.model.named_buffers() if t.layout is torch.strided}
         known = set(map(id, self.parameters.values()))
         for g, group in enumerate(self.optimizer.param_groups if self.optimizer else ()):
             for i, p in enumerate(group["params"]):
@@ -162,9 +164,18 @@ def is_number(value: Any) -> bool:
 
 def form(tensor: Tensor) -> Hashable:
     """What a program takes for granted of a tensor: not its values."""
+    if tensor.layout is not torch.strided:
+        return tensor.shape, tensor.dtype, tensor.device.type, tensor.requires_grad, tensor.layout, _parts(tensor)
     strides = None if tensor.is_contiguous() else tensor.stride()
     plain = tensor.shape, tensor.dtype, tensor.device.type, tensor.requires_grad, strides
     return (*plain, sharded.placed(tensor)) if sharded.is_sharded(tensor) else plain
+
+
+def _parts(tensor: Tensor) -> Hashable:
+    """The forms of what a sparse tensor is made of, and whether its elements are merged."""
+    if not is_sparse(tensor):
+        return None
+    return tensor.layout is torch.sparse_coo and tensor.is_coalesced(), tuple(map(form, members(tensor)))
 
 
 def exactly(value: Any) -> Hashable:

@@ -37,6 +37,7 @@ from trnlab.frontends.torch.pytorch.fakes import (
 )
 from trnlab.frontends.torch.pytorch.graphs import functions_wrapped, make_fx, not_compiled, with_parameters
 from trnlab.frontends.torch.scalars import tensors_as_numbers
+from trnlab.frontends.torch.sparse.traced import SparseOperators
 from trnlab.frontends.torch.subject import Place
 from trnlab.frontends.torch.types import format_of
 from trnlab.frontends.torch.without_writes import without_writes
@@ -52,7 +53,8 @@ def fake_like(mode: FakeTensorMode, tensor: Tensor, device: str | None = None) -
     if tensor.layout is not torch.strided:
         raise UnsupportedOpError(
             f"the step reads a tensor of layout {tensor.layout}, for which the chip has no form", code="TRN203",
-            limit="torch.strided", got=tensor.layout, remedy="hand over x.to_dense()",
+            limit="torch.strided, and as arguments or from outside sparse COO, CSR and CSC", got=tensor.layout,
+            remedy="hand over x.to_dense()",
         )  # fmt: skip
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device or tensor.device)
@@ -79,7 +81,8 @@ def trace(
         lines, gathered = RecordLines(), survey.active()
 
         def recorded(*inputs: Tensor) -> Sequence[Tensor]:
-            with lines, NoteDraws(), Assumed(lines, gathered) if gathered is not None else nullcontext():
+            assumed = Assumed(lines, gathered) if gathered is not None else nullcontext()
+            with lines, NoteDraws(), assumed, SparseOperators(lines):
                 return function(lines, *inputs)
 
         try:

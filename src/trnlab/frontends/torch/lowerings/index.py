@@ -466,8 +466,8 @@ def _where_masked(site: Site, x: Value, mask: Value, values: Value) -> Value:
     return site.b.select(site.b.broadcast_to(mask, x.shape), site.b.broadcast_to(site.cast(values), x.shape), x)
 
 
-@lowers("index_put.default", "_unsafe_index_put.default", "_index_put_impl.default")
-def index_put(site, x, indices, values, accumulate=False, unsafe=False):
+@lowers("index_put.default", "_unsafe_index_put.default")
+def index_put(site, x, indices, values, accumulate=False):
     mask = indices[0] if len([i for i in indices if i is not None]) == 1 else None
     if not accumulate and mask is not None and mask.dtype is bool_:
         return _where_masked(site, x, mask, values)

@@ -21,6 +21,7 @@ from trnlab.frontends.torch.recording.computing import Computer, busy
 from trnlab.frontends.torch.recording.draws import draw
 from trnlab.frontends.torch.recording.following import follower
 from trnlab.frontends.torch.recording.geometry import Form
+from trnlab.frontends.torch.recording.masks import chosen
 from trnlab.frontends.torch.recording.operators import operator
 from trnlab.frontends.torch.recording.recorder import LONGEST, NOT_RECORDED, Node, Recorder
 from trnlab.runtime import session
@@ -79,7 +80,9 @@ def record(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         flush()
     if not _recorder.nodes:
         _begin()
-    recorded = _recorder.record(op, args, kwargs)
+    recorded = chosen(op, args, kwargs) if follower() is None else NOT_RECORDED
+    if recorded is NOT_RECORDED:
+        recorded = _recorder.record(op, args, kwargs)
     if recorded is NOT_RECORDED and operator(op).draws:
         recorded = draw(_recorder, _again, op, args, kwargs)
     if recorded is NOT_RECORDED:
