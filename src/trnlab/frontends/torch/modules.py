@@ -28,6 +28,18 @@ def _crosses(module: nn.Module, function: Function) -> bool:
     return here != there and "neuron" in (here, there)
 
 
+def _let_go(module: nn.Module) -> None:
+    """Detach what modules keep that was computed from their parameters, as the older `weight_norm` keeps the weight.
+
+    Its graph holds the parameters, which cannot be swapped while somebody does. On the other device it is of no use
+    in any case: it is computed again when it is next needed.
+    """
+    for each in module.modules():
+        for name, value in vars(each).items():
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                vars(each)[name] = value.detach()
+
+
 def _untold(original: Callable[..., bool]) -> Callable[..., bool]:
     """`_detect_is_causal_mask` of `nn.Transformer` for compiled code on `neuron`.
 
@@ -54,6 +66,7 @@ def register() -> None:
     def _apply(self: nn.Module, fn: Function, recurse: bool = True) -> nn.Module:
         if not _crosses(self, fn):
             return original(self, fn, recurse)
+        _let_go(self)
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
             return original(self, fn, recurse)
