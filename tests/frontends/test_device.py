@@ -181,6 +181,20 @@ def test_a_module_is_moved_that_keeps_what_was_computed_from_its_parameters():
         assert worst_error(p, q) <= 1e-5
 
 
+def test_lazy_modules_are_moved_before_they_know_their_sizes():
+    results = []
+    for where in ("cpu", "neuron"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(2)).to(where)
+        model(torch.ones(2, 1, 4, 4, device=where))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.arange(32.0, device=where).view(2, 1, 4, 4)).square().sum().backward()
+        optimizer.step()
+        results.append([tensor.cpu() for tensor in model.state_dict().values()])
+    for ours, theirs in zip(*results):
+        assert worst_error(ours.float(), theirs.float()) <= 1e-5
+
+
 def test_an_encoder_takes_padding_where_nobody_trains_it():
     """PyTorch's fast way would make the batch a nested tensor."""
     torch.manual_seed(0)

@@ -8,12 +8,14 @@ the remedy, swapping the contents of the two tensors; here it is switched on for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -38,6 +40,19 @@ def _let_go(module: nn.Module) -> None:
         for name, value in vars(each).items():
             if isinstance(value, torch.Tensor) and value.grad_fn is not None:
                 vars(each)[name] = value.detach()
+
+
+@contextmanager
+def _uninitialized_too(module: nn.Module) -> Iterator[None]:
+    """Within the block parameters of lazy modules, empty so far, are usual ones: others refuse to be swapped."""
+    lazy = [(each, type(each)) for each in module.parameters() if is_lazy(each)]
+    for each, _ in lazy:
+        each.__class__ = nn.Parameter
+    try:
+        yield
+    finally:
+        for each, kind in lazy:
+            each.__class__ = kind
 
 
 def _untold(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -69,7 +84,8 @@ def register() -> None:
         _let_go(self)
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
-            return original(self, fn, recurse)
+            with _uninitialized_too(self):
+                return original(self, fn, recurse)
         finally:
             torch.__future__.set_swap_module_params_on_conversion(False)
 
