@@ -14,7 +14,12 @@ _SEEDED = "seeded.py"  # for scripts that draw without a seed: it gives one, and
 
 
 def _keras(
-    file: str, backend: str, losses: str, edits: Mapping[str, str], make: Callable[[Path], None] = data.nothing
+    file: str,
+    backend: str,
+    losses: str,
+    edits: Mapping[str, str],
+    make: Callable[[Path], None] = data.nothing,
+    note: str = "",
 ) -> Script:
     """One of Keras' demos. On TensorFlow and JAX the reference is the script without trnlab."""
     start = (_SEEDED, f"{file}.py")
@@ -28,6 +33,7 @@ def _keras(
         losses=losses,
         environment={"KERAS_BACKEND": backend},
         edits=edits,
+        note=note,
     )
 
 
@@ -120,9 +126,14 @@ def _llama(name: str, **given: str) -> Script:
 SCRIPTS = (
     *(_keras("demo_functional", each, rf"loss': (?:\[[\d.e-]+, )?{_NUMBER}", _FUNCTIONAL) for each in _BACKENDS),
     *(_keras("demo_mnist_convnet", each, rf"Test loss: {_NUMBER}", _FEWER, data.keras_mnist) for each in _BACKENDS),
-    _keras("demo_custom_torch_workflow", "torch", rf"Loss: {_NUMBER}", _LOOP, data.keras_mnist),
-    _keras("demo_custom_jax_workflow", "jax", rf"Loss: {_NUMBER}", {}),
-    _keras("demo_custom_tf_workflow", "tensorflow", rf"Loss: {_NUMBER}", {}),
+    _keras(
+        "demo_custom_torch_workflow",
+        "torch",
+        rf"Loss: {_NUMBER}",
+        _LOOP,
+        data.keras_mnist,
+        "takes Keras' device, the accelerator, for its model and leaves targets on the host, as beside a GPU",
+    ),
     *(
         Script(
             f"examples/distributed/{folder}, {file}", "examples", f"distributed/{folder}", (f"{file}.py",), ranks=2

@@ -94,7 +94,8 @@ def no_sparse(layout: object) -> UsageError:
     """The refusal of tensors that are not dense."""
     return UsageError(
         "the device has dense tensors only", code="TRN150", got=layout,
-        remedy="keep sparse and nested tensors on the CPU, or use a dense tensor: x.to_dense(), torch.index_add",
+        remedy="keep sparse and nested tensors on the CPU, or use a dense tensor: x.to_dense(), torch.index_add, "
+        "nn.Embedding(sparse=False)",
     )  # fmt: skip
 
 
