@@ -2,6 +2,7 @@
 """The device behaves as PyTorch users expect of a device: tensors, modules, autograd, optimizers, random numbers."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -158,6 +159,51 @@ def test_moving_a_module_keeps_parameters_and_ties():
     assert isinstance(weight, nn.Parameter)
     model.cpu()
     assert weight.device.type == "cpu"
+
+
+def _normed() -> nn.Module:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():  # it is deprecated, and in use
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)), nn.Tanh())
+
+
+def test_a_module_is_moved_that_keeps_what_was_computed_from_its_parameters():
+    """The older `weight_norm` keeps the weight, whose graph holds the parameters; after a forward pass, too."""
+    model, reference = _normed(), _normed()
+    pairs = [(each, torch.optim.SGD(each.parameters(), 0.5)) for each in (model, reference)]
+    model(torch.ones(2, 4))
+    model.to("neuron")
+    for each, optimizer in pairs:
+        each(torch.ones(2, 4, device=each[0].bias.device)).square().sum().backward()
+        optimizer.step()
+    for p, q in zip(model.cpu().parameters(), reference.parameters()):
+        assert worst_error(p, q) <= 1e-5
+
+
+def test_lazy_modules_are_moved_before_they_know_their_sizes():
+    results = []
+    for where in ("cpu", "neuron"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(2)).to(where)
+        model(torch.ones(2, 1, 4, 4, device=where))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.arange(32.0, device=where).view(2, 1, 4, 4)).square().sum().backward()
+        optimizer.step()
+        results.append([tensor.cpu() for tensor in model.state_dict().values()])
+    for ours, theirs in zip(*results):
+        assert worst_error(ours.float(), theirs.float()) <= 1e-5
+
+
+def test_an_encoder_takes_padding_where_nobody_trains_it():
+    """PyTorch's fast way would make the batch a nested tensor."""
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 1)
+    x, padding = torch.randn(2, 3, 8), torch.tensor([[False, False, False], [False, False, True]])
+    with torch.no_grad():
+        expected = encoder(x, src_key_padding_mask=padding)[~padding]  # the usual way, since it is trained
+        found = encoder.eval().to("neuron")(x.to("neuron"), src_key_padding_mask=padding.to("neuron")).cpu()[~padding]
+    assert worst_error(found, expected) <= 1e-5
 
 
 LAYERS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 
 from tools.scripts import __main__ as tool
@@ -45,3 +46,23 @@ def test_a_process_that_takes_too_long_is_ended(tmp_path):
     finally:
         processes.close()
     assert (status, said.strip()) == (processes.LATE, "begun")
+
+
+def test_a_size_without_an_option_is_replaced_and_the_page_says_so():
+    assert tool.edited("x = random((50000, 100))", {"50000": "160"}) == "x = random((160, 100))"
+    record = _record("one", {}, [1.0], [1.0]) | {"edits": ["50000 -> 160"]}
+    assert "- one: `50000 -> 160`" in page.page([record])
+    assert "Replaced" not in page.page([_record("one", {}, [1.0], [1.0])])
+
+
+def test_a_script_that_draws_without_a_seed_is_given_one(tmp_path):
+    """It is its own main module, with its arguments, and finds modules beside it."""
+    drawn = "import random\nimport numpy\ndrawn = random.random(), numpy.random.random()\n"
+    (tmp_path / "beside.py").write_text(drawn)
+    script = "import sys\nfrom beside import drawn\nprint(__name__, sys.argv[1:], *drawn)\n"
+    (tmp_path / "script.py").write_text(script)
+    seeded = tool.ROOT / "tools" / "scripts" / "own" / "seeded.py"
+    command = [sys.executable, str(seeded), str(tmp_path / "script.py"), "--steps=3"]
+    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first == second
+    assert first.startswith("__main__ ['--steps=3']")

@@ -20,11 +20,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tools.scripts import data, page, processes
-from tools.scripts.manifest import SCRIPTS, SOURCES, Script
+from tools.scripts.manifest import SCRIPTS
+from tools.scripts.script import SOURCES, Script
 
 ROOT = Path(__file__).parents[2]
 TARGET, SECONDS = "trn1.2xlarge", 300
@@ -123,12 +125,22 @@ def prepared(script: Script, way: str, work: Path, options: argparse.Namespace) 
     beside = origin / Path(script.folder).parent / "common"
     if script.source == "aws-neuron-samples" and beside.is_dir():
         shutil.copytree(beside, folder.parent / "common", dirs_exist_ok=True)
+    shutil.copy(ROOT / "tools" / "scripts" / "own" / "seeded.py", folder)
     made = f"import tools.scripts.data as d, pathlib; d.{script.make.__name__}(pathlib.Path({str(folder)!r}))"
     if script.make is not data.nothing:
         status, said = processes.ended(["-c", made], ROOT, _environment(script, options), options.seconds)
         if status:
             raise NoDataError(said)
+    for file in (*folder.rglob("*.py"), *folder.rglob("*.yaml")) if script.edits else ():
+        file.write_text(edited(file.read_text(), script.edits))
     return folder
+
+
+def edited(text: str, edits: Mapping[str, str]) -> str:
+    """A script with the sizes and the data that it has no options for."""
+    for old, new in edits.items():
+        text = text.replace(old, new)
+    return text
 
 
 # -- runs ---------------------------------------------------------------------------------------------------------
@@ -140,6 +152,7 @@ def run(script: Script, work: Path, options: argparse.Namespace) -> dict[str, An
         "note": script.note,
         "ranks": int(script.environment.get("NEURONCORE_NUM_DEVICES", script.ranks)),
         "draws": script.draws,
+        "edits": [f"{old} -> {new}" for old, new in script.edits.items()],
         "command": " ".join(script.arguments),
     }
     for way in ("cpu", "chip"):
@@ -159,6 +172,8 @@ def _environment(script: Script, options: argparse.Namespace) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TRNLAB_PRECISION": "fp32",
+        "USE_TF": "0",  # to transformers: whether TensorFlow is there is no matter of the script
+        "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": path,
     }
 

@@ -91,6 +91,29 @@ def common(folder: Path) -> None:
         shutil.copy(file, folder)
 
 
+_MADE = """import numpy as np
+
+
+def mnist():
+    with np.load("mnist.npz") as file:
+        return (file["x_train"], file["y_train"]), (file["x_test"], file["y_test"])
+"""
+
+
+def keras_mnist(folder: Path, train: int = 64, test: int = 32) -> None:
+    """What Keras' `mnist.load_data()` gives, from a module beside the script: Keras knows the digest of the file that
+    it downloads."""
+    rng = np.random.default_rng(0)
+    shapes = (rng.random((10, 28, 28)) > 0.7) * 200
+    arrays = {}
+    for part, count in (("train", train), ("test", test)):
+        labels = rng.permutation(np.arange(count) % 10).astype(np.uint8)
+        arrays[f"y_{part}"] = labels
+        arrays[f"x_{part}"] = np.clip(shapes[labels] + rng.random((count, 28, 28)) * 55, 0, 255).astype(np.uint8)
+    np.savez(folder / "mnist.npz", **arrays)
+    (folder / "made.py").write_text(_MADE)
+
+
 # -- words --------------------------------------------------------------------------------------------------------
 def _text(lines: int) -> list[str]:
     rng = np.random.default_rng(0)
@@ -282,3 +305,30 @@ def vit(folder: Path) -> None:
     )
     transformers.ViTForImageClassification(config).save_pretrained(folder / "vit")
     transformers.ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder / "vit")
+
+
+# -- others' formats ----------------------------------------------------------------------------------------------
+def stories(folder: Path) -> None:
+    """Tokens in the files that llama2.c's tinystories.py writes."""
+    rng = np.random.default_rng(0)
+    target = folder / "data" / "tok64"
+    target.mkdir(parents=True, exist_ok=True)
+    for shard in range(2):
+        rng.integers(0, 64, 16 * 40).astype(np.uint16).tofile(target / f"data{shard:02}.bin")
+
+
+def mingpt(folder: Path) -> None:
+    """The library where the project's script looks for it, which its README has installed."""
+    shutil.copytree(folder / "mingpt", folder / "projects" / "adder" / "mingpt")
+
+
+def notebook(folder: Path, name: str) -> None:
+    """The cells of a notebook as a script."""
+    cells = json.loads((folder / f"{name}.ipynb").read_text())["cells"]
+    text = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    (folder / f"{name}.py").write_text(text + "\n")
+
+
+def spirals(folder: Path) -> None:
+    """The notebook makes its own data."""
+    notebook(folder, "train_rnn")

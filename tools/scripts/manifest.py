@@ -1,41 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which scripts are run, from which commit, how, on which data, and what of their output is compared."""
+"""Which scripts are run, and how: those that people ask for by name. Others are in everyone.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from tools.scripts import data, everyone
+from tools.scripts.script import Script
 
-from tools.scripts import data
-
-# Where sources come from: a repository and a commit. `own` are scripts of this folder, for libraries.
-SOURCES: Mapping[str, tuple[str, str]] = {
-    "aws-neuron-samples": ("aws-neuron/aws-neuron-samples", "2015d650cd89e4c671ae5bd1b5f1d4499d94d4dd"),
-    "examples": ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8"),
-    "nanoGPT": ("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291"),
-}
-_LOSS = r"[Ll]oss(?:[_ ]?\w*)?(?: is)?[:=' ]+\s*(-?\d+\.\d+(?:e-?\d+)?)"
 _TRN = "torch-neuronx/training"
-
-
-@dataclass(frozen=True)
-class Script:
-    """One script. cpu: its arguments for the CPU, None where the same command runs with the host's operators."""
-
-    name: str
-    source: str
-    folder: str
-    arguments: tuple[str, ...]
-    make: Callable[[Path], None] = data.nothing
-    cpu: tuple[str, ...] | None = None
-    ranks: int = 1
-    losses: str = _LOSS
-    environment: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
-    draws: bool = False  # another order of samples, other draws or roundings than on the CPU: losses are not compared
-    older: str = ""  # a folder of packages of older versions, which the script is of
-
 
 _DRAWING = (
     "mnist",  # shuffles on an accelerator alone
@@ -486,4 +457,5 @@ SCRIPTS = (
             ("stable-baselines3, PPO", "sb3_ppo", ()),
         )
     ),
+    *everyone.SCRIPTS,
 )

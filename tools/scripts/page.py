@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tools.scripts.manifest import SOURCES
+from tools.scripts.script import SOURCES
 
 LARGEST = 2e-3  # of a loss, beyond which it is wrong: what rounding in float32 does to a few steps of training
 DRAWING = frozenset(
@@ -30,6 +30,8 @@ part of the largest loss, over so many losses. The reference of scripts without 
 command with `TRNLAB_EAGER=host`, which has PyTorch's CPU compute every operator. The step's time is the simulated
 chip's. `draws`: the script takes other samples in each run (examples/mnist shuffles on an accelerator alone,
 siamese_network draws pairs without a seed), or has the chip round at random, so that losses are not compared.
+Scripts that draw without a seed are started by `tools/scripts/own/seeded.py`, which gives one. What a script has no
+option for, a size or where its data come from, is replaced in its text as the list under the table says.
 
 ## What torch_xla is here
 
@@ -156,8 +158,10 @@ def page(records: Sequence[dict[str, Any]], missing: Sequence[str] = ()) -> str:
     ]
     sources = [f"- {name}: https://github.com/{where} at `{commit}`" for name, (where, commit) in SOURCES.items()]
     rest = ["", f"Of the manifest, without a result on this page: {'; '.join(missing)}."] if missing else []
+    replaced = [f"- {r['name']}: {', '.join(f'`{each}`' for each in r['edits'])}" for r in records if r.get("edits")]
     tail = [
         *rest,
+        *(["", "Replaced in their texts:", "", *replaced] if replaced else []),
         "",
         "Sources:",
         "",

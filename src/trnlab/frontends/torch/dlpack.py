@@ -94,7 +94,8 @@ def no_sparse(layout: object) -> UsageError:
     """The refusal of tensors that are not dense."""
     return UsageError(
         "the device has dense tensors, and sparse ones in COO, CSR and CSC", code="TRN150", got=layout,
-        remedy="keep nested and other sparse tensors on the CPU, or use a dense one: x.to_dense(), torch.index_add",
+        remedy="keep nested and other sparse tensors on the CPU, or use a dense one: x.to_dense(), torch.index_add, "
+        "nn.Embedding(sparse=False)",
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch's device-generic code asks of an outside backend's C++ part, which this backend lacks.
 
-Pinned memory, generators, statistics of memory and growing storages would be asked of C++ hooks, and PyTorch's answer
-where there are none is an error: a script that pins its batches would fail merely because the device is installed.
+Pinned memory, generators, events, statistics of memory and growing storages would be asked of C++ hooks, and
+PyTorch's answer where there are none is an error: a script that pins its batches would fail merely because the device
+is installed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _LIBRARIES: list[torch.library.Library] = []
 _OF_ACCELERATORS = (
     "empty_cache", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
     "memory_stats", "reset_accumulated_memory_stats", "reset_peak_memory_stats", "get_memory_info", "synchronize",
-    "get_device_capability", "set_device_index",
+    "get_device_capability", "set_device_index", "current_stream",
 )  # fmt: skip
 
 
@@ -61,6 +62,30 @@ class _GeneratorKind(type(tensors.Generator)):  # type: ignore[misc]
 
 class Generator(tensors.Generator, metaclass=_GeneratorKind):
     """Stands for `torch.Generator`."""
+
+
+class _EventKind(type(torch.Event)):  # type: ignore[misc]
+    """Makes `torch.Event()` one of this device where the accelerator is ours, or is named."""
+
+    def __call__(cls, device: Any = None, **kwargs: Any) -> Any:
+        found = torch.accelerator.current_accelerator() if device is None else torch.device(device)
+        ours = found is not None and found.type == "neuron"
+        return module.Event(**kwargs) if ours else _PLAIN_EVENT(device, **kwargs)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _PLAIN_EVENT)
+
+
+_PLAIN_EVENT = torch.Event
+
+
+class Event(torch.Event, metaclass=_EventKind):
+    """Stands for `torch.Event`."""
+
+
+def _aligned(self: Tensor, mask: Tensor) -> bool:
+    """Whether `nn.TransformerEncoder` may make its batch a nested tensor: the device has dense ones only."""
+    return False
 
 
 def _on_neuron(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +152,11 @@ def register() -> None:
         implement(aten, "is_pinned", _is_pinned, "CPU")
         implement(aten, "_pin_memory", _pin_memory, "CPU")
         _LIBRARIES.append(aten)
+    ours = torch.library.Library("aten", "IMPL")
+    implement(ours, "_nested_tensor_from_mask_left_aligned", _aligned, "PrivateUse1")
+    _LIBRARIES.append(ours)
     torch.Generator = Generator  # type: ignore[misc]
+    torch.Event = Event  # type: ignore[misc]
     for name in _OF_ACCELERATORS:
         asking = _on_neuron(name, getattr(torch.accelerator, name))
         setattr(torch.accelerator, name, asking)

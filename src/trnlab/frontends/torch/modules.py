@@ -8,12 +8,14 @@ the remedy, swapping the contents of the two tensors; here it is switched on for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -26,6 +28,31 @@ def _crosses(module: nn.Module, function: Function) -> bool:
     here = first.device.type
     there = function(torch.empty(0, dtype=first.dtype, device=first.device)).device.type
     return here != there and "neuron" in (here, there)
+
+
+def _let_go(module: nn.Module) -> None:
+    """Detach what modules keep that was computed from their parameters, as the older `weight_norm` keeps the weight.
+
+    Its graph holds the parameters, which cannot be swapped while somebody does. On the other device it is of no use
+    in any case: it is computed again when it is next needed.
+    """
+    for each in module.modules():
+        for name, value in vars(each).items():
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                vars(each)[name] = value.detach()
+
+
+@contextmanager
+def _uninitialized_too(module: nn.Module) -> Iterator[None]:
+    """Within the block parameters of lazy modules, empty so far, are usual ones: others refuse to be swapped."""
+    lazy = [(each, type(each)) for each in module.parameters() if is_lazy(each)]
+    for each, _ in lazy:
+        each.__class__ = nn.Parameter
+    try:
+        yield
+    finally:
+        for each, kind in lazy:
+            each.__class__ = kind
 
 
 def _untold(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -54,9 +81,11 @@ def register() -> None:
     def _apply(self: nn.Module, fn: Function, recurse: bool = True) -> nn.Module:
         if not _crosses(self, fn):
             return original(self, fn, recurse)
+        _let_go(self)
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
-            return original(self, fn, recurse)
+            with _uninitialized_too(self):
+                return original(self, fn, recurse)
         finally:
             torch.__future__.set_swap_module_params_on_conversion(False)
 
