@@ -219,7 +219,7 @@ def main() -> None:
 
 def outcome(subject: Any, way: str, host: Reference | Callable[[], Reference]) -> dict[str, Any]:
     """What became of one training, whatever it is."""
-    began = time.monotonic()
+    began = time.process_time()
     if subject.draws and way == "xla":
         return {"verdict": "the reference", "seconds": 0.0}
     try:
@@ -231,7 +231,7 @@ def outcome(subject: Any, way: str, host: Reference | Callable[[], Reference]) -
             "verdict": "refused" if code else "crash", "code": code[0] if code else type(error).__name__,
             "operators": sorted(set(re.findall(r"\d+\. (\S+?)\(", text))), "message": text[:2000],
         }  # fmt: skip
-    return record | {"seconds": round(time.monotonic() - began, 1)}
+    return record | {"seconds": round(time.process_time() - began, 1)}
 
 
 if __name__ == "__main__":

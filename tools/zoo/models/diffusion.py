@@ -37,3 +37,48 @@ def autoencoder() -> Subject:
         up_block_types=("UpDecoderBlock2D",) * 2, norm_num_groups=4, latent_channels=2, sample_size=16,
     )  # fmt: skip
     return Subject(model, floats((1, 3, 16, 16)), lambda net, x: F.mse_loss(net(x).sample, x))
+
+
+@zoo
+def diffusion_transformer() -> Subject:
+    """DiT: scales and shifts from a class and a time, without the labels that it drops at random."""
+    from diffusers import DiTTransformer2DModel
+
+    model = DiTTransformer2DModel(
+        num_attention_heads=4, attention_head_dim=8, in_channels=4, out_channels=4, num_layers=2, sample_size=8,
+        num_embeds_ada_norm=10,
+    )  # fmt: skip
+    for part in model.modules():
+        if hasattr(part, "dropout_prob"):
+            part.dropout_prob = 0.0
+
+    def batch(seed: int) -> tuple[Tensor, ...]:
+        x, noise = floats((2, 4, 8, 8), (2, 4, 8, 8))(seed)
+        return x, torch.tensor([3, 7]), torch.tensor([1, 4]), noise
+
+    return Subject(
+        model, batch, lambda net, x, t, y, noise: F.mse_loss(net(x, timestep=t, class_labels=y).sample, noise)
+    )
+
+
+@zoo
+def stable_diffusion_3() -> Subject:
+    """Its transformer: image and text in one attention."""
+    from diffusers import SD3Transformer2DModel
+
+    model = SD3Transformer2DModel(
+        sample_size=8, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=8, num_attention_heads=4,
+        joint_attention_dim=16, caption_projection_dim=32, pooled_projection_dim=16, out_channels=4,
+        pos_embed_max_size=8,
+    )  # fmt: skip
+
+    def batch(seed: int) -> tuple[Tensor, ...]:
+        x, text, pooled, noise = floats((2, 4, 8, 8), (2, 6, 16), (2, 16), (2, 4, 8, 8))(seed)
+        return x, text, pooled, torch.tensor([3, 7]), noise
+
+    return Subject(
+        model, batch,
+        lambda net, x, text, pooled, t, noise: F.mse_loss(
+            net(x, encoder_hidden_states=text, pooled_projections=pooled, timestep=t).sample, noise
+        ),
+    )  # fmt: skip
