@@ -60,7 +60,7 @@ given a device by its own options. Lightning has the accelerator `neuron`, which
 neuronx-distributed runs: [the vendor's libraries](vendor_libraries.md). It needs the kernels that
 `neuronxcc.nki.kernels` had (src/ of aws-neuron/nki-samples at 8370e11) and those of nki-library (src/nkilib_src) on
 PYTHONPATH. Once torch_xla is imported, the device of a tensor is `xla:0` to the script and to its libraries (ADR
-102). optimum-neuron and neuronx-distributed-training were not tried yet.
+102). optimum-neuron's trainer runs, too.
 
 ## Results
 
