@@ -197,6 +197,7 @@ def test_a_batch_that_was_left_on_the_host():
     refused(classify, "TRN111", batch=(x, y.cpu()))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse BSR")
 def test_a_sparse_batch():
     """One of the host's is on another device; one in blocks has no form."""
     for batch, code in ((torch.eye(4).to_sparse(), "TRN111"), (torch.eye(4).to_sparse_bsr((2, 2)), "TRN203")):

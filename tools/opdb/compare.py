@@ -70,6 +70,7 @@ def tolerances(op: Any, dtype: torch.dtype) -> tuple[float, float]:
 def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, float], signs: bool = True) -> str | None:
     """What is wrong with one result, in words, or None. `exact`: None, or `worker.Expected.exact` of the result.
     signs: whether the operator says which zero it gives."""
+    got, expected, exact = dense(got), dense(expected), dense(exact)
     if not isinstance(expected, Tensor) or not isinstance(got, Tensor):
         same = isinstance(got, Tensor) == isinstance(expected, Tensor) and (got == expected or got != got)
         return None if same else f"got {got!r} for {expected!r}"
@@ -92,6 +93,11 @@ def difference(got: Any, expected: Any, exact: Any, tolerance: tuple[float, floa
         if not bad.any():
             return None
     return _worst(got, expected, bad)
+
+
+def dense(x: Any) -> Any:
+    """A sparse result with all its elements; anything else as it is."""
+    return x.to_dense() if isinstance(x, Tensor) and x.layout is not torch.strided else x
 
 
 def _disagreeing(got: Tensor, expected: Tensor, tolerance: tuple[float, float]) -> Tensor:
@@ -162,6 +168,7 @@ def ulps(got: Any, expected: Any) -> int:
     """Largest distance of finite floats in units in the last place: numbers of the format that lie between."""
     if not isinstance(got, Tensor) or not got.dtype.is_floating_point or got.numel() == 0:
         return 0
+    got, expected = dense(got), dense(expected)
     both = torch.isfinite(got) & torch.isfinite(expected)
     if not both.any():
         return 0

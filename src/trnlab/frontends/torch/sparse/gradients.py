@@ -61,7 +61,7 @@ def sum_with_product(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: A
 
 
 def reduced(a: Tensor, b: Tensor, reduce: str) -> Tensor:
-    """The kernel of `torch.sparse.mm` with a reduction: a mean is a sum by how many elements a line has."""
+    """The kernel of `torch.sparse.mm` with a reduction: means are sums by the number of elements in a line."""
     if reduce not in ("sum", "mean") or not is_sparse(a) or is_sparse(b):
         other: Tensor = _aten._sparse_mm_reduce_impl.default(a, b, reduce)[0]
         return other
