@@ -213,6 +213,7 @@ def asked(names, results, shapes, made):
 
 
 W, B = (4, 3), (3,)
+LEAVES = ["dynamic_nodonate['first'][1]", "dynamic_nodonate['rest'][0]"]
 PARAMETERS, MOVED = ["p['w']", "p['b']", "x"], ["result[0]['w']", "result[0]['b']", "result[1]"]
 NAMED = ["result[0]['accuracy']", "result[0]['loss']", "result[1]['w']"]
 STEPS = {
@@ -228,6 +229,8 @@ STEPS = {
     "metrics are no loss": (["m.a", "m.w", "x"], ["result.a", "result.w"], [(), W, (8, 4)], [(), W], True, None),
     "a loss among metrics": (["s['w']"], NAMED, [W], [(), (), W], True, 1),
     "without names": (None, None, [W, (8, 4)], [W, ()], True, 1),
+    "leaves of Equinox": (LEAVES, ["result[1][0]", "result[1][1].cell.weight"], [W, (8, 4)], [(), W], True, 0),
+    "an evaluation of Equinox": (LEAVES, ["result[1]"], [W, (8, 4)], [W], False, None),
     "an evaluation": (["p['w']", "x"], ["result[0]", "result[1]"], [W, (8, 4)], [(), (8, 4)], False, 0),
 }
 

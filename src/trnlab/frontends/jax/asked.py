@@ -29,6 +29,9 @@ _JAX = str(Path(jax.__file__).parent) + os.sep
 _WRAPPERS = (f"{_JAX}_src{os.sep}pmap.py",)  # functions of JAX that stand for one of the script
 _LOOPS = ("scan", "while", "cond")  # operators that hold code of the script
 _KEY = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\")\]|\.(\w+)")
+_LEAF = re.compile(
+    r"dynamic_(no)?donate\['(first|rest)'\]\[\d+\]"
+)  # of Equinox' filter_jit: of all arguments, by number
 _INDEX = re.compile(r"\[\d+\]|^\w+")
 
 
@@ -160,18 +163,21 @@ def _succeeded(asked: Asked, through: Collection[int]) -> set[int]:
     """The arguments whose successors, or gradients, are among the results: parameters, an optimizer's state.
 
     Where arguments have names within trees (params['dense']['kernel']), those of results must end alike; elsewhere
-    equal shapes and formats are enough.
+    equal shapes and formats are enough. Equinox numbers what it hands over: the results of a step have names.
     """
 
     def is_array(kind: Kind | None) -> bool:
         return kind is not None and len(kind[0]) > 0 and "float" in kind[1]
 
     tails = [_tail(name) for name in asked.names] if asked.names is not None else [""] * len(asked.inputs)
+    numbered = bool(tails) and all(map(_LEAF.fullmatch, asked.names or [""]))
+    tails = [""] * len(tails) if numbered else tails
     named = asked.results is not None and any(t and is_array(k) for t, k in zip(tails, asked.inputs))
     offered: Counter[Any] = Counter()
     for i, kind in enumerate(asked.outputs):
-        if is_array(kind) and i not in through:
-            offered[_tail(asked.results[i]) if named and asked.results is not None else "", kind] += 1
+        tail = _tail(asked.results[i]) if asked.results is not None else ""
+        if is_array(kind) and i not in through and (tail or not numbered):
+            offered[tail if named else "", kind] += 1
     found = set()
     for i, (tail, kind) in enumerate(zip(tails, asked.inputs)):
         key = tail if named else "", kind
