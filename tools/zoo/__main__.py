@@ -154,7 +154,9 @@ def on_host(counts: dict[str, int], most: int = 3) -> str:
 
 def page(records: list[dict[str, Any]]) -> str:
     """The whole page."""
-    names = sorted({r["model"] for r in records})
+    from tools.zoo.models import MODELS
+
+    names = sorted({*MODELS, *(r["model"] for r in records)})
     newest = records[-1].get("version")
     cells = {(r["model"], r["way"]): cell(r) + " *" * (r.get("version") != newest) for r in records}
     counts = [sum(r["verdict"] == "trains" for r in records if r["way"] == way) for way in WAYS]
