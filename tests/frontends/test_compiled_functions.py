@@ -248,6 +248,20 @@ def a_break_in_the_middle(on):
 
 
 @case
+def a_view_of_a_result_written_after_a_break(on):
+    def f(x):
+        y = (x * 2).transpose(0, 1)
+        torch._dynamo.graph_break()
+        y[0] = y[1] * 3
+        return y.square()
+
+    x = on.tensor(3, 4, grad=True)
+    y = on.compiled(f)(x)
+    y.sum().backward()
+    return y, x.grad
+
+
+@case
 def recurrent_layers(on):
     found = []
     for kind in (nn.RNN, nn.LSTM, nn.GRU):

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--way", action="append", choices=WAYS, help="how they are compiled; all without this")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of training (%(default)s)")
     parser.add_argument("--seconds", type=int, default=900, help="for one model (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="models at once (%(default)s)")
     parser.add_argument("--results", type=Path, default=ROOT / ".zoo_cache.jsonl", help="where results are kept")
     parser.add_argument("--page", action="store_true", help="write docs/models.md from the results")
     return parser.parse_args()
@@ -69,14 +71,23 @@ def main() -> int:
 
     known = read(options.results)
     version = digest()
-    for name in options.names or MODELS:
-        wanted = [way for way in options.way or WAYS if not current(known.get((name, way)), version, options.steps)]
-        if wanted:
-            for record in train(name, wanted, options.steps, options.seconds):
+    ways = options.way or WAYS
+    wanted = {
+        name: [way for way in ways if not current(known.get((name, way)), version, options.steps)]
+        for name in options.names or MODELS
+    }
+
+    def trained(name: str) -> list[dict[str, Any]]:
+        return train(name, wanted[name], options.steps, options.seconds) if wanted[name] else []
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for name, records in zip(wanted, pool.map(trained, wanted)):
+            for record in records:
+                known.pop((name, record["way"]), None)  # the newest are last
                 known[name, record["way"]] = record | {"version": version}
             options.results.write_text("".join(json.dumps(r) + "\n" for r in known.values()))
-        for way in options.way or WAYS:
-            print(line(known[name, way]), flush=True)
+            for way in ways:
+                print(line(known[name, way]), flush=True)
     if options.page:
         PAGE.write_text(page(list(known.values())))
     return int(any(r["verdict"] in ("wrong", "crash") for r in known.values()))
@@ -102,7 +113,7 @@ def current(record: dict[str, Any] | None, version: str, steps: int) -> bool:
 def train(name: str, ways: Sequence[str], steps: int, seconds: int) -> list[dict[str, Any]]:
     """The records of one model, from a process of its own."""
     command = [sys.executable, "-m", "tools.zoo.run_one", name, str(steps), *ways]
-    environment = {**os.environ, "TRNLAB_PRECISION": "fp32", "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "TRNLAB_PRECISION": "fp32", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, cwd=ROOT)
         said, failed = (
@@ -143,14 +154,17 @@ def on_host(counts: dict[str, int], most: int = 3) -> str:
 
 def page(records: list[dict[str, Any]]) -> str:
     """The whole page."""
-    names = sorted({r["model"] for r in records})
-    cells = {(r["model"], r["way"]): cell(r) for r in records}
+    from tools.zoo.models import MODELS
+
+    names = sorted({*MODELS, *(r["model"] for r in records)})
+    newest = records[-1].get("version")
+    cells = {(r["model"], r["way"]): cell(r) + " *" * (r.get("version") != newest) for r in records}
     counts = [sum(r["verdict"] == "trains" for r in records if r["way"] == way) for way in WAYS]
     tried = [sum(r["way"] == way and r["verdict"] != "the reference" for r in records) for way in WAYS]
     said = "; ".join(f"with `{way}` {counts[i]} of {tried[i]} models train" for i, way in enumerate(WAYS))
     said = f"{said[0].upper()}{said[1:]}.\n\n"
     if len({r.get("version", r["model"]) for r in records}) > 1:
-        said = said.rstrip() + "\nNot all cells are of one version of trnlab.\n\n"
+        said = said.rstrip() + "\nNot all cells are of one version of trnlab: a star marks those of an older one.\n\n"
     rows = [" | ".join([f"| {n}", *(cells.get((n, way), "not run") for way in WAYS)]) + " |" for n in names]
     head = f"| model | {' | '.join(WAYS)} |\n{'|---' * (len(WAYS) + 1)}|\n"
     return HEAD.format(steps=STEPS) + said + head + "\n".join(rows) + "\n"

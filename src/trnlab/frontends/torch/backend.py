@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -132,6 +133,7 @@ class CompiledGraph:
             item if item in self._numbers else _planned(item, _owners(module)) for item in _returned_by(module)
         ]
         owners = [item.owner for item in self._plan if isinstance(item, _View)]
+        self._shown = Counter(owners)
         self._computed = {n: i for i, n in enumerate(dict.fromkeys(n for n in owners if n.op != "placeholder"))}
         self._module, self._name = module, name
         self._aliases = _take_out_writes(module, list(self._computed))
@@ -191,7 +193,12 @@ class CompiledGraph:
         if not isinstance(planned, _View):
             return planned
         owner = planned.owner
-        return planned.of(made[owner] if owner in made else args[self._position[owner.name]])
+        if owner not in made:
+            return planned.of(args[self._position[owner.name]])
+        view = planned.of(made[owner])
+        # Autograd forbids writes to a view that its function made, but where nothing else returned shows this memory
+        # the view is for whoever called a tensor like others, as it is on the host.
+        return view.data if planned.node is not owner and self._shown[owner] == 1 else view
 
 
 @dataclass(frozen=True)
