@@ -124,24 +124,22 @@ def zeroed(a: Tensor) -> Tensor:
     return a
 
 
-KERNELS: dict[Any, Callable[..., Any]] = {
-    _overload(name): kernel
-    for name, kernel in {
-        "mm": products.mm, "mv": products.mv, "bmm": products.bmm, "addmm": products.addmm, "addmv": products.addmv,
-        "_sparse_addmm": products.addmm, "_sparse_mm": products.mm,
-        "_sparse_sum": elementwise.total, "sparse_sampled_addmm": products.sampled, "add_.Tensor": products.added_to,
-        "t": structure.t, "transpose.int": structure.transposed, "_to_dense": structure.dense,
-        "_coalesce": structure.merged, "_to_sparse": structure.to_layout, "sparse_mask": structure.at_places,
-        "clone": clone, "_to_copy": to_copy, "empty_like": like(0), "zeros_like": like(0), "ones_like": like(1),
-        "zero_": zeroed, "_sparse_sum.dim": elementwise.over_dimensions,
-        "_sparse_sum_backward": elementwise.over_dimensions_backward, "sum": elementwise.total,
-        "_sparse_softmax": elementwise.softmax, "_sparse_softmax_backward_data": elementwise.softmax_backward,
-        "_sparse_log_softmax": elementwise.log_softmax,
-        "_sparse_log_softmax_backward_data": elementwise.log_softmax_backward,
-        "mul.Tensor": elementwise.scaled(torch.mul), "div.Tensor": elementwise.scaled(torch.div),
-        "mul.Scalar": elementwise.scaled(torch.mul), "div.Scalar": elementwise.scaled(torch.div),
-    }.items()
+_NAMED: dict[str, Callable[..., Any]] = {
+    "mm": products.mm, "mv": products.mv, "bmm": products.bmm, "addmm": products.addmm, "addmv": products.addmv,
+    "_sparse_addmm": products.addmm, "_sparse_mm": products.mm,
+    "_sparse_sum": elementwise.total, "sparse_sampled_addmm": products.sampled, "add_.Tensor": products.added_to,
+    "t": structure.t, "transpose.int": structure.transposed, "_to_dense": structure.dense,
+    "_coalesce": structure.merged, "_to_sparse": structure.to_layout, "sparse_mask": structure.at_places,
+    "clone": clone, "_to_copy": to_copy, "empty_like": like(0), "zeros_like": like(0), "ones_like": like(1),
+    "zero_": zeroed, "_sparse_sum.dim": elementwise.over_dimensions,
+    "_sparse_sum_backward": elementwise.over_dimensions_backward, "sum": elementwise.total,
+    "_sparse_softmax": elementwise.softmax, "_sparse_softmax_backward_data": elementwise.softmax_backward,
+    "_sparse_log_softmax": elementwise.log_softmax,
+    "_sparse_log_softmax_backward_data": elementwise.log_softmax_backward,
+    "mul.Tensor": elementwise.scaled(torch.mul), "div.Tensor": elementwise.scaled(torch.div),
+    "mul.Scalar": elementwise.scaled(torch.mul), "div.Scalar": elementwise.scaled(torch.div),
 }  # fmt: skip
+KERNELS: dict[Any, Callable[..., Any]] = {_overload(name): kernel for name, kernel in _NAMED.items()}
 KERNELS |= {_overload(name): elementwise.of_each(name) for name in (*elementwise.LINEAR, *elementwise.OF_EACH)
             if hasattr(_aten, name)}  # fmt: skip
 

@@ -110,5 +110,5 @@ def _added(x: Tensor, a: Tensor, alpha: Any) -> Any:
 
 def _turned_product(a: Tensor, b: Tensor) -> Any:
     """A dense matrix times a sparse one."""
-    product = mm(turned(b), a.t()) if parts_of(b).split == (2, 0) else NO_FORM
+    product: Any = mm(turned(b), a.t()) if parts_of(b).split == (2, 0) else NO_FORM
     return NO_FORM if product is NO_FORM else product.t()

@@ -77,8 +77,8 @@ def spawn(
 class _Settings:
     """What the command line told the process that starts the ranks, and holds for them as well."""
 
-    session: dict[str, Any]
-    checks: dict[str, str]
+    options: dict[str, Any]  # of the session
+    levels: dict[str, str]  # of checks
     schedule: str | policy.Policy | None
 
     @classmethod
@@ -87,8 +87,8 @@ class _Settings:
 
     def hold(self) -> None:
         """Have this process do as it is told."""
-        session.current().do_as(self.session)
-        checks.configure(self.checks)
+        session.current().do_as(self.options)
+        checks.configure(self.levels)
         if self.schedule is not None:
             policy.configure(self.schedule)
 
