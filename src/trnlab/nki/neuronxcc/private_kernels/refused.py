@@ -11,8 +11,8 @@ from trnlab.errors import UsageError
 def _refused(name: str, instead: str) -> Any:
     def kernel(*args: Any, **named: Any) -> Any:
         raise UsageError(
-            f"neuronxcc.nki._private_kernels: {name} is a kernel inside of the vendor's compiler, which nobody has "
-            "published",
+            f"neuronxcc.nki._private_kernels: {name} is inside of the vendor's compiler, which nobody has published, "
+            "and trnlab has none of its own",
             code="TRN296",
             remedy=f"nkilib.{instead} of aws-neuron/nki-library is for the same purpose",
         )
