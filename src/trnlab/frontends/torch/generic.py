@@ -94,6 +94,8 @@ def _on_neuron(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return original(*args, **kwargs)  # which Dynamo knows
         found = torch.accelerator.current_accelerator()
         return (ours if found is not None and found.type == "neuron" else original)(*args, **kwargs)
 
