@@ -102,11 +102,10 @@ OBSTACLES = {
     ),
     "a Fourier transform": in_step("    z = torch.fft.rfft(h).abs().mean()  # TRN203"),
     "float64": in_step("    z = h.double().mean().float()  # TRN212"),
-    "a sparse matrix": HEAD + """
-indices = torch.tensor([[0, 1], [1, 0]])
-near = torch.sparse_coo_tensor(indices, torch.ones(2), (6, 6), check_invariants=False).to("neuron")  # TRN150
+    "a sparse matrix of blocks": HEAD + """
+near = torch.eye(6).to_sparse_bsr((2, 2)).to("neuron")  # TRN150
 def loss_fn(model, x, y):
-    return F.cross_entropy(torch.sparse.mm(near, model(x)), y)
+    return F.cross_entropy(near @ model(x), y)
 """ + STEP,
     "NumPy in the middle": in_step(
         "    weights = np.log1p(np.abs(h.detach().cpu().numpy()))  # TRN204\n"

@@ -174,18 +174,29 @@ REFUSED = {
     "select": ("TRN151", lambda: torch.neuron.set_device(3)),
     "select_generic": ("TRN151", lambda: torch.accelerator.set_device_index(3)),
     "generator": ("TRN151", lambda: torch.Generator("neuron:3")),
-    "sparse": ("TRN150", lambda: torch.eye(3).to_sparse().to("neuron")),
-    "make_sparse": ("TRN150", lambda: torch.eye(3, device="neuron").to_sparse()),
-    "rows_sparse": ("TRN150", lambda: torch.eye(3).to_sparse_csr().to("neuron") @ X[:3, :3].to("neuron")),
-    "sparse_gradient": ("TRN150", lambda: _sparse_embedding()),
+    "sparse": ("TRN150", lambda: torch.eye(4).to_sparse_bsr((2, 2)).to("neuron")),
     "quantized": ("TRN150", lambda: torch.quantize_per_tensor(X.to("neuron"), 0.1, 0, torch.qint8)),
     "growing_storage": ("TRN153", lambda: X.to("neuron").untyped_storage().resize_(1000)),
 }
 
 
-def _sparse_embedding():
-    table = nn.Embedding(4, 3, sparse=True, device="neuron")
-    table(torch.tensor([1, 2], device="neuron")).sum().backward()
+def _sparse_embedding(device):
+    """Gradients and weights after two steps of a table whose gradients are sparse."""
+    torch.manual_seed(0)
+    table = nn.Embedding(6, 3, sparse=True).to(device)
+    optimizer = torch.optim.SparseAdam(list(table.parameters()), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        table(torch.tensor([[1, 2, 1], [5, 1, 0]], device=device)).square().sum().backward()
+        optimizer.step()
+    return table.weight.grad, table.weight.detach()
+
+
+def test_gradients_of_a_table_are_sparse():
+    (gradient, weights), (expected, wanted) = _sparse_embedding("neuron"), _sparse_embedding("cpu")
+    assert gradient.is_sparse
+    torch.testing.assert_close(gradient.to_dense().cpu(), expected.to_dense())
+    torch.testing.assert_close(weights.cpu(), wanted)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from trnlab.frontends.torch.dlpack import no_sparse
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet, modes_off
 from trnlab.frontends.torch.pytorch.fakes import FakeTensor
@@ -79,6 +80,8 @@ def parts_of(tensor: Tensor) -> Parts:
         indices, values = (op.redispatch(COO_KEY, tensor) for op in _MADE_OF[COO])
         split = tensor.sparse_dim(), tensor.dense_dim()
         return Parts(COO, tuple(tensor.shape), (indices,), values, split, tensor.is_coalesced(), is_each(indices))
+    if tensor.layout not in _MADE_OF:
+        raise no_sparse(tensor.layout)
     compressed, plain, values = (op.redispatch(COMPRESSED_KEY, tensor) for op in _MADE_OF[tensor.layout])
     merged = _repeating.get(plain) is None
     return Parts(
