@@ -244,11 +244,11 @@ def test_what_device_generic_code_asks():
 def test_events_of_scripts_for_any_accelerator():
     start, end = torch.Event(enable_timing=True), torch.Event("neuron", enable_timing=True)
     start.record()
-    torch.accelerator.current_stream().record_event(end).synchronize()
+    torch.neuron.current_stream().record_event(end).synchronize()
     assert start.query()
     assert isinstance(end, torch.Event)
     assert start.elapsed_time(end) >= 0
-    assert torch.accelerator.current_stream().record_event().query()
+    assert torch.neuron.current_stream().record_event().query()
 
 
 class OnDevice(Dataset):

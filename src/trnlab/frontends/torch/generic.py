@@ -28,7 +28,7 @@ _LIBRARIES: list[torch.library.Library] = []
 _OF_ACCELERATORS = (
     "empty_cache", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
     "memory_stats", "reset_accumulated_memory_stats", "reset_peak_memory_stats", "get_memory_info", "synchronize",
-    "get_device_capability", "set_device_index", "current_stream",
+    "get_device_capability", "set_device_index",
 )  # fmt: skip
 
 
@@ -94,8 +94,6 @@ def _on_neuron(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def ask(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
-            return original(*args, **kwargs)  # which Dynamo knows
         found = torch.accelerator.current_accelerator()
         return (ours if found is not None and found.type == "neuron" else original)(*args, **kwargs)
 

@@ -31,6 +31,7 @@ from trnlab.frontends.common import callee
 from trnlab.frontends.torch.lowerings.registry import Refused, Site, lowers
 from trnlab.frontends.torch.pytorch import pytree
 from trnlab.frontends.torch.pytorch.dispatcher import is_functorchs
+from trnlab.frontends.torch.pytorch.places import DECORATORS
 from trnlab.frontends.torch.types import kind_of, type_of
 from trnlab.graph.ir import TensorType, Value
 from trnlab.kernel_hooks import NOT_HANDLED
@@ -397,7 +398,7 @@ def _leave_to_tracing(decorators: Any) -> None:
     _launch_unseen = decorators.nonstrict_trace(_launch_unseen)
 
 
-when_imported("torch._dynamo.decorators", _leave_to_tracing)
+when_imported(DECORATORS, _leave_to_tracing)
 
 for _kind in (Kernel, OldKernel, KernelOp, Format):
     pytree.register_constant(_kind)
