@@ -50,7 +50,8 @@ def test_it_loads_nothing_heavy(with_us, without):
     added = set(with_us["modules"]) - set(without["modules"])
     assert not [m for m in added if m.startswith(HEAVY)]
     assert {m for m in added if not m.startswith("trnlab")} <= {"torch.neuron"}
-    assert len(added) <= 37  # eight of them are where private names of PyTorch are and what waits for imports
+    # Eight are where private names of PyTorch are, and what waits for imports; two wait for sparse tensors.
+    assert len(added) <= 39
 
 
 def test_it_can_be_switched_off(with_us, without):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.sparse import elementwise, products, structure
+from trnlab.frontends.torch.sparse import FROM_DENSE, elementwise, products, structure
 from trnlab.frontends.torch.sparse.parts import (
     COMPRESSED_KEY,
     COO,
@@ -168,7 +168,7 @@ KERNELS[_overload("_to_sparse.sparse_dim")] = _to_coo
 KERNELS[_overload("_to_sparse_csr")] = _to_compressed(torch.sparse_csr)
 KERNELS[_overload("_to_sparse_csc")] = _to_compressed(torch.sparse_csc)
 KERNELS[_overload("copy_")] = KERNELS[_overload("copy_sparse_to_sparse_")] = copied
-FROM_DENSE = tuple(map(_overload, ("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc")))
+MAKERS = tuple(map(_overload, FROM_DENSE))
 
 
 def computed(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
