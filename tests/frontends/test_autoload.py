@@ -46,12 +46,12 @@ def test_the_device_is_known_after_import_torch(with_us):
 
 
 def test_it_loads_nothing_heavy(with_us, without):
-    """What costs time on import is PyTorch's own; ours is some thirty small modules."""
+    """What costs time on import is PyTorch's own; ours is some forty small modules."""
     added = set(with_us["modules"]) - set(without["modules"])
     assert not [m for m in added if m.startswith(HEAVY)]
     assert {m for m in added if not m.startswith("trnlab")} <= {"torch.neuron"}
-    # Eight are where private names of PyTorch are, and what waits for imports; two wait for sparse tensors.
-    assert len(added) <= 39
+    # Eight of them are where private names of PyTorch are and what waits for imports, eleven are of sparse tensors.
+    assert len(added) <= 48
 
 
 def test_it_can_be_switched_off(with_us, without):

@@ -14,7 +14,7 @@ from torch import nn
 
 import trnlab.frontends.torch as neuron
 from trnlab import chips
-from trnlab.errors import UnsupportedOpError
+from trnlab.errors import UnsupportedOpError, UsageError
 from trnlab.frontends.torch import recording
 from trnlab.runtime import session
 
@@ -258,6 +258,53 @@ def test_they_move_are_copied_printed_and_saved(engine, layout):
         assert torch.equal(other.to_dense().cpu(), host.to_dense())
     assert device.to(torch.bfloat16).dtype is torch.bfloat16
     assert "neuron" in repr(device)
+
+
+HALF = torch.eye(4) / 2
+LINES, ROW, TWO = torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2)
+# Many of them are made by kernels of PyTorch that serve every device, and tell a device nothing.
+MAKERS = {
+    "moved coo": lambda d: HALF.to_sparse().to(d),
+    "moved csr": lambda d: HALF.to_sparse_csr().to(d),
+    "moved csc": lambda d: HALF.to_sparse_csc().to(d),
+    "coo of parts": lambda d: torch.sparse_coo_tensor(torch.stack((ROW, ROW)), TWO, (2, 2), device=d),
+    "csr of parts": lambda d: torch.sparse_csr_tensor(LINES, ROW, TWO, (2, 2), device=d),
+    "csr of parts that say its size": lambda d: torch.sparse_csr_tensor(LINES.to(d), ROW.to(d), TWO.to(d)),
+    "compressed": lambda d: torch.sparse_compressed_tensor(
+        LINES, ROW, TWO, (2, 2), layout=torch.sparse_csc, device=d
+    ),
+    "zeros": lambda d: torch.zeros((2, 2), layout=torch.sparse_csr, device=d),
+    "zeros like a csr of the host": lambda d: torch.zeros_like(HALF.to_sparse_csr(), device=d),
+    "full like a csr of the host": lambda d: torch.full_like(HALF.to_sparse_csr(), 2.0, device=d),
+    "zeros like a coo of the host": lambda d: torch.zeros_like(HALF.to_sparse(), device=d),
+    "dense": lambda d: HALF.to(d).to_sparse(),
+    "dense to csr": lambda d: HALF.to(d).to_sparse_csr(),
+    "dense to csc": lambda d: HALF.to(d).to_sparse(layout=torch.sparse_csc),
+    "filled": lambda d: HALF.to_sparse_csr().to(d).fill_(3),
+    "resized": lambda d: HALF.to_sparse().to(d).sparse_resize_((5, 5), 2, 0),
+}
+
+
+@pytest.mark.parametrize("way", MAKERS)
+def test_every_way_of_making_one(engine, way):
+    expected, got = (MAKERS[way](device) for device in ("cpu", "neuron"))
+    assert (got.device.type, got.layout) == ("neuron", expected.layout)
+    assert torch.equal(expected.to_dense(), (got + got).to_dense().cpu() / 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: HALF.to_sparse_bsr((2, 2)).to("neuron"),
+        lambda: HALF.to_sparse_bsc((2, 2)).to("neuron"),
+        lambda: HALF.to("neuron").to_sparse_bsr((2, 2)),
+        lambda: torch.zeros((2, 2), layout=torch.sparse_bsr, device="neuron"),
+        lambda: torch.sparse_bsr_tensor(LINES, ROW, torch.ones(2, 2, 2), (4, 4), device="neuron"),
+    ],
+)
+def test_matrices_of_blocks_are_refused_however_they_are_made(engine, make):
+    with pytest.raises(UsageError, match=r"TRN150.*sparse ones in COO"):
+        make()
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad])

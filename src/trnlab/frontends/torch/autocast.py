@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from trnlab.frontends.torch.dispatch import implement
+from trnlab.frontends.torch.dispatch import implement, operator
 from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet, ExcludedKeys
 
 
@@ -38,11 +38,6 @@ WIDEST = _names("cat stack addcdiv addcmul atan2 bilinear cross dot grid_sampler
 
 _AUTOCAST_KEY = DispatchKeySet(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 _LIBRARIES: list[torch.library.Library] = []
-
-
-def _overload(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
 def _castable(value: Any) -> bool:
@@ -88,7 +83,7 @@ def register() -> None:
     )
     for names, choose in rules:
         for name in names:
-            op = _overload(name)
+            op = operator(name)
             implement(aten, op, _kernel(op, choose), "AutocastPrivateUse1")
     torch.set_autocast_dtype("neuron", torch.bfloat16)
     _LIBRARIES.extend((everything, aten))

@@ -53,6 +53,13 @@ def tracing_allowed() -> Iterator[None]:
             dispatcher.set_off(key, True)
 
 
+def operator(name: str) -> Any:
+    """PyTorch's operator of a name, `add.Tensor` or `torchvision::nms`: aten's unless it names another namespace."""
+    namespace, _, rest = name.rpartition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload or "default")
+
+
 def implement(library: torch.library.Library, op: Any, kernel: Kernel, key: str) -> None:
     """Make `kernel` what `op` runs under a dispatch key."""
     library.impl(op, untraced(kernel), key)

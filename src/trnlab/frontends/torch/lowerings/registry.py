@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from trnlab.frontends.torch.dispatch import operator
 from trnlab.frontends.torch.draws import draw_of
 from trnlab.frontends.torch.types import format_of
 from trnlab.graph.builder import GraphBuilder
@@ -52,13 +53,6 @@ def lowers(*names: str) -> Callable[[Lowering], Lowering]:
 def lowering_of(op: Any) -> Lowering | None:
     """The function that appends an operator's graph ops; None for an operator without one."""
     return LOWERINGS.get(op) or LATE.get(str(op))
-
-
-def operator(name: str) -> Any:
-    """The operator called `name`."""
-    namespace, _, rest = name.rpartition("::")
-    packet, _, overload = rest.partition(".")
-    return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), overload)
 
 
 class Randomness:

@@ -129,7 +129,7 @@ def _forms(about: Operator, result: Any, given: set[int]) -> list[Form] | None:
                 continue
             if not isinstance(t, Tensor) or id(t) in given:
                 return None
-            if t.dtype not in _FORMATS or t.is_conj() or t.is_neg():
+            if t.layout is not torch.strided or t.dtype not in _FORMATS or t.is_conj() or t.is_neg():
                 return None
             form = form_of(tuple(t.shape), tuple(t.stride()), t.dtype)
             if not form.dense:

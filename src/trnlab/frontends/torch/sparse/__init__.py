@@ -9,5 +9,3 @@ next graph of the same size needs no other. `kernels` has what there is a form f
 `registration`: under the device's dispatch keys; the rest is the host's (`on_host`). `traced`: while a step is
 captured. `gradients`: products whose gradient keeps the structure.
 """
-
-FROM_DENSE = ("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc")  # makers of sparse tensors

@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trnlab.frontends.torch.sparse import FROM_DENSE, elementwise, products, structure
+from trnlab.frontends.torch.dispatch import operator
+from trnlab.frontends.torch.dlpack import no_sparse
+from trnlab.frontends.torch.sparse import elementwise, products, structure
 from trnlab.frontends.torch.sparse.parts import (
     COMPRESSED_KEY,
     COO,
     COO_KEY,
+    LAYOUTS,
     NO_FORM,
     Parts,
     is_sparse,
@@ -25,24 +28,26 @@ _aten = torch.ops.aten
 
 HEADERS_OF_COO = (
     "_indices", "_values", "indices", "values", "_nnz", "is_coalesced", "sparse_dim", "dense_dim", "_coalesced_",
-    "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_coo_tensor_with_dims",
+    "_sparse_coo_tensor_with_dims_and_tensors", "_sparse_coo_tensor_with_dims", "sparse_resize_",
+    "sparse_resize_and_clear_",
 )  # fmt: skip
 HEADERS_OF_COMPRESSED = (
     "crow_indices", "col_indices", "ccol_indices", "row_indices", "values", "_nnz", "sparse_dim", "dense_dim",
+    "sparse_compressed_tensor.comp_plain_value_size", "sparse_compressed_tensor.comp_plain_value", "zeros",
 )  # fmt: skip
 _COMPRESSED_MADE = _aten.sparse_compressed_tensor.comp_plain_value_size
 
 
-def _overload(name: str) -> Any:
-    base, _, overload = name.partition(".")
-    return getattr(getattr(_aten, base), overload or "default")
-
-
 def header(op: Any, key: Any) -> Callable[..., Any]:
-    """PyTorch's own kernel for the host, which reads or makes the object alone."""
+    """PyTorch's own kernel for the host, which reads or makes the object alone; TRN150 for layouts that are none of
+    the device's."""
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return op.redispatch(key, *args, **kwargs)
+    def run(*args: Any, layout: Any = None, **kwargs: Any) -> Any:
+        if layout is None:
+            return op.redispatch(key, *args, **kwargs)
+        if layout not in LAYOUTS:
+            raise no_sparse(layout)
+        return op.redispatch(key, *args, layout=layout, **kwargs)
 
     return run
 
@@ -118,6 +123,14 @@ def copied(a: Tensor, b: Tensor, non_blocking: bool = False) -> Any:
     return a
 
 
+def filled(a: Tensor, value: Any) -> Any:
+    """All stored values become one value, which PyTorch has of compressed matrices alone."""
+    if a.layout is COO:
+        return NO_FORM
+    raw_parts(a).values.fill_(value)
+    return a
+
+
 def zeroed(a: Tensor) -> Tensor:
     """All stored values become zero."""
     raw_parts(a).values.zero_()
@@ -131,7 +144,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "t": structure.t, "transpose.int": structure.transposed, "_to_dense": structure.dense,
     "_coalesce": structure.merged, "_to_sparse": structure.to_layout, "sparse_mask": structure.at_places,
     "clone": clone, "_to_copy": to_copy, "empty_like": like(0), "zeros_like": like(0), "ones_like": like(1),
-    "zero_": zeroed, "_sparse_sum.dim": elementwise.over_dimensions,
+    "zero_": zeroed, "fill_.Scalar": filled, "_sparse_sum.dim": elementwise.over_dimensions,
     "_sparse_sum_backward": elementwise.over_dimensions_backward, "sum": elementwise.total,
     "_sparse_softmax": elementwise.softmax, "_sparse_softmax_backward_data": elementwise.softmax_backward,
     "_sparse_log_softmax": elementwise.log_softmax,
@@ -139,8 +152,8 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "mul.Tensor": elementwise.scaled(torch.mul), "div.Tensor": elementwise.scaled(torch.div),
     "mul.Scalar": elementwise.scaled(torch.mul), "div.Scalar": elementwise.scaled(torch.div),
 }  # fmt: skip
-KERNELS: dict[Any, Callable[..., Any]] = {_overload(name): kernel for name, kernel in _NAMED.items()}
-KERNELS |= {_overload(name): elementwise.of_each(name) for name in (*elementwise.LINEAR, *elementwise.OF_EACH)
+KERNELS: dict[Any, Callable[..., Any]] = {operator(name): kernel for name, kernel in _NAMED.items()}
+KERNELS |= {operator(name): elementwise.of_each(name) for name in (*elementwise.LINEAR, *elementwise.OF_EACH)
             if hasattr(_aten, name)}  # fmt: skip
 
 
@@ -163,12 +176,12 @@ def _to_compressed(layout: torch.layout) -> Callable[..., Any]:
     return run
 
 
-KERNELS[_overload("add.Tensor")] = _sum_of_two
-KERNELS[_overload("_to_sparse.sparse_dim")] = _to_coo
-KERNELS[_overload("_to_sparse_csr")] = _to_compressed(torch.sparse_csr)
-KERNELS[_overload("_to_sparse_csc")] = _to_compressed(torch.sparse_csc)
-KERNELS[_overload("copy_")] = KERNELS[_overload("copy_sparse_to_sparse_")] = copied
-MAKERS = tuple(map(_overload, FROM_DENSE))
+KERNELS[operator("add.Tensor")] = _sum_of_two
+KERNELS[operator("_to_sparse.sparse_dim")] = _to_coo
+KERNELS[operator("_to_sparse_csr")] = _to_compressed(torch.sparse_csr)
+KERNELS[operator("_to_sparse_csc")] = _to_compressed(torch.sparse_csc)
+KERNELS[operator("copy_")] = KERNELS[operator("copy_sparse_to_sparse_")] = copied
+FROM_DENSE = tuple(map(operator, ("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc")))
 
 
 def computed(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -27,6 +27,7 @@ _MADE_OF = {  # the readers of each layout, indices first
     CSR: (_aten.crow_indices.default, _aten.col_indices.default, _aten.values.default),
     CSC: (_aten.ccol_indices.default, _aten.row_indices.default, _aten.values.default),
 }
+LAYOUTS = tuple(_MADE_OF)
 
 
 @dataclass(frozen=True)

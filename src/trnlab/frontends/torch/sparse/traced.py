@@ -40,7 +40,9 @@ class SparseOperators(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not (op in _MAKERS or op in kernels.MAKERS or any(map(_meets, args)) or any(map(_meets, kwargs.values()))):
+        if not (
+            op in _MAKERS or op in kernels.FROM_DENSE or any(map(_meets, args)) or any(map(_meets, kwargs.values()))
+        ):
             return op(*args, **kwargs)
         with self:
             try:
