@@ -47,7 +47,7 @@ def main() -> int:
     chosen.add_argument("--data", type=Path, required=True, help="the folder of coverage's data files")
     chosen.add_argument("--seconds", type=Path, required=True, help="what `pytest --durations=0` printed")
     chosen.add_argument("--missing", type=float, default=0.001, help="part of all arcs that these may reach alone")
-    chosen.add_argument("--cheap", type=float, default=1.5, help="seconds that one form of each test may take")
+    chosen.add_argument("--cheap", type=float, default=1.0, help="seconds that one form of each test may take")
     chosen.add_argument("--to", type=Path, required=True)
     given = parser.parse_args()
     if given.command == "choose":

@@ -80,7 +80,7 @@ def choose(
         covered |= left.pop(best)
     kept |= _one_of_each(long, kept, seconds, cheap)
     covered |= set().union(*(reached.get(name, set()) for name in kept))
-    return sorted(long - kept), len(everything - covered)
+    return sorted((long - kept) & reached.keys()), len(everything - covered)  # of the others nothing is known
 
 
 def _one_of_each(long: set[str], kept: set[str], seconds: Mapping[str, float], cheap: float) -> set[str]:
