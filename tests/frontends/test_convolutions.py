@@ -105,6 +105,9 @@ POOLS = {
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "bilinear, corners": lambda x: F.interpolate(x, size=(4, 17), mode="bilinear", align_corners=True),
     "bicubic": lambda x: F.interpolate(x, size=(9, 5), mode="bicubic"),
+    "bilinear, smoothed": lambda x: F.interpolate(x, scale_factor=0.4, mode="bilinear", antialias=True),
+    "bilinear, smoothed, corners": lambda x: F.interpolate(x, (3, 12), None, "bilinear", True, antialias=True),
+    "bicubic, smoothed": lambda x: F.interpolate(x, size=(2, 11), mode="bicubic", antialias=True),
 }
 
 

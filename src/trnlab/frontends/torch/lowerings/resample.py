@@ -167,6 +167,39 @@ def cubic(size: int, out: int, align_corners: bool, scale: float | None) -> Taps
     return [Tap(np.clip(below + k, 0, size - 1), w.astype(np.float32)) for k, w in zip((-1, 0, 1, 2), weights)]
 
 
+def _triangle(d: Floats) -> Floats:
+    return np.maximum(np.float32(1) - np.abs(d), np.float32(0))
+
+
+def _keys(d: Floats) -> Floats:
+    """Keys' polynomial with a = -0.5, as in Pillow and in PyTorch where it smooths."""
+    a, d = np.float32(-0.5), np.abs(d)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((d - 5) * d + 8) * d * a - 4 * a
+    return np.where(d < 1, near, np.where(d < 2, far, 0)).astype(np.float32)
+
+
+def smoothed(window: Callable[[Floats], Floats], reach: int) -> Callable[..., Taps]:
+    """Weighted means of all elements under a window of `reach` elements to either side, which is as much wider as the
+    result is smaller: `antialias=True`."""
+
+    def rule(size: int, out: int, align_corners: bool, scale: float | None) -> Taps:
+        step = _step(size, out, scale)
+        if align_corners:
+            step = np.float32(size - 1) / np.float32(out - 1) if out > 1 else np.float32(0)
+        wider = max(step, np.float32(1))
+        support, middle = reach * wider, step * (np.arange(out, dtype=np.float32) + np.float32(0.5))
+        first = np.maximum((middle - support + np.float32(0.5)).astype(np.int64), 0)
+        end = np.minimum((middle + support + np.float32(0.5)).astype(np.int64), size)
+        places = first[:, None] + np.arange(max(int((end - first).max()), 1))
+        weights = window((places.astype(np.float32) - middle[:, None] + np.float32(0.5)) / wider)
+        weights = np.where(places < end[:, None], weights, 0).astype(np.float32)
+        weights /= weights.sum(1, keepdims=True)
+        return [Tap(np.minimum(at, size - 1), weight) for at, weight in zip(places.T, weights.T)]
+
+    return rule
+
+
 def averages(size: int, out: int) -> Taps:
     """Averages over `out` windows that cover the input, of sizes that differ by one at most."""
     start = np.arange(out) * size // out
@@ -236,6 +269,8 @@ for _rank in (1, 2, 3):
 for _name, _rank in (("upsample_linear1d", 1), ("upsample_bilinear2d", 2), ("upsample_trilinear3d", 3)):
     _register(_name, _rank, linear, True)
 _register("upsample_bicubic2d", 2, cubic, True)
+_register("_upsample_bilinear2d_aa", 2, smoothed(_triangle, 1), True)
+_register("_upsample_bicubic2d_aa", 2, smoothed(_keys, 2), True)
 
 
 def _average(size: int, out: int, scale: float | None) -> Taps:
