@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import islice
 from typing import Any
@@ -121,6 +121,12 @@ def _on(leaf: Any, device: str) -> Any:
     return device if isinstance(leaf, str) and leaf == "cpu" else leaf
 
 
+def _as_elsewhere(leaf: Any, dtype: torch.dtype) -> Any:
+    """PyTorch decides by the name of the device in what format some losses are summed; the same for both, as it
+    decides for a device that it has no name for."""
+    return replace(leaf, acc_policy="compact", acc_dtype=dtype) if getattr(leaf, "acc_policy", "") == "auto" else leaf
+
+
 def _brief(leaf: Any) -> str:
     if not isinstance(leaf, Tensor):
         return repr(leaf)
@@ -136,7 +142,7 @@ def samples(op: Any, dtype: torch.dtype, count: int | None, reference: bool = Fa
     known: set[str] = set()
     for sample in islice(make("cpu", dtype, requires_grad=backward), None if count is None else 4 * count):
         leaves, spec = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
-        found = Sample(op, leaves, spec, sample.output_process_fn_grad, dtype)
+        found = Sample(op, [_as_elsewhere(x, dtype) for x in leaves], spec, sample.output_process_fn_grad, dtype)
         if found.digest not in known:
             known.add(found.digest)
             yield found
