@@ -363,6 +363,11 @@ def _convolution_backward(
     return tuple(None if r is None else as_neuron(r) for r in results)
 
 
+def _group_norm(*args: Any) -> Any:
+    """The operator as one, of which PyTorch's code for unknown devices takes views that not all strides allow."""
+    return _boxed(torch.ops.aten.native_group_norm.default, *args)
+
+
 def _record_stream(self: Tensor, s: Any) -> None:
     """Nothing: work on the device is done when the operator returns."""
 
@@ -421,6 +426,7 @@ def register() -> None:
         "_to_copy": _to_copy,
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
+        "native_group_norm": _group_norm,
     }
     for name, kernel in kernels.items():
         implement(aten, name, kernel, "PrivateUse1")
