@@ -129,7 +129,7 @@ CASES = {
     "strided": lambda x: torch.as_strided(x * 2, (3, 3), (2, 1), 1),
     "channels last": lambda x: x.reshape(1, 2, 2, 5).to(memory_format=torch.channels_last).add(1).relu(),
     "norms of groups, channels last": lambda x: F.group_norm(
-        x.reshape(1, 2, 2, 5).to(memory_format=torch.channels_last), 2, x[0, :2], x[1, :2]
+        x.repeat(2, 2).reshape(2, 2, 4, 5).to(memory_format=torch.channels_last), 2, x[0, :2], x[1, :2]
     ),
     "data replaced": lambda x: (y := x * 2, setattr(y, "data", x * 3), y + 0)[-1],
     "set to another": lambda x: (y := x * 2, y.set_(x * 5), y - 1)[-1],
