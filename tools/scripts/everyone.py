@@ -97,6 +97,47 @@ _LLAMA = (
     "--learning_rate=1e-3",
 )
 
+_TIMM = (
+    "train.py",
+    "--data-dir=images",
+    "--num-classes=2",
+    "--batch-size=2",
+    "--epochs=2",
+    "--warmup-epochs=1",
+    "--workers=1",
+    "--img-size=32",
+    "--lr=0.001",
+    "--seed=1",
+    "--output=out",
+)
+_DDPM = (
+    "train_unconditional.py",
+    "--train_data_dir=images",
+    "--model_config_name_or_path=config",
+    "--resolution=16",
+    "--train_batch_size=2",
+    "--eval_batch_size=2",
+    "--num_epochs=2",
+    "--save_images_epochs=2",
+    "--ddpm_num_inference_steps=3",
+    "--lr_warmup_steps=1",
+    "--dataloader_num_workers=0",
+    "--output_dir=out",
+    "--use_ema",
+)
+
+
+def _timm(name: str, *more: str) -> Script:
+    return Script(
+        f"timm, train, {name}",
+        "timm",
+        "",
+        (*_TIMM, *more, "--device=neuron"),
+        data.imagenet,
+        (*_TIMM, *more, "--device=cpu"),
+        losses=rf'"loss": {_NUMBER}',
+    )
+
 
 def _mademore(kind: str) -> Script:
     more = ("--type", kind)
@@ -153,6 +194,18 @@ SCRIPTS = (
         data.mingpt,
         ("projects/adder/adder.py", "--data.ndigit=1", *_MINGPT, "--trainer.device=cpu"),
         losses=rf"train loss {_NUMBER}",
+    ),
+    _timm("test_vit, AdamW, EMA and mixup", "--model=test_vit", "--opt=adamw", "--model-ema", "--mixup=0.2"),
+    _timm("test_resnet, LAMB", "--model=test_resnet", "--opt=lamb", "--clip-grad=1", "--grad-accum-steps=2"),
+    Script(
+        "diffusers, train_unconditional",
+        "diffusers",
+        "examples/unconditional_image_generation",
+        (_SEEDED, *_DDPM),
+        data.images_and_unet,
+        (_SEEDED, *_DDPM),
+        losses=rf"loss={_NUMBER}",
+        environment={"TQDM_MININTERVAL": "100000"},
     ),
     _llama("eager", compile="False"),
     _llama("compile", compile="True"),

@@ -13,6 +13,7 @@ from tools.scripts import data
 SOURCES: Mapping[str, tuple[str, str]] = {
     "aws-neuron-samples": ("aws-neuron/aws-neuron-samples", "2015d650cd89e4c671ae5bd1b5f1d4499d94d4dd"),
     "examples": ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8"),
+    "diffusers": ("huggingface/diffusers", "58eb52c0803ea9af3abec60841c2a093bdf1f951"),
     "equinox": ("patrick-kidger/equinox", "9336d820b2ef66b360fc6cb3611b3da5cefbb14d"),
     "flax": ("google/flax", "18f8f311c275d57f46d95e41b15aa97b454754c0"),
     "keras": ("keras-team/keras", "3422977a5e38fb2f7709aaa9a08e47f0c43d0f60"),
@@ -20,6 +21,7 @@ SOURCES: Mapping[str, tuple[str, str]] = {
     "makemore": ("karpathy/makemore", "988aa59e4d8fefa526d06f3b453ad116258398d4"),
     "minGPT": ("karpathy/minGPT", "37baab71b9abea1b76ab957409a1cc2fbfba8a26"),
     "nanoGPT": ("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291"),
+    "timm": ("huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46cf85d"),
 }
 LOSS = r"[Ll]oss(?:[_ ]?\w*)?(?: is)?[:=' ]+\s*(-?\d+\.\d+(?:e-?\d+)?)"
 

@@ -24,10 +24,10 @@ def when_imported(name: str, call: Action) -> Callable[[], None]:
 
 
 class _Once(importlib.abc.MetaPathFinder):
-    """Waits for the module to be imported."""
+    """Waits for the module to be imported. Who only asks where it lies changes nothing: TensorFlow does so of Keras."""
 
     def __init__(self, name: str, call: Action) -> None:
-        self.name, self.call = name, call
+        self.name, self.call, self._asking = name, call, False
 
     def forget(self) -> None:
         if self in sys.meta_path:
@@ -35,17 +35,22 @@ class _Once(importlib.abc.MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         """That of whoever else finds the module, with `call` behind what it executes."""
-        if fullname != self.name:
+        if fullname != self.name or self._asking:
             return None
-        self.forget()
-        spec = importlib.util.find_spec(fullname)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking = False
         loader: Any = spec.loader if spec is not None else None
         if loader is not None:
             run = loader.exec_module
 
             def loaded(module: ModuleType) -> None:
                 run(module)
-                self.call(module)
+                if self in sys.meta_path:
+                    self.forget()
+                    self.call(module)
 
             loader.exec_module = loaded
         return spec
