@@ -64,7 +64,7 @@ def _yaml(text: str) -> Any:
     try:
         import yaml
     except ImportError:
-        raise ValueError("reading YAML takes the package pyyaml") from None
+        raise ValueError("reading YAML takes the package pyyaml (pip install pyyaml), reading JSON none") from None
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:

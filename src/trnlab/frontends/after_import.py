@@ -24,7 +24,7 @@ def when_imported(name: str, call: Action) -> Callable[[], None]:
 
 
 class _Once(importlib.abc.MetaPathFinder):
-    """Waits for the module to be imported. Who only asks where it lies changes nothing: TensorFlow does so of Keras."""
+    """Waits for an import of the module. Who only asks where it lies changes nothing: TensorFlow asks so of Keras."""
 
     def __init__(self, name: str, call: Action) -> None:
         self.name, self.call, self._asking = name, call, False
