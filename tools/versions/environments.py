@@ -48,7 +48,7 @@ PACKAGES = {
     )),
     "jax": Package(
         "JAX", _files("test_jax", "test_unedited_jax"),
-        packages=("flatbuffers", "flax", "optax", "equinox"), free=("jax", "jaxlib"),
+        packages=("flatbuffers", "flax", "optax", "equinox"), free=("jax", "jaxlib", "flax"),
     ),
     "tensorflow-cpu": Package(
         "TensorFlow", _files("test_tensorflow", "test_unedited_tensorflow"),
