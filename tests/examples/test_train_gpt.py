@@ -105,7 +105,10 @@ def test_under_trnlab_run_it_leaves_an_answer_to_every_question(tmp_path):
     assert found["host_fallback_ops"]["training"] == 0
     assert found["compile"]["cache"] == "miss"
     assert found["tokens_per_step"] == 8 * 128
+    programs = [json.loads(path.read_text()) for path in (tmp_path / "run" / "executables").iterdir()]
+    assert {each["name"]: each["calls"] for each in programs} == {"train_step": 4, "operators": 2}
     copying = found["instructions"] - 4 * found["instructions_per_step"]
+    assert copying % 2 == 0
     assert 0 < copying < 0.05 * found["instructions"]  # model and optimizer, for each of the two ways that are timed
     for name in ("step_time_s", "tokens_per_s", "mfu", "engines", "hbm", "memory", "cost", "assumptions"):
         assert found[name]

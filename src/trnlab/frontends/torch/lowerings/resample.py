@@ -125,7 +125,9 @@ def _put(site: Site, grad: Value, dim: int, places: Ints, size: int) -> Value:
 # All in float32, in which PyTorch computes places too.
 
 
-def _step(size: int, out: int, scale: float | None) -> np.float32:
+def _step(size: int, out: int, scale: float | None, align_corners: bool = False) -> np.float32:
+    if align_corners:
+        return np.float32(size - 1) / np.float32(out - 1) if out > 1 else np.float32(0)
     return np.float32(1.0 / scale) if scale is not None and scale > 0 else np.float32(size) / np.float32(out)
 
 
@@ -136,10 +138,8 @@ def nearest(size: int, out: int, scale: float | None, middle: bool = False) -> T
 
 
 def _source(size: int, out: int, align_corners: bool, scale: float | None) -> Floats:
-    j = np.arange(out, dtype=np.float32)
-    if align_corners:
-        return j * (np.float32(size - 1) / np.float32(out - 1) if out > 1 else np.float32(0))
-    return (j + np.float32(0.5)) * _step(size, out, scale) - np.float32(0.5)
+    j, step = np.arange(out, dtype=np.float32), _step(size, out, scale, align_corners)
+    return j * step if align_corners else (j + np.float32(0.5)) * step - np.float32(0.5)
 
 
 def linear(size: int, out: int, align_corners: bool, scale: float | None) -> Taps:
@@ -151,19 +151,22 @@ def linear(size: int, out: int, align_corners: bool, scale: float | None) -> Tap
     return [Tap(below, np.float32(1) - share), Tap(above, share)]
 
 
+def _near(d: Floats, a: np.float32) -> Floats:
+    """Keys' polynomial at most one element away."""
+    return ((a + 2) * d - (a + 3)) * d * d + 1
+
+
+def _far(d: Floats, a: np.float32) -> Floats:
+    """Keys' polynomial from one to two elements away."""
+    return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+
 def cubic(size: int, out: int, align_corners: bool, scale: float | None) -> Taps:
     """Four neighbours, weighted by Keys' polynomials with a = -0.75, as in PyTorch."""
     at = _source(size, out, align_corners, scale)
     below = np.floor(at).astype(np.int64)
     t, a = at - below.astype(np.float32), np.float32(-0.75)
-
-    def near(d: Floats) -> Floats:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-
-    def far(d: Floats) -> Floats:
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-    weights = (far(t + 1), near(t), near(1 - t), far(2 - t))
+    weights = (_far(t + 1, a), _near(t, a), _near(1 - t, a), _far(2 - t, a))
     return [Tap(np.clip(below + k, 0, size - 1), w.astype(np.float32)) for k, w in zip((-1, 0, 1, 2), weights)]
 
 
@@ -174,9 +177,7 @@ def _triangle(d: Floats) -> Floats:
 def _keys(d: Floats) -> Floats:
     """Keys' polynomial with a = -0.5, as in Pillow and in PyTorch where it smooths."""
     a, d = np.float32(-0.5), np.abs(d)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((d - 5) * d + 8) * d * a - 4 * a
-    return np.where(d < 1, near, np.where(d < 2, far, 0)).astype(np.float32)
+    return np.where(d < 1, _near(d, a), np.where(d < 2, _far(d, a), 0)).astype(np.float32)
 
 
 def smoothed(window: Callable[[Floats], Floats], reach: int) -> Callable[..., Taps]:
@@ -184,9 +185,7 @@ def smoothed(window: Callable[[Floats], Floats], reach: int) -> Callable[..., Ta
     result is smaller: `antialias=True`."""
 
     def rule(size: int, out: int, align_corners: bool, scale: float | None) -> Taps:
-        step = _step(size, out, scale)
-        if align_corners:
-            step = np.float32(size - 1) / np.float32(out - 1) if out > 1 else np.float32(0)
+        step = _step(size, out, scale, align_corners)
         wider = max(step, np.float32(1))
         support, middle = reach * wider, step * (np.arange(out, dtype=np.float32) + np.float32(0.5))
         first = np.maximum((middle - support + np.float32(0.5)).astype(np.int64), 0)

@@ -42,12 +42,11 @@ def header(op: Any, key: Any) -> Callable[..., Any]:
     """PyTorch's own kernel for the host, which reads or makes the object alone; TRN150 for layouts that are none of
     the device's."""
 
-    def run(*args: Any, layout: Any = None, **kwargs: Any) -> Any:
-        if layout is None:
-            return op.redispatch(key, *args, **kwargs)
-        if layout not in LAYOUTS:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        layout = kwargs.get("layout")
+        if layout is not None and layout not in LAYOUTS:
             raise no_sparse(layout)
-        return op.redispatch(key, *args, layout=layout, **kwargs)
+        return op.redispatch(key, *args, **kwargs)
 
     return run
 
