@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from trnlab.lang.addresses import checked
 from trnlab.lang.formats import Format, chip_format, format_of
 from trnlab.lang.hbm import Hbm, Place
 from trnlab.lang.offsets import settled
-from trnlab.lang.room import FullError, finished
 from trnlab.lang.source import user_line
 from trnlab.lang.storage import Region, Storage, refuse
 from trnlab.lang.strides import row_major
@@ -36,6 +35,9 @@ from trnlab.program.access import AP, Buffer
 from trnlab.program.builder import Builder
 from trnlab.program.routine import Routine
 from trnlab.program.spans import Spans
+
+if TYPE_CHECKING:
+    from trnlab.lang.room import FullError
 
 _active: list[Recorder] = []
 # To look a member up takes 200 ns in Python 3.11.
@@ -388,6 +390,8 @@ class Recorder:
         What the kernel says, before any pass, is then in `written`, for those who check it. Raises CapacityError for
         what does not fit in SBUF or PSUM.
         """
+        from trnlab.lang.room import FullError, finished  # the passes, which nobody needs who only names a kernel
+
         self.spans.end(0, len(self.builder))
         given = {made.buffer.id: made.address for made in self.tiles if made.address is not None}
         self.builder.settle(given)

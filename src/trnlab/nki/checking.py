@@ -103,9 +103,3 @@ def explicit(recorder: Recorder) -> frozenset[int]:
     return frozenset(
         made.buffer.id for made in recorder.tiles if made.address is not None
     )  # fmt: skip
-
-
-def tell(found: Iterable[Finding]) -> None:
-    """Raise, warn of or pass over each finding, as the levels of the checks say now."""
-    for finding in found:
-        checks.report(finding.check, finding.error, finding.harmless)

@@ -11,10 +11,9 @@ Cores that meet have a shadow each, see `trnlab.nki.interleave`.
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -191,11 +190,3 @@ class Copies(MutableMapping[int, Array]):
 
     def __contains__(self, number: object) -> bool:
         return number in self._arrays or number in self._known
-
-
-def content_of(arrays: Iterable[HostArray]) -> bytes:
-    """What tells the contents of arrays from others."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array.data).reshape(-1).view(np.uint8).data)
-    return digest.digest()

@@ -17,8 +17,6 @@ from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
 from trnlab.nki.typing import TensorType
 from trnlab.program.text import routine_text
-from trnlab.runtime import kernels
-from trnlab.sim.timing.summary import engine_use
 from trnlab.timeline import Timeline, save
 from trnlab.units import PS_PER_US
 
@@ -59,6 +57,8 @@ class Benchmark:
 
     def __call__(self, *args: Any, **kwargs: Any) -> BenchmarkResult:
         """Time the kernel on these arguments; `nki.typing.tensor[[rows, columns], dtype]` stands for an array."""
+        from trnlab.runtime import kernels
+
         args, kwargs = map_objects(TensorType.zeros, (args, kwargs), TensorType)
         timeline = self.kernel.timeline(*args, **kwargs)
         trace, chip = self.kernel.trace(*args, **kwargs), self.kernel.chip or default_chip()
@@ -119,6 +119,8 @@ class Profile(Benchmark):
 
 def _report(kernel: Kernel, timeline: Timeline) -> dict[str, Any]:
     """Times in seconds and shares of the total, under the names of the vendor's summary."""
+    from trnlab.sim.timing.summary import engine_use
+
     summary: dict[str, Any] = {"total_time": timeline.total / 1e12}
     for use in engine_use(timeline):
         engine = use.name if use.name == "dma" else f"{use.name}_engine"

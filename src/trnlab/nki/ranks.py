@@ -16,13 +16,10 @@ from itertools import chain
 from typing import Any
 
 from trnlab.errors import UsageError
-from trnlab.nki.arrays import HostArray, origin_of
-from trnlab.nki.kernel import Array, Kernel
+from trnlab.nki.arrays import Array, HostArray, origin_of
+from trnlab.nki.kernel import Kernel
 from trnlab.nki.target import default_chip
 from trnlab.nki.traces import Recording, Trace, memory_of, result_of
-from trnlab.runtime import kernels
-from trnlab.sim.functional import Machine, run_program
-from trnlab.sim.timing import time_program
 from trnlab.timeline import Timeline
 
 
@@ -51,14 +48,13 @@ class RankedKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Run; returns what each rank returns. Arrays in `per_rank` are written in place, others are not."""
+        from trnlab.nki.execution import execute
+
         calls = self._calls(args, kwargs)
         recording, own = self._record(calls), _own(args, kwargs)
         chip = self.kernel.chip or default_chip()
         memories = [_memory(trace, arrays, own) for trace, (_, arrays) in zip(recording.traces, calls)]
-        options, program = self.kernel.options or kernels.options(), recording.program
-        machine = Machine(chip, options, sbuf_bytes=program.sbuf_bytes)
-        run_program(program, dict(enumerate(chain(*memories))), chip, machine=machine)
-        kernels.called(program, chip, self.kernel.policy(chip))
+        execute(recording.program, chain(*memories), chip, self.kernel.policy(chip), self.kernel.options)
         results = []
         for trace, (_, arrays), memory in zip(recording.traces, calls, memories):
             for position in trace.written:
@@ -69,6 +65,8 @@ class RankedKernel:
 
     def timeline(self, *args: Any, **kwargs: Any) -> Timeline:
         """When each instruction of each core of each rank would run."""
+        from trnlab.sim.timing import time_program
+
         recording, chip = self._record(self._calls(args, kwargs)), self.kernel.chip or default_chip()
         return time_program(recording.program, chip, policy=self.kernel.policy(chip))
 

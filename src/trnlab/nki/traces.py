@@ -3,23 +3,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trnlab.guards import Guards
 from trnlab.nki.arguments import map_objects
-from trnlab.nki.arrays import HostArray, like
+from trnlab.nki.arrays import Array, HostArray, like
 from trnlab.program.access import Buffer
 from trnlab.program.gang import Member
 from trnlab.program.routine import Program, Routine, Tensor
-from trnlab.sim.checks import Finding
 from trnlab.snapshot import Reader, StandIn
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from trnlab.sim.checks import Finding
+
 UNWRITTEN = 0xFF  # what bytes of HBM hold that nobody has written
 _MOST = 256  # traces of a kernel that are kept; the oldest go
 
@@ -149,6 +151,14 @@ def memory_of(trace: Trace, arrays: list[HostArray]) -> list[Array]:
             raw = np.full(buffer.nbytes, UNWRITTEN, np.uint8)
             memory.append(raw.view(buffer.dtype.numpy).reshape(buffer.shape))
     return memory
+
+
+def content_of(arrays: Iterable[HostArray]) -> bytes:
+    """What tells the contents of arrays from others."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array.data).reshape(-1).view(np.uint8).data)
+    return digest.digest()
 
 
 def result_of(trace: Trace, memory: Sequence[Array], origin: Any) -> Any:

@@ -25,19 +25,19 @@ from trnlab.errors import UsageError
 from trnlab.fabric.cluster import CORES_PER_RANK, Cluster, parse
 from trnlab.fabric.faults import applied
 from trnlab.fabric.network import build
-from trnlab.graph.ir import Graph
 from trnlab.host_ops import HostOps
 from trnlab.precision import EVERYTHING, MODES, Rules, read
 from trnlab.runtime import rehearsal
-from trnlab.runtime.cache import Cache, open_cache
-from trnlab.runtime.fingerprint import Fingerprint
 from trnlab.storage import is_url
 from trnlab.storage.opening import expanded
 
 if TYPE_CHECKING:  # made with a session; importing them takes a while
     from trnlab.fabric.world import World
+    from trnlab.graph.ir import Graph
+    from trnlab.runtime.cache import Cache
     from trnlab.runtime.communication import Outside
     from trnlab.runtime.executable import Executable
+    from trnlab.runtime.fingerprint import Fingerprint
     from trnlab.sim.functional import Machine
 
 PLATFORM = "NEURON_PLATFORM_TARGET_OVERRIDE"
@@ -185,6 +185,8 @@ class Session:
 
     def do_as(self, told: Mapping[str, Any]) -> None:
         """Take over the settings of another process's session, before anything ran in this one."""
+        from trnlab.runtime.cache import open_cache
+
         for name in TOLD:
             setattr(self, name, told[name])
         self.cache = open_cache(told["cache"]) if told["cache"] else None
@@ -328,6 +330,8 @@ def from_environment(environment: Mapping[str, str]) -> Session:
 
     Raises UsageError when they name no known target.
     """
+    from trnlab.runtime.cache import open_cache
+
     name = environment.get("TRNLAB_TARGET") or platform(environment)
     if not name:
         raise _no_target()

@@ -57,10 +57,10 @@ class OldKernel(Kernel):
         """Any number of programs, in order on one core or spread over two."""
         return programs(grid)
 
-    def _run_function(self, inputs: dict[str, Any]) -> Any:
+    def evaluate(self, inputs: dict[str, Any]) -> Any:
         """A tile that is returned leaves the chip first."""
         current().once("automatic", lambda: getattr(self.function, "force_auto_alloc", False))
-        return map_objects(_to_hbm, super()._run_function(inputs), Tensor)
+        return map_objects(_to_hbm, super().evaluate(inputs), Tensor)
 
 
 def _to_hbm(tensor: Tensor) -> Tensor:
