@@ -20,7 +20,7 @@ import pytest
 
 from tests import processes
 
-TRNLAB = [sys.executable, "-m", "trnlab.cli.main"]
+TRNLAB = [sys.executable, "-m", "trnlab"]
 TARGET = ("--target", "trn1.2xlarge")
 Done = subprocess.CompletedProcess[str]
 
@@ -423,12 +423,29 @@ def test_a_step_whose_loss_is_no_number_is_refused(folder: Path) -> None:
     assert "str 'x'" in line
 
 
-def test_a_module_whose_package_fails_is_one_line(folder: Path) -> None:
+def test_what_the_package_of_a_module_raises_is_the_scripts_own_traceback(folder: Path) -> None:
     (folder / "broken").mkdir()
-    (folder / "broken" / "__init__.py").write_text("1 / 0\n")
+    (folder / "broken" / "__init__.py").write_text("import missing_package\n")
     (folder / "broken" / "main.py").write_text("")
-    line = one_line(run(folder, "run", *TARGET, "-m", "broken.main"), "TRN123")
-    assert "ZeroDivisionError" in line
+    done = run(folder, "run", *TARGET, "-m", "broken.main")
+    assert done.returncode == 1
+    assert "import missing_package" in done.stderr
+    assert "No module named 'missing_package'" in done.stderr
+    line = one_line(run(folder, "run", *TARGET, "-m", "broken.other"), "TRN123")
+    assert "there is no module 'broken.other'" in line
+
+
+def test_packages_around_a_module_are_imported_in_the_run_with_its_arguments(folder: Path) -> None:
+    reads = (
+        "import sys\nfrom trnlab.runtime.session import active\nprint(__name__, sys.argv[1:], active() is not None)\n"
+    )
+    (folder / "outer" / "spaces" / "inner").mkdir(parents=True)  # the one in the middle has no file
+    (folder / "outer" / "__init__.py").write_text(reads)
+    (folder / "outer" / "spaces" / "inner" / "__init__.py").write_text(reads)
+    (folder / "outer" / "spaces" / "inner" / "__main__.py").write_text(reads)
+    done = run(folder, "run", *TARGET, "-m", "outer.spaces.inner", "--steps", "3")
+    names = ("outer", "outer.spaces.inner", "__main__")
+    assert done.stdout.splitlines()[:3] == [f"{name} ['--steps', '3'] True" for name in names]
 
 
 def test_a_run_in_eager_mode_says_that_the_host_did_all(folder: Path) -> None:

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import linecache
 import os
+import pkgutil
 import re
 import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -57,31 +60,48 @@ class Script:
         return found.resolve()
 
     def _module_file(self) -> Path:
-        """As `python -m` finds it: the module, or __main__ of the package."""
-        name, spec = str(self.path), None
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            spec = importlib.util.find_spec(name)
-            if spec is not None and spec.submodule_search_locations is not None:
-                spec = importlib.util.find_spec(f"{name}.__main__")
-        except ModuleNotFoundError as error:
-            if error.name is not None and not f"{name}.".startswith(f"{error.name}."):
-                raise UsageError(  # it is one that the packages around the module import
-                    f"the packages around module {name!r} need another that is not here", code="TRN123",
-                    got=str(error), remedy="install it, or run the file itself, without -m",
-                ) from error  # fmt: skip
-        except ValueError:
-            pass  # there is none, which is said below
-        except Exception as error:  # looking for a module imports the packages around it
-            raise UsageError(
-                f"the packages around module {name!r} cannot be imported", code="TRN123",
-                got=f"{type(error).__name__}: {error}", remedy="check that `import` of the package works",
-            ) from error  # fmt: skip
+        """As `python -m` finds it: the module, or __main__ of the package.
+
+        What lies around it is not imported here but in the run, with its arguments and its session.
+        """
+        name = str(self.path)
+        if sys.path[:1] != [str(Path.cwd())]:
+            sys.path.insert(0, str(Path.cwd()))
+        spec = _located(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = _located(f"{name}.__main__")
         if spec is None or spec.origin is None:
             raise UsageError(
                 f"there is no module {name!r} to run", code="TRN123", remedy="check its name, or leave out -m"
             )
         return Path(spec.origin)
+
+
+def _located(name: str) -> ModuleSpec | None:
+    """Where a module is, by the folders of the packages around it, of which none is imported."""
+    spec, full = None, ""
+    for part in name.split("."):
+        full = f"{full}.{part}" if full else part
+        if full == part:
+            with contextlib.suppress(ValueError):  # what is there has no place, as __main__
+                spec = importlib.util.find_spec(part)
+        elif spec is not None:
+            spec = _within(spec.submodule_search_locations or (), full)
+    return spec
+
+
+def _within(places: Iterable[str], name: str) -> ModuleSpec | None:
+    """A module in the first of these folders that has it; or the folders of a package without a file."""
+    portions: list[str] = []
+    for place in places:
+        finder = pkgutil.get_importer(place)
+        spec = None if finder is None else finder.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            return spec
+        portions += (spec.submodule_search_locations or ()) if spec is not None else ()
+    spec = ModuleSpec(name, None)
+    spec.submodule_search_locations = portions
+    return spec if portions else None
 
 
 def run_script(script: Script, session: Session, out: Path | None) -> int:
