@@ -344,3 +344,12 @@ def notebook(folder: Path, name: str) -> None:
 def spirals(folder: Path) -> None:
     """The notebook makes its own data."""
     notebook(folder, "train_rnn")
+
+
+def titan(folder: Path) -> None:
+    """Documents under the name of those that the repository holds."""
+    documents = folder / "tests" / "assets" / "c4_test"
+    documents.mkdir(parents=True, exist_ok=True)
+    lines = _text(64)
+    rows = ({"text": " ".join(lines[i:] + lines[:i]), "timestamp": "", "url": ""} for i in range(len(lines)))
+    (documents / "data.json").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -129,6 +129,19 @@ _DDPM = (
 )
 
 
+_TITAN = (
+    "-m",
+    "torchtitan.train",
+    "--job.config_file=torchtitan/models/llama3/train_configs/debug_model.toml",
+    "--training.seq_len=64",
+    "--training.local_batch_size=2",
+    "--training.steps=3",
+    "--training.mixed_precision_param=float32",
+    "--metrics.disable_color_printing",
+    "--debug.seed=0",
+)
+
+
 def _timm(name: str, *more: str) -> Script:
     return Script(
         f"timm, train, {name}",
@@ -138,6 +151,22 @@ def _timm(name: str, *more: str) -> Script:
         data.imagenet,
         (*_TIMM, *more, "--device=cpu"),
         losses=rf'"loss": {_NUMBER}',
+    )
+
+
+def _titan(name: str, ranks: int = 1, *more: str) -> Script:
+    """torchtitan knows no CPU: the reference is its device with the host's operators."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29611"}
+    return Script(
+        f"torchtitan, {name}",
+        "torchtitan",
+        "",
+        (*_TITAN, *more),
+        data.titan,
+        ranks=ranks,
+        losses=rf"loss:\s+{_NUMBER}",
+        environment=alone if ranks == 1 else {},
+        older="triton",
     )
 
 
@@ -219,6 +248,9 @@ SCRIPTS = (
         losses=rf"loss={_NUMBER}",
         note="prints its loss as often as its bar is drawn, so that they are not counted alike",
     ),
+    _titan("Llama 3"),
+    _titan("Llama 3, FSDP2", 2),
+    _titan("Llama 3, tensor and sequence parallel", 2, "--parallelism.tensor_parallel_degree=2"),
     _llama("eager", compile="False"),
     _llama("compile", compile="True"),
     Script(

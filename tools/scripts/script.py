@@ -22,6 +22,7 @@ SOURCES: Mapping[str, tuple[str, str]] = {
     "minGPT": ("karpathy/minGPT", "37baab71b9abea1b76ab957409a1cc2fbfba8a26"),
     "nanoGPT": ("karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291"),
     "timm": ("huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46cf85d"),
+    "torchtitan": ("pytorch/torchtitan", "73a0e6979dd10b6b1904098eb3c8f62c18ab87ce"),  # v0.2.2
 }
 LOSS = r"[Ll]oss(?:[_ ]?\w*)?(?: is)?[:=' ]+\s*(-?\d+\.\d+(?:e-?\d+)?)"
 
