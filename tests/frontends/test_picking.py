@@ -7,7 +7,10 @@ import torch
 import torch.nn.functional as F
 from helpers import check, engine, through_graph
 
+from trnlab import chips
 from trnlab.errors import UnsupportedOpError
+from trnlab.frontends.torch import recording
+from trnlab.runtime import session
 
 pytestmark = pytest.mark.torch
 
@@ -183,3 +186,27 @@ def test_tokens_of_experts_are_counted():
     chosen = integers(40, high=6)
     (got,), _, _ = through_graph(lambda x: torch.histc(x.int(), 6, 0, 5), [chosen], gradients=False, on="trn1")
     assert torch.equal(got, torch.bincount(chosen, minlength=6).int())
+
+
+@pytest.fixture
+def recorded():
+    with session.activate(session.Session(chips.target("trn1.2xlarge"), "fp32")), recording.using("steps"):
+        yield
+        recording.flush()
+
+
+@pytest.mark.parametrize("ends", [(0, 8), (0, 0), (2, 5), (-3, 3)])
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.uint8])
+def test_integers_on_the_device_are_counted_as_the_floats_they_are(recorded, kind, ends):
+    x = integers(40, high=8).to(kind)
+    got = torch.histc(x.to("neuron"), 5, *ends)
+    assert got.dtype == kind
+    assert torch.equal(got.cpu().float(), torch.histc(x.float(), 5, *ends))
+
+
+def test_a_histogram_of_no_parts_or_with_ends_the_wrong_way_round_is_refused_in_pytorchs_words(recorded):
+    x = integers(4, high=3).to("neuron")
+    with pytest.raises(RuntimeError, match="bins must be > 0"):
+        torch.histc(x, 0)
+    with pytest.raises(RuntimeError, match="max must be larger than min"):
+        torch.histc(x, 3, 2, 1)

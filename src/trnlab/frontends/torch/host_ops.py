@@ -21,6 +21,7 @@ from torch import Tensor
 
 from trnlab import host_ops
 from trnlab.errors import UsageError
+from trnlab.frontends.torch import counting
 from trnlab.frontends.torch.dispatch import Kernel, fall_back, implement
 from trnlab.frontends.torch.dlpack import as_host, as_neuron, no_sparse
 from trnlab.frontends.torch.pytorch.dispatcher import DispatchKey, DispatchKeySet
@@ -368,6 +369,13 @@ def _group_norm(*args: Any) -> Any:
     return _boxed(torch.ops.aten.native_group_norm.default, *args)
 
 
+def _histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    """The operator as one, and of integers as other devices have it."""
+    if self.is_floating_point():
+        return _boxed(torch.ops.aten.histc.default, self, bins, min, max)
+    return counting.histogram(self, bins, int(min), int(max))
+
+
 def _record_stream(self: Tensor, s: Any) -> None:
     """Nothing: work on the device is done when the operator returns."""
 
@@ -427,6 +435,7 @@ def register() -> None:
         "convolution_overrideable": _convolution,
         "convolution_backward_overrideable": _convolution_backward,
         "native_group_norm": _group_norm,
+        "histc": _histc,
     }
     for name, kernel in kernels.items():
         implement(aten, name, kernel, "PrivateUse1")

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fake tensors: shapes and types without values, with which PyTorch traces."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -13,5 +17,17 @@ from torch._subclasses.fake_tensor import (
 
 __all__ = [
     "DataDependentOutputException", "DynamicOutputShapeException", "FakeScriptObject", "FakeTensor",
-    "FakeTensorDeviceMismatchError", "FakeTensorMode", "unset_fake_temporarily",
+    "FakeTensorDeviceMismatchError", "FakeTensorMode", "unlogged", "unset_fake_temporarily",
 ]  # fmt: skip
+_LOGGER = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Within the block PyTorch does not print the traceback of an operator that cannot be traced: somebody else
+    says what is wrong."""
+    before, _LOGGER.disabled = _LOGGER.disabled, True
+    try:
+        yield
+    finally:
+        _LOGGER.disabled = before

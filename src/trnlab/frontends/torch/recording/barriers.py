@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import llvmlite.binding  # noqa: F401  (its objects end when the process does: after what `_at_exit` computes with them)
 import torch
 from torch import Tensor
 

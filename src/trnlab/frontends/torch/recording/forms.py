@@ -15,7 +15,7 @@ from trnlab.frontends.torch.dispatch import tracing_allowed
 from trnlab.frontends.torch.dlpack import as_neuron
 from trnlab.frontends.torch.host_ops import give_memory, without_garbage
 from trnlab.frontends.torch.pytorch import pytree
-from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode
+from trnlab.frontends.torch.pytorch.fakes import FakeTensorMode, unlogged
 from trnlab.frontends.torch.recording.geometry import Form, form_of
 from trnlab.frontends.torch.recording.operators import Operator, is_factor, plain
 from trnlab.frontends.torch.types import _FORMATS
@@ -94,7 +94,7 @@ def _learn(about: Operator, args: Sequence[Any], kwargs: dict[str, Any], tensors
     named = dict(zip(about.names, args)) | kwargs
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with tracing_allowed(), mode, torch.no_grad():
+        with unlogged(), tracing_allowed(), mode, torch.no_grad():
             fakes = {id(t): _fake(t) for t in tensors}
             given = pytree.tree_map(lambda x: fakes[id(x)] if isinstance(x, Tensor) else x, named)
             before = [(f.shape, f.stride()) for f in fakes.values()]
@@ -189,7 +189,7 @@ def make_room(about: Operator, args: Sequence[Any], kwargs: dict[str, Any]) -> N
     named = dict(zip(about.names, args)) | kwargs
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with tracing_allowed(), mode, torch.no_grad():
+        with unlogged(), tracing_allowed(), mode, torch.no_grad():
             fakes = {id(t): _fake(t) for t in pytree.tree_leaves(named) if isinstance(t, Tensor)}
             plain(about, pytree.tree_map(lambda x: fakes[id(x)] if isinstance(x, Tensor) else x, named))
     except Exception:  # the host's kernel says it in PyTorch's words
