@@ -75,10 +75,11 @@ def _boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
         computed = _on_chip(op, args, kwargs)
         if computed is not NOT_HERE:
             return computed
-        host_ops.current().add(name)
     written = _outs(op)
     if not op._schema.is_mutable:
-        return _neuron(_called(op, _host(args), {k: _host(v) for k, v in kwargs.items()}), {})
+        made = _neuron(_called(op, _host(args), {k: _host(v) for k, v in kwargs.items()}), {})
+        _count(name, made)
+        return made
     given = dict(enumerate(args)) | kwargs
     together = _together(list(given.values()))
     hosts = {
@@ -89,7 +90,16 @@ def _boxed(op: Any, *args: Any, **kwargs: Any) -> Any:
     originals: dict[int, Tensor] = {}
     for key, value in given.items():
         _deliver(hosts[key], value, originals, _place(op, key) in written)
-    return _neuron(result, originals)
+    made = _neuron(result, originals)
+    _count(name, made)
+    return made
+
+
+def _count(name: str, made: Any) -> None:
+    """The host computed an operator. What makes no element computes nothing: the rows of an expert without any."""
+    tensors = _flat(made if isinstance(made, (list, tuple)) else [made])
+    if name not in _TRANSFERS and (not tensors or any(t.numel() for t in tensors)):
+        host_ops.current().add(name)
 
 
 def _called(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
