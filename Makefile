@@ -72,8 +72,9 @@ scripts: .venv-scripts/.ready
 	@test -x .venv-scripts/bin/python || $(PYTHON) -m venv .venv-scripts
 	@echo "installing into .venv-scripts"
 	@.venv-scripts/bin/python -m pip install -q --disable-pip-version-check --retries 1 --extra-index-url $(TORCH_INDEX) $(TORCH) torchvision
-	@.venv-scripts/bin/python -m pip install -q --disable-pip-version-check -e '.[test-frameworks]' transformers datasets evaluate accelerate trl peft lightning stable-baselines3 gymnasium h5py scikit-learn tensorboard matplotlib requests tiktoken pillow six
+	@.venv-scripts/bin/python -m pip install -q --disable-pip-version-check -e '.[test-frameworks]' transformers datasets evaluate accelerate trl peft lightning stable-baselines3 gymnasium h5py scikit-learn tensorboard matplotlib requests tiktoken pillow six torchdata tyro einops
 	@.venv-scripts/bin/python -m pip install -q --no-deps --target .venv-scripts/transformers-4.44 transformers==4.44.0 tokenizers==0.19.1 huggingface-hub==0.24.5
+	@.venv-scripts/bin/python -m pip install -q --no-deps --target .venv-scripts/triton triton==3.9.0
 	@.venv-scripts/bin/python -m pip install -q --no-deps --target .venv-scripts/transformers-4.53 transformers==4.53.3 tokenizers==0.21.2 huggingface-hub==0.32.4 accelerate==1.7.0 datasets==2.21.0 dill==0.3.8 multiprocess==0.70.16
 	@touch $@
 
