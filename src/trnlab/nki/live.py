@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from trnlab.chips.spec import Chip
 from trnlab.isa.base import Memory
 from trnlab.lang.formats import Format
 from trnlab.lang.recorder import Made, Recorder
@@ -26,7 +27,7 @@ from trnlab.lang.tensor import Tensor
 from trnlab.nki.arrays import HostArray
 from trnlab.program.routine import Routine
 from trnlab.sim.functional import Machine, RunOptions
-from trnlab.sim.functional.machine import POISON, Frame, address_of
+from trnlab.sim.functional.machine import POISON, Frame, address_of, poisoned
 from trnlab.sim.functional.meaning import array_at
 
 Array = np.ndarray[Any, Any]
@@ -103,8 +104,8 @@ class Shadow:
 class _Machine(Machine):
     """A machine whose tiles lie where there is room. where: address and bytes between partitions, per buffer."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, chip: Chip, options: RunOptions) -> None:
+        super().__init__(chip, options, sbuf_bytes=0)  # all of it comes with the first tile that has an address there
         self.where: dict[int, tuple[int, int]] = {}
         self._rooms: dict[int, Array] = {}
         self._unused: deque[int] = deque()  # tiles that no tensor uses any more
@@ -121,7 +122,7 @@ class _Machine(Machine):
             if made.address is None:
                 self._own(made)
             else:
-                memory = self.sbuf if made.buffer.memory is Memory.SBUF else self.psum
+                memory = self._whole_sbuf() if made.buffer.memory is Memory.SBUF else self.psum
                 start = address_of(memory) + made.buffer.first_partition * memory.strides[0] + made.address
                 self._at(made.buffer.id, start, memory.strides[0])
         self._tiles = len(recorder.tiles)
@@ -130,6 +131,11 @@ class _Machine(Machine):
         """Give back the memory of tiles that no tensor uses any more, once all that named them has been executed."""
         while self._unused:
             del self._rooms[self._unused.popleft()]
+
+    def _whole_sbuf(self) -> Array:
+        if not self.sbuf.shape[1]:
+            self.sbuf = poisoned(self.chip.num_partitions, int(self.chip.sbuf.bytes_per_partition.value))
+        return self.sbuf
 
     def _own(self, made: Made) -> None:
         number, storage = made.buffer.id, made.storage()

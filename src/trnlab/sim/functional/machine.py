@@ -136,8 +136,8 @@ class Machine:
         self.chip, self.options = chip, options or RunOptions()
         whole = int(chip.sbuf.bytes_per_partition.value)
         wanted = whole if sbuf_bytes is None else -(-sbuf_bytes // _ALIGNED) * _ALIGNED  # partitions start aligned
-        self.sbuf = _poisoned(chip.num_partitions, min(wanted, whole))
-        self.psum = _poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
+        self.sbuf = poisoned(chip.num_partitions, min(wanted, whole))
+        self.psum = poisoned(chip.num_partitions, chip.psum.num_banks * chip.psum.bank_bytes_per_partition)
         self.executed = self.by_meaning = 0
         self.measured: list[tuple[Routine, Array]] = []
         self._bound: dict[tuple[int, int], tuple[Routine, Array, Array, Array, Array]] = {}
@@ -414,7 +414,7 @@ def _aligned(memory: Array) -> int:
     return -(-address_of(memory) // 64) * 64
 
 
-def _poisoned(partitions: int, nbytes: int) -> Array:
+def poisoned(partitions: int, nbytes: int) -> Array:
     """[partitions, nbytes] of poison; the rows are a little further apart than that."""
     room = np.full(partitions * (nbytes + _ROW_SKEW) + 64, POISON, np.uint8)
     skip = _aligned(room) - address_of(room)

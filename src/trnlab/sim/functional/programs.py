@@ -34,7 +34,7 @@ def run_program(
     Constants come from the program unless bound. Returns the machine, whose counters and memories can be looked at.
     Raises RunError for a tensor that is neither bound nor placed, and what `Machine.call` and `GangRun.run` raise.
     """
-    machine = machine or Machine(chip, options)
+    machine = machine or Machine(chip, options, sbuf_bytes=program.sbuf_bytes)
     machine.check_calls(program)
     running = _Running(program, machine, bindings)
     for calls in program.together():
