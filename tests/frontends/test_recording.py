@@ -320,6 +320,47 @@ HOSTS_RESULTS = {
 }
 
 
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_columns_that_are_not_there_are_joined_with_gradients_on_the_chip(engine, where):
+    """A rotary embedding of all columns leaves none over: the step is one program all the same."""
+    found = {}
+    for device in ("neuron", "cpu"):
+        x = floats(4, 8).to(device).requires_grad_()
+        parts = [x[:, :5] * 2, x[:, 5:].exp()]
+        parts.insert(where, x[:, 8:])
+        torch.cat(parts, -1).square().sum().backward()
+        found[device] = x.grad.cpu()
+    assert torch.allclose(found["neuron"], found["cpu"], rtol=1e-5)
+    assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
+    assert engine.runs == 1
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda x: torch.cat([x.int(), x[:, 8:]], 1),  # of another format, which the result takes
+        lambda x: torch.cat([x[0, :0], x], 1),  # as old scripts have it: of one dimension
+        lambda x: torch.cat([x[:, 8:], x[:, 8:]], 1),
+        lambda x: x[:0].copy_(x[1:2]),
+    ],
+)
+def test_what_has_no_elements_means_what_pytorch_means(engine, join):
+    got, expected = join(floats(4, 8).to("neuron")), join(floats(4, 8))
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+    assert torch.equal(got.cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "join", [lambda x: torch.cat([x, x[:3, 8:]], 1), lambda x: torch.cat([x, x[:, 8:]], 0), lambda x: x[:0].copy_(x)]
+)
+def test_what_has_no_elements_and_does_not_fit_is_refused_in_pytorchs_words(engine, join):
+    with pytest.raises(RuntimeError) as expected:
+        join(floats(4, 8))
+    with pytest.raises(RuntimeError) as got:
+        join(floats(4, 8).to("neuron"))
+    assert str(got.value) == str(expected.value)
+
+
 @pytest.mark.parametrize("name", HOSTS_RESULTS)
 def test_results_that_others_write_are_read_as_they_were_written(engine, name):
     """Their memory is given to the operator, and nothing else holds it when it is read."""

@@ -281,6 +281,8 @@ def _refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     if source.device.type == target.device.type:
+        if not target.numel() and source.shape == target.shape:
+            return target
         if _on_chip(torch.ops.aten.copy_.default, (target, source), {}) is not NOT_HERE:
             return target
         host_ops.current().add("aten::copy_")

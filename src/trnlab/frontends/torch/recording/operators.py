@@ -72,8 +72,10 @@ def operator(op: Any) -> Operator:
 
 def instead(op: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
     """An operator that has a form on the chip, in the place of one that says less or is PyTorch's own way to it:
-    batch norm that says that it writes running averages, and `index_put_` for `x[i] = y`."""
+    batch norm that says that it writes running averages, `index_put_` for `x[i] = y`, `cat` of what has elements."""
     aten = torch.ops.aten
+    if op in (aten.cat.default, aten.cat.out):
+        return op, (_with_elements(*args), *args[1:])
     if op is aten._index_put_impl_.default:
         return aten.index_put_.default, args[:4]
     if op is not aten.native_batch_norm.default:
@@ -81,6 +83,21 @@ def instead(op: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
     if args[3] is None:
         return aten._native_batch_norm_legit.no_stats, (*args[:3], *args[5:])
     return aten._native_batch_norm_legit.default, args
+
+
+def _with_elements(tensors: Sequence[torch.Tensor], dim: int = 0) -> Sequence[torch.Tensor]:
+    """Those that add anything to the others along `dim`: not the columns that no rotary embedding leaves over."""
+    if all(t.numel() for t in tensors):
+        return tensors
+    full = [t for t in tensors if t.numel()]
+
+    def adds_nothing(t: torch.Tensor) -> bool:
+        beside, at = full[0], dim % full[0].dim()
+        others = t.shape[:at] + t.shape[at + 1 :] == beside.shape[:at] + beside.shape[at + 1 :]
+        fits = t.shape == (0,) or (t.dim() == beside.dim() and t.shape[at] == 0 and others)
+        return fits and t.dtype == beside.dtype
+
+    return full if full and all(t.numel() or adds_nothing(t) for t in tensors) else tensors
 
 
 def is_factor(about: Operator, name: str, value: Any, tensors: Sequence[torch.Tensor]) -> bool:
