@@ -101,13 +101,15 @@ def test_what_if():
 def test_targets_have_chips_and_dated_prices():
     small = chips.target("trn1.2xlarge")
     assert (small.chips, small.cores, small.chip.name) == (1, 2, "trn1")
-    assert small.usd_per_hour == (1.34375, "on-demand")
-    assert chips.target("trn2.48xlarge").usd_per_hour == (35.76, "capacity block")
+    assert (small.price.usd_per_hour, small.price.kind) == (1.34375, "on-demand")
+    wide = chips.target("trn2.48xlarge").price
+    assert (wide.usd_per_hour, wide.kind) == (35.76, "capacity block")
+    assert chips.target("trn2u.48xlarge").price is None
+    assert chips.target("trn1").price is None  # a chip by itself
     for target in chips.TARGETS.values():
         assert target.source, target.name
-        if target.usd_per_hour is not None:
-            assert target.price_date not in ("", "n/a"), target.name
-            assert target.price_source, target.name
+        if target.price is not None:
+            assert all((target.price.date, target.price.source)), target.name
 
 
 def test_the_table_of_instances_is_rectangular():

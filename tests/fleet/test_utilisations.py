@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from trnlab.chips import prices
 from trnlab.chips.catalog import TARGETS
 from trnlab.fleet.configurations import model
-from trnlab.fleet.others import catalogue, prices
+from trnlab.fleet.others import catalogue
 from trnlab.fleet.others.utilisation import NAMES, anchors, class_of, spread, utilisation
 
 GPUS = catalogue.accelerators()
@@ -76,16 +77,23 @@ def test_classes_of_models():
     assert {name: class_of(model(name)) for name in names} == names
 
 
-def test_prices_of_neuron_are_those_of_the_chips_catalogue():
-    for name, target in TARGETS.items():
-        known = prices.latest(name)
-        columns = {
-            "on-demand": target.on_demand,
-            "capacity block": target.capacity_block,
-            "reserved": target.reserved,
-        }
-        for kind, value in columns.items():
-            assert (known[kind].usd_per_hour if kind in known else None) == value, (name, kind)
+def test_every_price_is_of_an_instance_that_is_known_and_says_when_and_where_from():
+    known = {*TARGETS, *catalogue.instances()}
+    for price in prices.all_of_them():
+        assert price.instance in known, price
+        assert price.kind in prices.KINDS
+        assert price.low <= price.usd_per_hour <= price.high
+        assert all((price.date, price.source)), price
+        assert price.tag in catalogue.TAGS
+
+
+@pytest.mark.parametrize("name", ["trn1.32xlarge", "trn2.48xlarge", "inf2.xlarge", "p5.48xlarge"])
+def test_the_price_to_reckon_with_is_the_newest_of_the_first_kind_there_is(name):
+    price = prices.chosen(name)
+    assert price == next(iter(prices.latest(name).values()))
+    assert price.usd(10.0) == 10.0 * price.usd_per_hour
+    if name in TARGETS:
+        assert TARGETS[name].price == price
 
 
 def test_only_prices_of_one_kind_are_compared_and_the_newest():

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
+from trnlab.chips.prices import Price, chosen
 from trnlab.chips.spec import Chip
 from trnlab.chips.trn1 import INF2, TRN1
 from trnlab.chips.trn2 import TRN2
@@ -20,24 +21,13 @@ NAMES = tuple(_CHIPS)
 
 @dataclass(frozen=True)
 class Target:
-    """An instance type that can be rented: so many chips of a kind.
-
-    Prices are in US dollars per hour, None when not known.
-
-    `price_source` and `price_date` say where the prices are from and when they were read; `source` is for the rest.
-    """
+    """An instance type that can be rented: so many chips of a kind. source: of its figures; prices have their own."""
 
     name: str
     chip: Chip
     chips: int
     vcpus: int
     host_memory_gib: int
-    on_demand: float | None
-    reserved: float | None
-    capacity_block: float | None
-    spot: str
-    price_date: str
-    price_source: str
     source: str
     note: str
 
@@ -47,10 +37,9 @@ class Target:
         return self.chips * int(self.chip.cores.value)
 
     @property
-    def usd_per_hour(self) -> tuple[float, str] | None:
-        """The price to reckon with and its kind: on demand, else capacity block, else reserved."""
-        kinds = (("on-demand", self.on_demand), ("capacity block", self.capacity_block), ("reserved", self.reserved))
-        return next(((price, kind) for kind, price in kinds if price is not None), None)
+    def price(self) -> Price | None:
+        """The price to reckon with; None where none is public."""
+        return chosen(self.name)
 
 
 def get(name: str) -> Chip:
@@ -72,10 +61,7 @@ def target(name: str) -> Target:
 
 def _bare(chip: Chip) -> Target:
     """One chip by itself, which nobody rents out."""
-    return Target(
-        name=chip.name, chip=chip, chips=1, vcpus=0, host_memory_gib=0, on_demand=None, reserved=None,
-        capacity_block=None, spot="", price_date="", price_source="", source="", note="",
-    )  # fmt: skip
+    return Target(name=chip.name, chip=chip, chips=1, vcpus=0, host_memory_gib=0, source="", note="")
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
@@ -90,21 +76,12 @@ def _load() -> dict[str, Target]:
 
 
 def _target(row: dict[str, str]) -> Target:
-    def price(column: str) -> float | None:
-        return float(row[column]) if row[column] else None
-
     return Target(
         name=row["name"],
         chip=_CHIPS[row["chip"]],
         chips=int(row["chips"]),
         vcpus=int(row["vcpus"]),
         host_memory_gib=int(row["host_memory_gib"]),
-        on_demand=price("on_demand"),
-        reserved=price("reserved"),
-        capacity_block=price("capacity_block"),
-        spot=row["spot"],
-        price_date=row["price_date"],
-        price_source=row["price_source"],
         source=row["source"],
         note=row["note"],
     )

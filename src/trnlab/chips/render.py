@@ -30,8 +30,8 @@ def overview() -> str:
         )
     lines += ["", "instances"]
     for target in TARGETS.values():
-        price = target.usd_per_hour
-        cost = f"${price[0]:.4g}/h {price[1]}" if price else "no public price"
+        price = target.price
+        cost = f"${price.usd_per_hour:.4g}/h {price.kind}" if price else "no public price"
         lines.append(f"  {target.name:<15} {target.chips:>2} x {target.chip.name:<5} {target.cores:>3} cores  {cost}")
     return "\n".join(lines)
 

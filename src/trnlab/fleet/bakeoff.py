@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trnlab.chips.prices import Price, alike, chosen, latest
 from trnlab.fleet import energy
 from trnlab.fleet.claims import Beside, beside
 from trnlab.fleet.compilation import Porting, Recompiles, recompiles
-from trnlab.fleet.others.prices import Price, alike, latest
 from trnlab.fleet.sides import Side, Work
 from trnlab.fleet.spans import Span
 
@@ -51,7 +51,7 @@ class Bakeoff:
 
     def usd(self, side: Side, price: Price, units: float) -> Span:
         """Of so many units."""
-        return side.hours(units).times(price.usd_per_hour)
+        return side.hours(units).times(price.usd(1.0))
 
     def energy(self, side: Side) -> energy.Energy:
         """Of the days."""
@@ -92,7 +92,7 @@ class Bakeoff:
 
     def compiling(self) -> Recompiles:
         """Of a's run."""
-        price = next(iter(latest(self.a.instance).values()), None)
+        price = chosen(self.a.instance)
         usd = None if price is None else price.usd_per_hour
         return recompiles(self.work.parameters, self.days, self.a.instances, self.between, usd)
 
@@ -126,7 +126,7 @@ def _side(found: Bakeoff, side: Side) -> dict[str, Any]:
         "kg_co2e": drawn.kg(found.region).as_json(),
         "kwh_per_million": _span(found.kwh(side, MILLION), side.known),
         "usd": [
-            {**_price(price), "of_run": price.usd_per_hour * side.instances * found.days * DAY_HOURS,
+            {**_price(price), "of_run": price.usd(side.instances * found.days * DAY_HOURS),
              "per_million": _span(found.usd(side, price, MILLION), side.known),
              "per_epoch": _span(found.usd(side, price, found.epoch), side.known) if found.epoch else None}
             for price in latest(side.instance).values()

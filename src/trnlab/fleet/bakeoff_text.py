@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trnlab.chips.prices import latest
 from trnlab.fleet import money
 from trnlab.fleet.bakeoff import MILLION, Bakeoff
 from trnlab.fleet.claims import Beside
 from trnlab.fleet.compilation import WEEK
-from trnlab.fleet.others.prices import latest
 from trnlab.fleet.sides import Side
 from trnlab.fleet.spans import Span
 
@@ -63,7 +63,7 @@ def _dollars(found: Bakeoff) -> Iterator[str]:
                 rate.append("-")
                 epoch.append("-")
                 continue
-            of_run.append(f"${price.usd_per_hour * side.instances * found.days * 24:,.0f} ({price.date})")
+            of_run.append(f"${price.usd(side.instances * found.days * 24):,.0f} ({price.date})")
             rate.append(_show(found.usd(side, price, MILLION), side, "$"))
             epoch.append(_show(found.usd(side, price, found.epoch), side, "$") if found.epoch else "")
         yield _line(f"{kind}: the run", *of_run)

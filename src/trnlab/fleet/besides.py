@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trnlab.chips.prices import KINDS, alike, latest
 from trnlab.errors import UsageError
 from trnlab.fleet import energy
 from trnlab.fleet.claims import about
 from trnlab.fleet.compilation import WEEK, Recompiles, recompiles
-from trnlab.fleet.money import SECONDS_PER_DAY
 from trnlab.fleet.others import catalogue
-from trnlab.fleet.others.prices import KINDS, alike, latest
 from trnlab.fleet.planning import Candidate, Plan, Question
 from trnlab.fleet.sides import UNHELD, Held, Side, of_others, off_by, work_of
 from trnlab.fleet.spans import Span
+from trnlab.units import SECONDS_PER_DAY
 
 STATE = 14.0  # bytes of a parameter in a checkpoint: weights in bf16, master, mean and square in fp32
 ENERGY, POWER, MASS = (("kWh", "MWh", "GWh"), ("kW", "MW", "GW"), ("kg", "t", "kt"))  # by thousands
@@ -37,7 +37,7 @@ class Other:
     def usd(self, kind: str) -> Span | None:
         """Of the whole run by a kind of price; None without one."""
         price = latest(self.side.instance).get(kind)
-        return None if price is None else self.days.times(24.0 * self.side.instances * price.usd_per_hour)
+        return None if price is None else self.days.times(price.usd(24.0 * self.side.instances))
 
     @property
     def energy(self) -> energy.Energy:
@@ -146,7 +146,7 @@ def _load(plan: Plan) -> str:
 def compiling(plan: Plan) -> Recompiles:
     """Of the chosen run."""
     c = plan.chosen
-    price = next(iter(latest(c.cluster.target.name).values()), None)
+    price = c.cluster.target.price
     between = plan.question.reliability.between(c.cluster.chips)
     return recompiles(
         plan.question.model.parameters, c.bill.days, c.cluster.instances, between,
@@ -214,7 +214,7 @@ def _ratios(beside: Sequence[Other], plan: Plan | None, held: Held) -> Iterator[
         for mine, theirs in pairs:
             usd = other.usd(theirs.kind)
             assert usd is not None
-            paid = mine.usd_per_hour * hours
+            paid = mine.usd(hours)
             low, high = paid / band.high / usd.high, paid / band.low / usd.low
             ends = f"{low:.2f} to {high:.2f}" + (" (undecided)" if low < 1 < high else "")
             ratio = f"{paid / usd.value:.2f}, {ends}" if other.side.known else ends

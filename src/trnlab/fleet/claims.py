@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from trnlab.fleet.others.prices import Price, history
+from trnlab.chips.prices import Price, history
 
 
 @dataclass(frozen=True)
@@ -89,4 +89,4 @@ def _saved(
 ) -> tuple[Price, Price, float] | None:
     if ours is None or theirs is None:
         return None
-    return ours, theirs, 1 - ours.usd_per_hour * ours_hours / (theirs.usd_per_hour * theirs_hours)
+    return ours, theirs, 1 - ours.usd(ours_hours) / theirs.usd(theirs_hours)

@@ -18,8 +18,8 @@ from trnlab.datasets.reading import Reader
 from trnlab.fleet.checkpoint_cost import FOLDER
 from trnlab.fleet.stores import STORES, Store
 from trnlab.fleet.stores import store as named
+from trnlab.units import SECONDS_PER_HOUR
 
-HOUR = 3600.0
 _EC2 = "EC2 instance types, network bandwidth"
 NETWORK: Mapping[str, Figure] = {  # of instances that reach less than a store gives one
     "trn1.2xlarge": documented(12.5e9 / 8, "byte/s", f"{_EC2}: up to 12.5 Gbit/s"),
@@ -94,13 +94,13 @@ def cost(store: str, reads: Reads, step: float, target: Target, instances: int =
     others = min((rate for name, rate in bounds.items() if name != _AT_ONCE), default=math.inf)
     hides = step > 0 and reads.step_bytes / others <= step
     enough = max(1, math.ceil(reads.step_bytes / step * alone / reads.request_bytes)) if hides else None
-    price = target.usd_per_hour
+    price = target.price
     size = tib * 2.0**40 if tib else reads.data_bytes
     return Cost(
         store, each, bound, reading, reads.prefetch > 0, wait, max(reads.group_bytes / each, alone), requests, enough,
         requests * (where.usd_get.value if where.usd_get else 0.0),
         size / 1e9 * (where.usd.value if where.usd else 0.0),
-        wait * reads.epoch_steps * instances * price[0] / HOUR if price else None,
+        price.usd(wait * reads.epoch_steps * instances / SECONDS_PER_HOUR) if price else None,
     )  # fmt: skip
 
 

@@ -16,11 +16,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from trnlab.chips.prices import latest
 from trnlab.fabric.cluster import CORES_PER_RANK
 from trnlab.files import one_line, write_atomic
 from trnlab.fleet.layout import SHORT
 from trnlab.fleet.planning import Candidate, Plan
-from trnlab.fleet.text import prices
 
 PORT = 44000  # reserved for collectives by the vendor's guides
 SPARE = 1.25  # of the planned time, after which a job is ended
@@ -187,7 +187,7 @@ def budget(plan: Plan, c: Candidate) -> dict[str, Any]:
     """The request of CreateBudget: the plan's cost at the dearest kind of price that is known, a month's share of
     it where it takes longer."""
     hours = c.bill.device_hours / c.cluster.target.chips
-    dearest = max((high for _, _, high in prices(c.cluster.target) if high is not None), default=0.0)
+    dearest = max((price.high for price in latest(c.cluster.target.name).values()), default=0.0)
     month = hours * dearest * min(30 / max(c.bill.days, 1e-9), 1.0)
     alarms = [
         {

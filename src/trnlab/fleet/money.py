@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass
 
 from trnlab.chips.catalog import Target
-
-SECONDS_PER_HOUR, SECONDS_PER_DAY = 3600.0, 86400.0
+from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,9 @@ def bill(tokens: float, tokens_per_s: float, goodput: float, target: Target, ins
     """Of training on so many tokens."""
     seconds = tokens / (tokens_per_s * goodput) if goodput > 0 else math.inf
     hours = seconds / SECONDS_PER_HOUR * instances
-    price = target.usd_per_hour
-    usd = hours * price[0] if price is not None else None
+    price = target.price
+    usd = price.usd(hours) if price is not None else None
     return Bill(
         seconds / SECONDS_PER_DAY, hours * target.chips, usd, usd / tokens * 1e6 if usd is not None else None,
-        f"{price[1]}, {target.price_date}; {target.price_source}" if price is not None else "no public price",
+        price.origin if price is not None else "no public price",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 
+from trnlab.chips.prices import KINDS, latest, sources
 from trnlab.fleet.besides import Other
 from trnlab.fleet.overheads import overheads
 from trnlab.fleet.pictures import alternatives, memory
@@ -16,7 +17,7 @@ from trnlab.fleet.planning import Candidate, Plan
 from trnlab.fleet.sensitivity import Leaning, leanings
 from trnlab.fleet.sides import UNHELD, Held
 from trnlab.fleet.steps import CAUSES, CLASSES
-from trnlab.fleet.text import RECKONED, prices
+from trnlab.fleet.text import RECKONED
 from trnlab.fleet.wholes import Whole
 from trnlab.profile import charts
 from trnlab.profile.page import document
@@ -183,15 +184,17 @@ def money(plan: Plan) -> Iterator[str]:
     c = plan.chosen
     hours = c.bill.device_hours / c.cluster.target.chips
     rows = []
-    for kind, low, high in prices(c.cluster.target):
-        if low is None or high is None:
-            rows.append((kind, "none published", "", ""))
+    known = latest(c.cluster.target.name)
+    for kind in KINDS:
+        price = known.get(kind)
+        if price is None:
+            rows.append((kind, "none published", "", "", ""))
             continue
-        each = f"{low:,.2f}" + (f" to {high:,.2f}" if high != low else "")
-        rows.append((kind, each, f"{low * hours:,.0f}", f"{low * hours / plan.question.tokens * 1e6:.3g}"))
-    say = f"{hours:,.0f} hours of {c.cluster.target.name}. Prices of {c.cluster.target.price_date or 'no date'}; "
-    say += c.cluster.target.price_source or "no source"
-    head = ("", "$/h", "$", f"$/M{plan.question.model.counted}")
+        usd = price.usd(hours)
+        rows.append((kind, price.spelled, f"{usd:,.0f}", f"{usd / plan.question.tokens * 1e6:.3g}", price.date))
+    say = f"{hours:,.0f} hours of {c.cluster.target.name}; of two prices an hour the middle. "
+    say += "; ".join(f"{', '.join(kinds)}: {source}" for source, kinds in sources(known.values()).items())
+    head = ("", "$/h", "$", f"$/M{plan.question.model.counted}", "of")
     yield section("Cost by kind of price", say, f'<div class="scroll">{charts.table(head, rows, (1, 2, 3))}</div>')
 
 

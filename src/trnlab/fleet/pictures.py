@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
+from trnlab.chips.prices import latest
 from trnlab.fleet import pipeline
 from trnlab.fleet.besides import ENERGY, Other, of_plan, scaled
-from trnlab.fleet.others.prices import latest
 from trnlab.fleet.planning import Candidate, Plan
 from trnlab.fleet.sides import Held, off_by
 from trnlab.fleet.spans import Span
@@ -64,7 +64,7 @@ def alternatives(plan: Plan, beside: Sequence[Other], runs: Held) -> Iterator[st
     longer = Span(1.0, 1 / slower.high, 1 / slower.low)
     hours = c.bill.device_hours / c.cluster.target.chips
     usd = [
-        (f"{c.cluster.name}, {kind}", longer.times(hours * price.usd_per_hour), True)
+        (f"{c.cluster.name}, {kind}", longer.times(price.usd(hours)), True)
         for kind, price in latest(c.cluster.target.name).items()
     ]
     usd += [

@@ -25,7 +25,7 @@ from trnlab.fleet.captured import Captured
 from trnlab.fleet.exchange import Exchange
 from trnlab.fleet.measures import SCATTER, Job
 from trnlab.fleet.models import Model
-from trnlab.fleet.money import SECONDS_PER_DAY, SECONDS_PER_HOUR, Bill, bill
+from trnlab.fleet.money import Bill, bill
 from trnlab.fleet.parts import Training
 from trnlab.fleet.programs import Programs
 from trnlab.fleet.ranks import Ranks, Source
@@ -38,7 +38,7 @@ from trnlab.fleet.store import opened
 from trnlab.fleet.tables import ROW, Tables
 from trnlab.fleet.wholes import Whole
 from trnlab.runtime.session import Session
-from trnlab.units import format_bytes
+from trnlab.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, format_bytes
 
 BATCH = 1024
 FORMS = {"bf16": "bfloat16", "fp32": "float32"}  # of a precision: what weights and activations are kept in
@@ -362,8 +362,8 @@ def _table(question: Question, cluster: Cluster, steps: Steps) -> Table:
     goodput = job_of(question, cluster, 0.0).shares(question.reliability, steps.total)
     with np.errstate(divide="ignore"):
         seconds = question.tokens / (steps.tokens / steps.total * goodput)
-    hours, price = seconds / SECONDS_PER_HOUR * cluster.instances, cluster.target.usd_per_hour
-    worth = hours * price[0] if price is not None else UNPRICED + hours * cluster.target.chips
+    hours, price = seconds / SECONDS_PER_HOUR * cluster.instances, cluster.target.price
+    worth = hours * price.usd(1.0) if price is not None else UNPRICED + hours * cluster.target.chips
     return Table(cluster, steps, seconds / SECONDS_PER_DAY, worth)
 
 

@@ -9,13 +9,12 @@ from typing import Any
 from trnlab.fleet import money
 from trnlab.fleet.claims import about
 from trnlab.fleet.compilation import minutes
-from trnlab.fleet.money import SECONDS_PER_DAY
 from trnlab.fleet.planning import Candidate
 from trnlab.fleet.settings import Compared, Repaid, Setting
 from trnlab.fleet.spans import Span
 from trnlab.fleet.steps import CAUSES, CLASSES
 from trnlab.fleet.table import SCHEMA, candidate
-from trnlab.units import format_bytes, format_count
+from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
 
 GIB = float(1 << 30)
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from typing import Any
 
+from trnlab.chips.prices import KINDS, latest
 from trnlab.fleet.overheads import overheads
 from trnlab.fleet.planning import Candidate, Plan
 from trnlab.fleet.steps import CAUSES, CLASSES
@@ -49,6 +51,7 @@ def _besides(plan: Plan) -> dict[str, Any]:
 def candidate(c: Candidate) -> dict[str, Any]:
     """One layout on one cluster. Times in seconds unless said otherwise, sizes in bytes of the fullest rank."""
     target, layout = c.cluster.target, c.step.layout
+    known = latest(target.name)
     return {
         "cluster": c.cluster.name, "target": target.name, "instances": c.cluster.instances, "chips": c.cluster.chips,
         "ranks": c.cluster.ranks, "layout": layout.spelled(), "step_s": c.step.total, "exact": c.step.exact,
@@ -56,10 +59,8 @@ def candidate(c: Candidate) -> dict[str, Any]:
         "tokens_per_s": c.step.tokens_per_s, "goodput": c.goodput, "days": c.bill.days,
         "device_hours": c.bill.device_hours, "usd": c.bill.usd, "usd_per_million_tokens": c.bill.usd_per_million,
         "price": c.bill.price,
-        "usd_per_hour": {
-            "on-demand": target.on_demand, "reserved": target.reserved, "capacity block": target.capacity_block,
-            "spot": target.spot, "date": target.price_date, "source": target.price_source,
-        },
+        "usd_per_hour": {kind: known[kind].usd_per_hour if kind in known else None for kind in KINDS},
+        "prices": [dataclasses.asdict(price) for price in known.values()],
     }  # fmt: skip
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from trnlab.chips.catalog import Target
-from trnlab.fleet.money import SECONDS_PER_DAY
+from trnlab.chips.prices import KINDS, latest, sources
 from trnlab.fleet.overheads import overheads
 from trnlab.fleet.planning import Candidate, Plan
 from trnlab.fleet.recommend import Recommender
 from trnlab.fleet.steps import CAUSES, CLASSES
 from trnlab.fleet.tables import ROW
-from trnlab.units import format_bytes, format_count
+from trnlab.units import SECONDS_PER_DAY, format_bytes, format_count
 
 ROWS, REASONS = 12, 12
 BAR = 24
@@ -59,26 +58,18 @@ def dollars(plan: Plan) -> Iterator[str]:
     last = f" {'$/epoch':>14}" if epoch else ""
     million = f"$/M{plan.question.model.counted}"
     yield f"{'price':<16} {'$/h':>9} {'$ in all':>14} {million:>10}{last}   of {hours:,.0f} instance hours"
-    for kind, low, high in prices(c.cluster.target):
-        if low is None or high is None:
+    known = latest(c.cluster.target.name)
+    for kind in KINDS:
+        price = known.get(kind)
+        if price is None:
             yield f"{kind:<16} {'none':>9} {'':>14} {'':>10}   none published for {c.cluster.target.name}"
             continue
-        each = f"{low:,.2f}" + (f"-{high:,.2f}" if high != low else "")
-        total, per = low * hours, low * hours / plan.question.tokens * 1e6
+        total, about = price.usd(hours), "" if price.low == price.high else "   (the middle)"
+        per = total / plan.question.tokens * 1e6
         once = f" {per * epoch / 1e6:>14,.2f}" if epoch else ""
-        yield f"{kind:<16} {each:>9} {total:>14,.0f} {per:>10.3g}{once}" + ("   (from)" if high != low else "")
-    if c.cluster.target.price_source:
-        yield f"prices of {c.cluster.target.price_date}; {c.cluster.target.price_source}"
-
-
-def prices(target: Target) -> Iterator[tuple[str, float | None, float | None]]:
-    """Kinds of price with lowest and highest dollars an hour; None where none is known."""
-    for kind, price in (
-        ("on-demand", target.on_demand), ("reserved", target.reserved), ("capacity block", target.capacity_block),
-    ):  # fmt: skip
-        yield kind, price, price
-    found = [float(part) for part in target.spot.split("-") if part.replace(".", "").isdigit()]
-    yield "spot", min(found, default=None), max(found, default=None)
+        yield f"{kind:<16} {price.spelled:>9} {total:>14,.0f} {per:>10.3g}{once}   {price.date}{about}"
+    for source, kinds in sources(known.values()).items():
+        yield f"{', '.join(kinds)}: {source}"
 
 
 def causes(plan: Plan) -> Iterator[str]:

@@ -23,10 +23,10 @@ from trnlab.runtime import device
 from trnlab.runtime.communication import Asked, Outside
 from trnlab.runtime.executable import Executable
 from trnlab.runtime.faults import compare
-from trnlab.runtime.performance import MILLION, SECONDS_PER_HOUR
+from trnlab.runtime.performance import MILLION
 from trnlab.runtime.session import Session
 from trnlab.sim.timing import on_both
-from trnlab.units import PS_PER_S
+from trnlab.units import PS_PER_S, SECONDS_PER_HOUR
 
 MODULES = 12
 OUTSIDE = "exchanged"  # what of a step is collectives outside of programs
@@ -101,9 +101,8 @@ def forecast(work: Work, target: Target, session: Session, refused: Callable[[Tr
 def begun(target: Target, session: Session) -> TargetResult:
     """What is known of a target without the step."""
     result = TargetResult(target.name, target.chip.name, target.cores, target.chip.hbm.capacity_bytes)
-    price = target.usd_per_hour
-    if price is not None:
-        result.usd_per_hour, result.price = price[0], f"{price[1]}, {target.price_date}; {target.price_source}"
+    if target.price is not None:
+        result.usd_per_hour, result.price = target.price.usd_per_hour, target.price.origin
     if session.communicator is not None:
         result.capacity = room(target)
     return result
@@ -245,10 +244,10 @@ def _price(result: TargetResult, work: Work, target: Target) -> None:
         step += layout.exchanged(result.memory, target.cores, target)
     batches = groups * found.cores // found.tensor
     result.per_s = work.per_step * batches / step
-    if result.usd_per_hour is None:
+    if target.price is None:
         return
     instances = -(-found.cores // target.cores)
-    usd = result.usd_per_hour * instances * step / SECONDS_PER_HOUR
+    usd = target.price.usd(instances * step / SECONDS_PER_HOUR)
     result.usd_per_step = usd / batches
     if work.per_step:
         result.usd_per_million = usd / (work.per_step * batches) * MILLION

@@ -18,10 +18,11 @@ from trnlab.fabric.cluster import CORES_PER_RANK, Cluster
 from trnlab.fabric.world import World, world_of
 from trnlab.runtime.communication import Outside, communication, judged
 from trnlab.runtime.faults import Sickness
-from trnlab.runtime.performance import MILLION, SECONDS_PER_HOUR
+from trnlab.runtime.performance import MILLION
 from trnlab.runtime.remedies import Job as Step
 from trnlab.runtime.remedies import remedies
 from trnlab.runtime.session import Session
+from trnlab.units import SECONDS_PER_HOUR
 
 if TYPE_CHECKING:  # it takes a while
     from trnlab.graph.ir import Graph
@@ -101,9 +102,9 @@ def job_of(
     job.communication = communication(made, step_s, outside, network_of(session))
     if job.communication is not None and not session.faults and retimes:
         job.communication["remedies"] = remedies(Step(made, graphs, session, outside), step_s)
-    if target.usd_per_hour is not None:
-        job.usd_per_hour = target.usd_per_hour[0] * session.instances
-        job.usd_per_step = job.usd_per_hour * step_s / SECONDS_PER_HOUR
+    if target.price is not None:
+        job.usd_per_hour = target.price.usd(session.instances)
+        job.usd_per_step = target.price.usd(session.instances * step_s / SECONDS_PER_HOUR)
     job.rate(batches, per_step)
     return job
 

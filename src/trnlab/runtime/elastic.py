@@ -27,6 +27,7 @@ from trnlab.runtime.session import Session
 from trnlab.runtime.traffic import Fabric
 from trnlab.storage import open_store
 from trnlab.storage.checkpoints import Checkpoints
+from trnlab.units import SECONDS_PER_HOUR
 
 FILE = "job.json"
 LOST = "TRN557"
@@ -176,8 +177,8 @@ def _lost(attempt: Attempt, said: Sequence[Mapping[str, Any]], session: Session)
     times = [float(each["step_time_s"]) for each in said if each.get("step_time_s")]
     if times:
         attempt.lost_s = attempt.lost_steps * max(times)
-        price = session.target.usd_per_hour
-        attempt.lost_usd = attempt.lost_s * price[0] * session.instances / 3600 if price is not None else None
+        price, hours = session.target.price, attempt.lost_s / SECONDS_PER_HOUR * session.instances
+        attempt.lost_usd = price.usd(hours) if price is not None else None
 
 
 def _kept() -> int:

@@ -18,12 +18,11 @@ from trnlab.runtime.insight import insight, parts_of
 from trnlab.runtime.remedies import Job, remedies
 from trnlab.runtime.session import Session
 from trnlab.sim import timing
-from trnlab.units import PS_PER_S
+from trnlab.units import PS_PER_S, SECONDS_PER_HOUR
 
 if TYPE_CHECKING:  # it takes a while
     from trnlab.runtime.executable import Executable
 
-SECONDS_PER_HOUR = 3600
 MILLION = 1e6
 LARGEST_TENSORS = 12
 
@@ -247,14 +246,14 @@ def _assumptions(calls: list[tuple[Executable, int]], step_s: float) -> list[dic
 
 def _cost(target: chips.Target, tokens_per_s: float, cores: int) -> dict[str, Any]:
     """Dollars of the whole instance for a million tokens, with one of its cores at work, or a logical one."""
-    price = target.usd_per_hour
-    usd = price[0] / SECONDS_PER_HOUR / tokens_per_s * MILLION if price and tokens_per_s else None
+    price = target.price
+    usd = price.usd(MILLION / tokens_per_s / SECONDS_PER_HOUR) if price and tokens_per_s else None
     return {
         "usd_per_million_tokens": usd,
-        "usd_per_hour": price[0] if price else None,
-        "price_kind": price[1] if price else None,
-        "price_date": target.price_date,
-        "price_source": target.price_source,
+        "usd_per_hour": price.usd_per_hour if price else None,
+        "price_kind": price.kind if price else None,
+        "price_date": price.date if price else "",
+        "price_source": price.source if price else "",
         "cores": target.cores,
         "cores_used": cores,
     }

@@ -173,8 +173,8 @@ def _each(job: Job, target: Target) -> int:
 
 def _price(job: Job, target: Target) -> str:
     def usd(which: Target, instances: int) -> str:
-        price = which.usd_per_hour
-        return f"${price[0] * instances:,.2f}/h" if price is not None else "no known price"
+        price = which.price
+        return f"${price.usd(instances):,.2f}/h" if price is not None else "no known price"
 
     return (
         f"{usd(target, job.ranks // _each(job, target))} instead of {usd(job.session.target, job.session.instances)}"

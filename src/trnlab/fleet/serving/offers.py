@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from trnlab import chips
 from trnlab.chips.catalog import Target
+from trnlab.chips.prices import Price, chosen
 from trnlab.fabric.cluster import CORES_PER_RANK, parse
 from trnlab.fleet.models import Block, Dense, Experts, Model
-from trnlab.fleet.others import efficiency, prices
+from trnlab.fleet.others import efficiency
 from trnlab.fleet.others.catalogue import Instance, instance, instances
-from trnlab.fleet.others.prices import Price
 from trnlab.fleet.serving.costs import Costs
 from trnlab.fleet.serving.graphs import Program, decode
 from trnlab.fleet.serving.mixtures import met
@@ -78,12 +78,6 @@ class Refused:
     target: str
     tensor: int
     why: str
-
-
-def price_of(target: str) -> Price | None:
-    """The newest one: on demand, else capacity block, else reserved, else spot."""
-    known = prices.latest(target)
-    return next((known[kind] for kind in prices.KINDS if kind in known), None)
 
 
 def degrees(model: Model, ranks: int) -> Iterator[tuple[int, int, str | None]]:
@@ -163,7 +157,7 @@ def of_neuron(
             continue
         yield Offer(
             target.name, tensor, ranks // tensor, Engine(before.seconds, steps, policy), weights, cache, working,
-            have, COMPILED, exposed, price_of(target.name), expert,
+            have, COMPILED, exposed, target.price, expert,
         )  # fmt: skip
 
 
@@ -246,7 +240,7 @@ def of_others(name: str, model: Model, request: Request, policy: str) -> Iterato
         prefill = _step(where, model, shared, request.prompt, weights, 0, request.prompt)
         yield Offer(
             name, tensor, where.count // tensor, Engine(prefill, steps, policy), weights, cache, 0, have, ROOFLINE,
-            0.0, price_of(name), expert,
+            0.0, chosen(name), expert,
         )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def _quantile(values: Array, quantile: int) -> float:
 def _choice(question: Question, offer: Offer, count: int) -> Choice:
     seen = simulated(question, offer, count)
     first, each, whole = ({q: _quantile(v, q) for q in QUANTILES} for v in (seen.first, seen.each, seen.whole))
-    usd = count * offer.price.usd_per_hour if offer.price is not None else None
+    usd = offer.price.usd(count) if offer.price is not None else None
     answers = question.rate * 3600 * question.request.output / 1e6
     every = answers * (question.request.output + question.request.prompt) / question.request.output
     return Choice(

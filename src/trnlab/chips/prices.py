@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prices of instances, Neuron's and others', each with its kind, date, region and source; kinds are never mixed."""
+"""Prices of instances, Neuron's and others', each with its kind, date, region and source; kinds are never mixed.
+
+Every report takes them from this table, and has dollars made by `Price.usd`.
+"""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -25,13 +29,28 @@ class Price:
     tag: str
     source: str
 
+    def usd(self, hours: float) -> float:
+        """Dollars of so many hours of one instance."""
+        return self.usd_per_hour * hours
+
+    @property
+    def spelled(self) -> str:
+        """Dollars an hour, or between which they were."""
+        return f"{self.usd_per_hour:,.2f}" if self.low == self.high else f"{self.low:,.2f}-{self.high:,.2f}"
+
+    @property
+    def origin(self) -> str:
+        """Kind, date and source, for a line of a report."""
+        return f"{self.kind}, {self.date}; {self.source}"
+
     def __str__(self) -> str:
         place = f", {self.region}" if self.region else ""
         return f"${self.usd_per_hour:.2f}/h {self.kind}, {self.date}{place} ({self.tag}: {self.source})"
 
 
 @cache
-def _all() -> tuple[Price, ...]:
+def all_of_them() -> tuple[Price, ...]:
+    """Every line of the table, those that newer ones took the place of, too."""
     with files(__package__).joinpath("prices.csv").open(encoding="utf-8") as file:
         return tuple(_price(row) for row in csv.DictReader(file))
 
@@ -46,7 +65,7 @@ def _price(row: dict[str, str]) -> Price:
 
 def history(instance: str) -> list[Price]:
     """All that are known of an instance type, the latest of each kind first."""
-    mine = sorted((p for p in _all() if p.instance == instance), key=lambda p: p.date, reverse=True)
+    mine = sorted((p for p in all_of_them() if p.instance == instance), key=lambda p: p.date, reverse=True)
     return sorted(mine, key=lambda p: KINDS.index(p.kind))
 
 
@@ -55,6 +74,19 @@ def latest(instance: str) -> dict[str, Price]:
     found: dict[str, Price] = {}
     for price in history(instance):
         found.setdefault(price.kind, price)
+    return found
+
+
+def chosen(instance: str) -> Price | None:
+    """The price to reckon with: the newest of the first kind that is known, in the order of `KINDS`."""
+    return next(iter(latest(instance).values()), None)
+
+
+def sources(known: Iterable[Price]) -> dict[str, list[str]]:
+    """Where prices are from, each source once, with the kinds that it tells."""
+    found: dict[str, list[str]] = {}
+    for price in known:
+        found.setdefault(f"{price.source} ({price.tag})", []).append(price.kind)
     return found
 
 
