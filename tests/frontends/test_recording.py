@@ -320,6 +320,28 @@ HOSTS_RESULTS = {
 }
 
 
+def test_a_softmax_with_rows_that_see_nothing_writes_over_what_it_reads(engine):
+    """PyTorch's own, of attention with a mask: its zeros are written to the tensor that they are chosen beside."""
+    scores = floats(2, 4, 6)
+    scores[0, 1] = -torch.inf
+    got = torch._safe_softmax(scores.to("neuron"), -1)
+    torch.testing.assert_close(got.cpu(), torch._safe_softmax(scores, -1))
+    assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
+
+
+def test_masks_are_read_and_written_by_their_places(engine):
+    """As masks of padding are, element by element: what lies there is of the mask's kind, the places are numbers."""
+    mask = floats(2, 8) > 0
+    rows, columns = torch.arange(2)[:, None, None], torch.arange(8)[None, None]
+    got = torch.vmap(lambda row: mask.to("neuron")[row, columns[0, 0].to("neuron")])(rows[:, 0, 0].to("neuron"))
+    written = mask.to("neuron")
+    written[:, columns[0, 0, :3].to("neuron")] = torch.ones(2, 3, dtype=torch.bool, device="neuron")
+    assert torch.equal(got.cpu(), mask)
+    assert torch.equal(written.cpu(), torch.cat([torch.ones(2, 3, dtype=torch.bool), mask[:, 3:]], 1))
+    assert torch.equal(mask.to("neuron")[rows.to("neuron"), columns.to("neuron")].cpu(), mask[rows, columns])
+    assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
+
+
 @pytest.mark.parametrize("where", [0, 1, 2])
 def test_columns_that_are_not_there_are_joined_with_gradients_on_the_chip(engine, where):
     """A rotary embedding of all columns leaves none over: the step is one program all the same."""

@@ -42,6 +42,7 @@ class Operator:
     over_self: bool
 
 
+_ELEMENTWISE = ("aten::copy_", "aten::where")  # which PyTorch does not tag so: their result may lie where they read
 _count = iter(range(1 << 62))
 
 
@@ -64,7 +65,7 @@ def operator(op: Any) -> Operator:
         tuple(kind == "List[Tensor]" for kind in kinds),
         plain and not shows and not any(tag in op.tags for tag in _ON_THE_HOST),
         factors.base_name(op) in fused_optimizers.NAMES, torch.Tag.nondeterministic_seeded in op.tags,
-        (torch.Tag.pointwise in op.tags and not schema.name.startswith(FOREACH)) or schema.name == "aten::copy_",
+        (torch.Tag.pointwise in op.tags and not schema.name.startswith(FOREACH)) or schema.name in _ELEMENTWISE,
         any(a.name == "self" for a in schema.arguments[:1])
         and hasattr(torch.ops.aten, f"{schema.name.removeprefix('aten::')}_"),
     )  # fmt: skip

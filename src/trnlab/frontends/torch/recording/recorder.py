@@ -225,7 +225,7 @@ class Recorder:
         else:
             if form.dtype not in _FORMATS or tensor.is_neg() or tensor._is_zerotensor():
                 raise ImpossibleError
-            if form.dtype in _MASKS and about.name in _CHOOSING and given.tensors:
+            if form.dtype in _MASKS and about.name in _CHOOSING and given.tensors and not is_out:
                 raise ImpossibleError  # how much is chosen depends on values
             if not form.size or (written and form.overlaps) or type(tensor) not in _KINDS:
                 raise ImpossibleError
