@@ -342,6 +342,46 @@ def test_masks_are_read_and_written_by_their_places(engine):
     assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
 
 
+TRIANGLE = torch.triu_indices(5, 5, 1)
+HOSTS_INDICES = {
+    "a triangle": lambda x: x[:, TRIANGLE[0], TRIANGLE[1]],
+    "a permutation": lambda x: x[torch.tensor([2, 0, -1])],
+    "a mask": lambda x: x[:, torch.eye(5) > 0],
+    "a mask of bytes": lambda x: x[torch.tensor([True, False, True])],
+    "one of each": lambda x: x[torch.tensor([0, 2]), :, torch.tensor([1, 4], device=x.device)],
+    "written": lambda x: x.clone().index_put_((torch.tensor([1, 1]),), torch.ones(2, 5, 5, device=x.device), True),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS_INDICES)
+def test_indices_that_the_host_holds_are_taken_to_the_device(engine, name):
+    found = {}
+    for device in ("neuron", "cpu"):
+        x = floats(3, 5, 5).to(device).requires_grad_()
+        y = HOSTS_INDICES[name](x)
+        (y * y).sum().backward()
+        found[device] = y.detach().cpu(), x.grad.cpu()
+    torch.testing.assert_close(found["neuron"], found["cpu"])
+    assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
+
+
+def test_indices_that_the_host_holds_are_those_of_the_moment(engine):
+    order = torch.tensor([1, 0])
+    x = floats(2, 3)
+    got = x.to("neuron")[order]
+    order.fill_(0)
+    assert torch.equal(got.cpu(), x[[1, 0]])
+
+
+@pytest.mark.parametrize("index", [torch.tensor([0, 2]), torch.tensor([-3]), torch.tensor([True, False, True])])
+def test_indices_of_the_host_that_lie_outside_are_refused_in_pytorchs_words(engine, index):
+    with pytest.raises(IndexError) as expected:
+        floats(2, 3)[index]
+    with pytest.raises(IndexError) as got:
+        floats(2, 3).to("neuron")[index]
+    assert str(got.value) == str(expected.value)
+
+
 @pytest.mark.parametrize("where", [0, 1, 2])
 def test_columns_that_are_not_there_are_joined_with_gradients_on_the_chip(engine, where):
     """A rotary embedding of all columns leaves none over: the step is one program all the same."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trnlab.frontends.torch import factors, fused_optimizers
+from trnlab.frontends.torch.recording.indices import on_device
 
 _ON_THE_HOST = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 _LISTS_OF_FACTORS = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
@@ -42,6 +43,10 @@ class Operator:
     over_self: bool
 
 
+_INDEXING = frozenset({
+    torch.ops.aten.index.Tensor, torch.ops.aten.index.Tensor_out, torch.ops.aten._unsafe_index.Tensor,
+    torch.ops.aten.index_put.default, torch.ops.aten.index_put_.default, torch.ops.aten._index_put_impl_.default,
+})  # fmt: skip
 _ELEMENTWISE = ("aten::copy_", "aten::where")  # which PyTorch does not tag so: their result may lie where they read
 _count = iter(range(1 << 62))
 
@@ -73,8 +78,11 @@ def operator(op: Any) -> Operator:
 
 def instead(op: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
     """An operator that has a form on the chip, in the place of one that says less or is PyTorch's own way to it:
-    batch norm that says that it writes running averages, `index_put_` for `x[i] = y`, `cat` of what has elements."""
+    batch norm that says that it writes running averages, `index_put_` for `x[i] = y`, `cat` of what has elements,
+    indices on the device for those that the host holds."""
     aten = torch.ops.aten
+    if op in _INDEXING:
+        args = (args[0], on_device(args[0].shape, args[1]), *args[2:])
     if op in (aten.cat.default, aten.cat.out):
         return op, (_with_elements(*args), *args[1:])
     if op is aten._index_put_impl_.default:
