@@ -342,6 +342,38 @@ def test_masks_are_read_and_written_by_their_places(engine):
     assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
 
 
+DIAGONALS = {
+    "filled": lambda x: x[0].fill_diagonal_(2.0),
+    "copied": lambda x: x[1].diagonal().copy_(x[0, 0]),
+    "below": lambda x: x[2].diagonal(-1).add_(3),
+    "beside": lambda x: x[2, :3].diagonal(1).mul_(2),
+    "tall": lambda x: x[2, :, :3].diagonal(-1).mul_(2),
+    "of each matrix": lambda x: x.diagonal(dim1=-2, dim2=-1).mul_(2),
+    "across matrices": lambda x: x.diagonal(dim1=0, dim2=1).mul_(2),
+    "of the columns": lambda x: x.diagonal(dim1=0, dim2=2).mul_(2),
+}
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+def test_diagonals_are_written_in_place_on_the_chip(engine, name):
+    here, there = floats(3, 5, 5), floats(3, 5, 5).to("neuron")
+    DIAGONALS[name](here)
+    DIAGONALS[name](there)
+    assert torch.equal(there.cpu(), here)
+    assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
+
+
+def test_the_gradient_of_a_diagonal_is_of_the_same_program(engine):
+    found = {}
+    for device in ("neuron", "cpu"):
+        x = floats(4, 4).to(device).requires_grad_()
+        torch.diag(x @ x).square().sum().backward()
+        found[device] = x.grad.cpu()
+    torch.testing.assert_close(found["neuron"], found["cpu"])
+    assert neuron.fallback_counts("setup") == neuron.fallback_counts() == {}
+    assert engine.runs == 1
+
+
 TRIANGLE = torch.triu_indices(5, 5, 1)
 HOSTS_INDICES = {
     "a triangle": lambda x: x[:, TRIANGLE[0], TRIANGLE[1]],

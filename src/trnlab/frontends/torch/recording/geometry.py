@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import count, pairwise
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -59,11 +59,14 @@ class Form:
 
     @cached_property
     def overlaps(self) -> bool:
-        """Whether several elements may lie in one place."""
-        steps = [(self.strides[d], self.shape[d]) for d in self.order if self.shape[d] != 1]
-        return any(s == 0 for s, _ in steps) or any(
-            outer < inner * size for (outer, _), (inner, size) in pairwise(steps)
-        )
+        """Whether several elements may lie in one place: a step does not lead beyond what the smaller ones reach."""
+        reached = 1
+        for dim in reversed(self.order):
+            if self.shape[dim] != 1:
+                if self.strides[dim] < reached:
+                    return True
+                reached += (self.shape[dim] - 1) * self.strides[dim]
+        return False
 
     @cached_property
     def extent(self) -> int:
@@ -179,7 +182,28 @@ def part_of(base: Tensor, start: int, shape: Sizes) -> Tensor:
 
 def shown(base: Tensor, form: Form, offset: int) -> Tensor:
     """The view at `offset` of a storage whose contiguous contents are `base`."""
-    found = region(form, offset, base.numel())
-    if found is None:
+    room = base.numel()
+    found = region(form, offset, room)
+    if found is not None:
+        return view_of(part_of(base, found.start, found.shape), found, form)
+    diagonal = _diagonal(form, offset, room)
+    if diagonal is None:
         return base.view(-1).as_strided(form.shape, form.strides, offset)
-    return view_of(part_of(base, found.start, found.shape), found, form)
+    dim, block, found = diagonal
+    rows = view_of(part_of(base, found.start, found.shape), found, block)
+    return rows.diagonal(0, dim, -1).movedim(-1, dim)
+
+
+@lru_cache(maxsize=65536)
+def _diagonal(form: Form, offset: int, room: int) -> tuple[int, Form, Region] | None:
+    """Of a view that no region holds, as the last row of a matrix ends at its diagonal: which dimension is the
+    diagonal of a block, whose columns are the last dimension, and the region of that."""
+    columns = {1, *(n * step for n, step in zip(form.shape, form.strides))}
+    for dim, (n, step) in enumerate(zip(form.shape, form.strides)):
+        for column in sorted(c for c in columns if n > 1 and 0 < c < step):
+            strides = (*form.strides[:dim], step - column, *form.strides[dim + 1 :], column)
+            block = form_of((*form.shape, n), strides, form.dtype)
+            found = region(block, offset, room)
+            if found is not None:
+                return dim, block, found
+    return None

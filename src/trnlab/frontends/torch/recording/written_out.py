@@ -61,11 +61,9 @@ class View:
         """The view of a tensor such as the memory."""
         (memory,), (at, form, where) = tensors, self.place
         assert form is not None
-        if at >= 0:
-            return [shown(memory, form, where)]
-        if isinstance(where, Region):
+        if at < 0 and isinstance(where, Region):
             return [view_of(memory, where, form)]
-        return [memory.as_strided(form.shape, form.strides, where)]
+        return [shown(memory, form, where)]
 
 
 @dataclass(frozen=True, eq=False)
