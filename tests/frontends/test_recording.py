@@ -436,6 +436,7 @@ def test_columns_that_are_not_there_are_joined_with_gradients_on_the_chip(engine
         lambda x: torch.cat([x[0, :0], x], 1),  # as old scripts have it: of one dimension
         lambda x: torch.cat([x[:, 8:], x[:, 8:]], 1),
         lambda x: x[:0].copy_(x[1:2]),
+        lambda x: x.index_put_((x[:0, 0].long(), x[:0, 0].long()), x.new_tensor(3.0)),
     ],
 )
 def test_what_has_no_elements_means_what_pytorch_means(engine, join):

@@ -37,6 +37,15 @@ def on_device(shape: Sequence[int], indices: Indices) -> Indices:
     return found
 
 
+def chooses_nothing(indices: Indices, values: Tensor) -> bool:
+    """Whether these indices choose no element, so that nothing is written there."""
+    return (
+        values.numel() < 2
+        and all(index is None or not index.numel() for index in indices)
+        and any(index is not None for index in indices)
+    )
+
+
 def _is_hosts(index: Tensor | None) -> bool:
     return index is not None and index.is_cpu and index.dim() > 0
 
