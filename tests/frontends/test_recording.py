@@ -349,13 +349,16 @@ DIAGONALS = {
     "beside": lambda x: x[2, :3].diagonal(1).mul_(2),
     "tall": lambda x: x[2, :, :3].diagonal(-1).mul_(2),
     "of each matrix": lambda x: x.diagonal(dim1=-2, dim2=-1).mul_(2),
+    "every second": lambda x: x.view(-1)[::2].mul_(2),
+    "every second column": lambda x: x[:, :, ::2].add_(1),
+    "every second row, turned": lambda x: x[:, 1::3].transpose(1, 2).copy_(x[:, ::4].transpose(1, 2).clone()),
     "across matrices": lambda x: x.diagonal(dim1=0, dim2=1).mul_(2),
     "of the columns": lambda x: x.diagonal(dim1=0, dim2=2).mul_(2),
 }
 
 
 @pytest.mark.parametrize("name", DIAGONALS)
-def test_diagonals_are_written_in_place_on_the_chip(engine, name):
+def test_diagonals_and_steps_are_written_in_place_on_the_chip(engine, name):
     here, there = floats(3, 5, 5), floats(3, 5, 5).to("neuron")
     DIAGONALS[name](here)
     DIAGONALS[name](there)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import count
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -187,11 +187,41 @@ def shown(base: Tensor, form: Form, offset: int) -> Tensor:
     if found is not None:
         return view_of(part_of(base, found.start, found.shape), found, form)
     diagonal = _diagonal(form, offset, room)
-    if diagonal is None:
-        return base.view(-1).as_strided(form.shape, form.strides, offset)
-    dim, block, found = diagonal
-    rows = view_of(part_of(base, found.start, found.shape), found, block)
-    return rows.diagonal(0, dim, -1).movedim(-1, dim)
+    if diagonal is not None:
+        dim, block, found = diagonal
+        rows = view_of(part_of(base, found.start, found.shape), found, block)
+        return rows.diagonal(0, dim, -1).movedim(-1, dim)
+    stepped = _stepped(base.view(-1), form, offset)
+    return base.view(-1).as_strided(form.shape, form.strides, offset) if stepped is None else stepped
+
+
+def _stepped(line: Tensor, form: Form, offset: int) -> Tensor | None:
+    """A view whose last row ends with its last element, as `x[::2]` of an odd number: rows within rows, by their
+    strides, of which some are taken in steps. None where the rows do not fit."""
+    order = [d for d in form.order if form.shape[d] != 1]
+    for place, dim in enumerate(order):
+        inner = 1 + sum((form.shape[d] - 1) * form.strides[d] for d in order[place + 1 :])
+        found = _rows(line.shape[-1], offset, form.shape[dim], form.strides[dim], inner)
+        if found is None:
+            return None
+        begin, count, row, first, step = found
+        rows = line.narrow(-1, begin, count * row).unflatten(-1, (count, row))
+        line = rows[..., first : first + (form.shape[dim] - 1) * step + 1 : step, :]
+        offset -= begin + first * row
+    return line[..., offset].permute([order.index(d) for d in sorted(order)]).reshape(form.shape)
+
+
+def _rows(room: int, offset: int, n: int, stride: int, inner: int) -> tuple[int, int, int, int, int] | None:
+    """How memory of `room` elements is rows, of which every so many-th, n in all, holds `inner` elements of a view
+    from `offset` on: where the rows begin, how many there are, how long they are, the first one, and the step."""
+    small = [r for r in range(1, isqrt(stride) + 1) if stride % r == 0]
+    for row in sorted({*small, *(stride // r for r in small)}, reverse=True):
+        for begin in sorted({0, offset, max(0, min(offset, room - n * stride))}):
+            first, rest = divmod(offset - begin, row)
+            count, step = (room - begin) // row, stride // row
+            if rest + inner <= row and first + (n - 1) * step < count:
+                return begin, count, row, first, step
+    return None
 
 
 @lru_cache(maxsize=65536)
