@@ -126,8 +126,8 @@ def train(name: str, ways: Sequence[str], steps: int, seconds: int) -> list[dict
 
 
 def ending(status: int, said: str) -> dict[str, Any]:
-    """What became of a process that gave no result. torchvision's wheels for GPUs come without the operators that some
-    of its models need on the host as well: that is nothing of the device."""
+    """What became of a process that gave no result. Wheels of torchvision for GPUs lack operators that some of its
+    models need on the host as well: that is nothing of the device."""
     if "custom C++ ops" in said:
         return {"verdict": "not tried", "code": "(torchvision has no operators here)", "message": said[-2000:]}
     return {"verdict": "crash", "code": f"exit {status}", "message": said[-2000:]}
@@ -165,7 +165,8 @@ def page(records: list[dict[str, Any]]) -> str:
     newest = records[-1].get("version")
     cells = {(r["model"], r["way"]): cell(r) + " *" * (r.get("version") != newest) for r in records}
     counts = [sum(r["verdict"] == "trains" for r in records if r["way"] == way) for way in WAYS]
-    tried = [sum(r["way"] == way and r["verdict"] not in ("the reference", "not tried") for r in records) for way in WAYS]
+    untried = ("the reference", "not tried")
+    tried = [sum(r["way"] == way and r["verdict"] not in untried for r in records) for way in WAYS]
     said = "; ".join(f"with `{way}` {counts[i]} of {tried[i]} models train" for i, way in enumerate(WAYS))
     said = f"{said[0].upper()}{said[1:]}.\n\n"
     if len({r.get("version", r["model"]) for r in records}) > 1:
