@@ -192,9 +192,9 @@ def money(plan: Plan) -> Iterator[str]:
             continue
         usd = price.usd(hours)
         rows.append((kind, price.spelled, f"{usd:,.0f}", f"{usd / plan.question.tokens * 1e6:.3g}", price.date))
-    say = f"{hours:,.0f} hours of {c.cluster.target.name}; of two prices an hour the middle. "
+    say = f"{hours:,.0f} hours of {c.cluster.target.name}; between two prices the middle is billed. "
     say += "; ".join(f"{', '.join(kinds)}: {source}" for source, kinds in sources(known.values()).items())
-    head = ("", "$/h", "$", f"$/M{plan.question.model.counted}", "of")
+    head = ("", "$/h", "$", f"$/M{plan.question.model.counted}", "as of")
     yield section("Cost by kind of price", say, f'<div class="scroll">{charts.table(head, rows, (1, 2, 3))}</div>')
 
 
