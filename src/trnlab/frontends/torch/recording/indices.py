@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trnlab.frontends.torch.dlpack import as_neuron
 
-_MASKS = (torch.bool, torch.uint8)
+MASKS = (torch.bool, torch.uint8)
 Indices = Sequence[Tensor | None]
 
 
@@ -27,7 +27,7 @@ def on_device(shape: Sequence[int], indices: Indices) -> Indices:
     for index in indices:
         if index is None or not _is_hosts(index):
             found.append(index)
-            dim += index.dim() if index is not None and index.dtype in _MASKS else 1
+            dim += index.dim() if index is not None and index.dtype in MASKS else 1
             continue
         places = _places(index, shape[dim:])
         if places is None:
@@ -37,13 +37,11 @@ def on_device(shape: Sequence[int], indices: Indices) -> Indices:
     return found
 
 
-def chooses_nothing(indices: Indices, values: Tensor) -> bool:
-    """Whether these indices choose no element, so that nothing is written there."""
-    return (
-        values.numel() < 2
-        and all(index is None or not index.numel() for index in indices)
-        and any(index is not None for index in indices)
-    )
+def chooses_nothing(x: Tensor, indices: Indices, values: Tensor) -> bool:
+    """Whether these places are none, so that nothing of x is written there; what PyTorch refuses is not told so."""
+    given = [index for index in indices if index is not None]
+    none = bool(given) and all(not index.numel() and index.dtype not in MASKS for index in given)
+    return none and len({index.shape for index in given}) == 1 and values.numel() < 2 and values.dtype == x.dtype
 
 
 def _is_hosts(index: Tensor | None) -> bool:
@@ -52,7 +50,7 @@ def _is_hosts(index: Tensor | None) -> bool:
 
 def _places(index: Tensor, sizes: Sequence[int]) -> list[Tensor] | None:
     """Of each dimension that it is for; None where it is for none of this size."""
-    if index.dtype in _MASKS:
+    if index.dtype in MASKS:
         return list(index.nonzero(as_tuple=True)) if tuple(sizes[: index.dim()]) == tuple(index.shape) else None
     if not sizes or not index.numel() or bool(((index < -sizes[0]) | (index >= sizes[0])).any()):
         return None

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trnlab.frontends.torch.recording.indices import MASKS
 from trnlab.frontends.torch.recording.recorder import NOT_RECORDED
 
 _aten = torch.ops.aten
-_MASKS = (torch.bool, torch.uint8)
 _MOST = 1 << 24  # places that running sums number exactly
 _Index = list[Tensor | None]
 # What `nonzero` found last, with the masks: PyTorch asks for it before `x[mask]`, to know a shape, and does not hand
@@ -85,7 +85,7 @@ def _masks(x: Tensor, indices: _Index) -> bool:
     """Whether masks are among the indices, and lie where they say."""
     dim, found = 0, False
     for index in indices:
-        if index is not None and index.dtype in _MASKS:
+        if index is not None and index.dtype in MASKS:
             if not index.dim() or tuple(x.shape[dim : dim + index.dim()]) != tuple(index.shape):
                 return False  # the host refuses it as PyTorch does
             found, dim = True, dim + index.dim()
@@ -98,7 +98,7 @@ def _numbered(indices: _Index) -> _Index:
     """Indices with the places that they choose instead of masks."""
     found: _Index = []
     for index in indices:
-        if index is None or index.dtype not in _MASKS:
+        if index is None or index.dtype not in MASKS:
             found.append(index)
             continue
         known = [each for mask, version, each in _latest if _is_one(mask, index) and version == index._version]

@@ -20,7 +20,7 @@ from trnlab.frontends.torch.dlpack import as_neuron, is_shared
 from trnlab.frontends.torch.pytorch.tensors import uses_of_storage
 from trnlab.frontends.torch.recording.forms import Made, make_room, results_of
 from trnlab.frontends.torch.recording.geometry import Form, form_of, meet
-from trnlab.frontends.torch.recording.indices import chooses_nothing
+from trnlab.frontends.torch.recording.indices import MASKS, chooses_nothing
 from trnlab.frontends.torch.recording.operators import Operator, instead, is_factor, operator
 from trnlab.frontends.torch.recording.places import Places
 from trnlab.frontends.torch.types import _FORMATS
@@ -28,7 +28,7 @@ from trnlab.frontends.torch.types import _FORMATS
 NOT_RECORDED = object()
 LONGEST = 50_000  # operators of one recording
 _WRITES_THERE = torch.ops.aten.index_put_.default
-_MASKS, _CHOOSING = (torch.bool, torch.uint8), frozenset({"aten::index", "aten::_unsafe_index"})
+_CHOOSING = frozenset({"aten::index", "aten::_unsafe_index"})
 _CPU, _KINDS = torch.device("cpu"), (Tensor, torch.nn.Parameter)
 
 
@@ -166,7 +166,7 @@ class Recorder:
     def record(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """The results of an operator, to be computed later; `NOT_RECORDED` where it has to be computed now."""
         op, args = instead(op, args)
-        if op is _WRITES_THERE and chooses_nothing(args[1], args[2]):
+        if op is _WRITES_THERE and chooses_nothing(*args[:3]):
             return args[0]
         about = operator(op)
         if not about.recordable:
@@ -229,7 +229,7 @@ class Recorder:
         else:
             if form.dtype not in _FORMATS or tensor.is_neg() or tensor._is_zerotensor():
                 raise ImpossibleError
-            if form.dtype in _MASKS and about.name in _CHOOSING and given.tensors and not is_out:
+            if form.dtype in MASKS and about.name in _CHOOSING and given.tensors and not is_out:
                 raise ImpossibleError  # how much is chosen depends on values
             if not form.size or (written and form.overlaps) or type(tensor) not in _KINDS:
                 raise ImpossibleError
