@@ -77,6 +77,7 @@ def latest(instance: str) -> dict[str, Price]:
     return found
 
 
+@cache
 def chosen(instance: str) -> Price | None:
     """The price to reckon with: the newest of the first kind that is known, in the order of `KINDS`."""
     return next(iter(latest(instance).values()), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded kernels on the simulated chip: executed, timed, and told to the session."""
+"""Recorded kernels on the simulated chip: executed, and told to the session."""
 
 from __future__ import annotations
 

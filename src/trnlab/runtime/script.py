@@ -79,14 +79,13 @@ class Script:
 
 def _located(name: str) -> ModuleSpec | None:
     """Where a module is, by the folders of the packages around it, of which none is imported."""
-    spec, full = None, ""
-    for part in name.split("."):
-        full = f"{full}.{part}" if full else part
-        if full == part:
-            with contextlib.suppress(ValueError):  # what is there has no place, as __main__
-                spec = importlib.util.find_spec(part)
-        elif spec is not None:
-            spec = _within(spec.submodule_search_locations or (), full)
+    full, *inner = name.split(".")
+    spec = None
+    with contextlib.suppress(ValueError):  # what is there has no place, as __main__
+        spec = importlib.util.find_spec(full)
+    for part in inner:
+        full = f"{full}.{part}"
+        spec = None if spec is None else _within(spec.submodule_search_locations or (), full)
     return spec
 
 

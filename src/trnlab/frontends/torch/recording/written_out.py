@@ -59,9 +59,9 @@ class View:
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The view of a tensor such as the memory."""
-        (memory,), (at, form, where) = tensors, self.place
+        (memory,), (_, form, where) = tensors, self.place
         assert form is not None
-        if at < 0 and isinstance(where, Region):
+        if isinstance(where, Region):
             return [view_of(memory, where, form)]
         return [shown(memory, form, where)]
 
